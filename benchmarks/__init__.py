@@ -1,1 +1,3 @@
-"""Speed as ratios measured in one run: ``make bench`` runs all and writes ``results/benchmarks.md``."""
+"""Speed as ratios measured in one run: ``make bench`` runs all and writes
+``results/benchmarks.md``.
+"""

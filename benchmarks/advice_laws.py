@@ -1,8 +1,9 @@
 """Laws of advice on random tables with all kinds of rules: how often is one broken?
 
-``python -m benchmarks.advice_laws results`` draws tables (numbers, amounts, counts, few values, categories) and rules,
-fits the default classifier with and without a gate, and asks pairs of questions, one of which is freer. The price of an
-answer is its cost and a little for each column. ``--answers`` says how many answers to look at.
+``python -m benchmarks.advice_laws results`` draws tables (numbers, amounts, counts, few values,
+categories) and rules, fits the default classifier with and without a gate, and asks pairs of
+questions, one of which is freer. The price of an answer is its cost and a little for each column.
+``--answers`` says how many answers to look at.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import counterfactual_training as ct
 from counterfactual_training.advice.candidates import COLUMN
 from counterfactual_training.persistence import atomic_write
 
-ROWS, PEOPLE = 600, 150
+ROWS = 600
+PEOPLE = 150
 KINDS = ("domain", "max_change", "lock", "max_changes", "options")
 
 
@@ -39,10 +41,14 @@ def draw(rng: np.random.Generator) -> tuple[pd.DataFrame, np.ndarray]:
             "owner": rng.random(ROWS) > 0.5,
         }
     )
-    numbers = frame.assign(job=frame["job"].map({"clerk": -1.0, "cook": 0.0, "nurse": 1.0, "pilot": 2.0})).astype(float)
+    numbers = frame.assign(
+        job=frame["job"].map({"clerk": -1.0, "cook": 0.0, "nurse": 1.0, "pilot": 2.0})
+    ).astype(float)
     standard = ((numbers - numbers.mean()) / numbers.std()).to_numpy()
     first, second = rng.integers(0, standard.shape[1], 2)
-    score = standard @ rng.normal(size=standard.shape[1]) + standard[:, first] * standard[:, second]
+    score = (
+        standard @ rng.normal(size=standard.shape[1]) + standard[:, first] * standard[:, second]
+    )
     return frame, np.digitize(score + rng.normal(size=ROWS) / 2, [rng.normal() / 2 + 0.5])
 
 
@@ -50,13 +56,23 @@ def questions(kind: str, frame: pd.DataFrame, rng: np.random.Generator) -> tuple
     """A question, and a freer one."""
     numbers = ["income", "debt", "share"]
     if kind == "domain":
-        tight = {c: tuple(np.sort(rng.choice(frame[c], 2)).tolist()) for c in rng.choice(numbers, 2, replace=False)}
+        tight = {
+            c: tuple(np.sort(rng.choice(frame[c], 2)).tolist())
+            for c in rng.choice(numbers, 2, replace=False)
+        }
         tight = {c: (low, high + float(frame[c].std()) / 5) for c, (low, high) in tight.items()}
-        free = {c: (low - abs(low) / 3, high + abs(high) / 3) for c, (low, high) in tight.items()}
+        free = {
+            c: (low - abs(low) / 3, high + abs(high) / 3) for c, (low, high) in tight.items()
+        }
         return {"domain": tight}, {"domain": free}
     if kind == "max_change":
-        tight = {c: float(frame[c].std() * rng.uniform(0.1, 1.0)) for c in rng.choice(numbers, 2, replace=False)}
-        return {"max_change": tight}, {"max_change": {c: 1.5 * most for c, most in tight.items()}}
+        tight = {
+            c: float(frame[c].std() * rng.uniform(0.1, 1.0))
+            for c in rng.choice(numbers, 2, replace=False)
+        }
+        return {"max_change": tight}, {
+            "max_change": {c: 1.5 * most for c, most in tight.items()}
+        }
     if kind == "lock":
         locked = rng.choice(frame.columns, 3, replace=False).tolist()
         return {"lock": locked}, {"lock": locked[:1]}
@@ -68,10 +84,15 @@ def questions(kind: str, frame: pd.DataFrame, rng: np.random.Generator) -> tuple
 
 def prices(told: ct.Explanation) -> pd.DataFrame:
     """Price, number of columns and status of the first answer of each row."""
-    lines = pd.DataFrame({"price": told.cost, "columns": (told.distance > 0).sum(1), "status": told.status})
+    lines = pd.DataFrame(
+        {"price": told.cost, "columns": (told.distance > 0).sum(1), "status": told.status}
+    )
     lines["price"] += COLUMN * lines["columns"]
     lines.loc[lines["status"] != "converged", "price"] = np.inf
-    labels = told.frame.index.get_level_values(0) if told.several else told.frame.index
+    if told.several:
+        labels = told.frame.index.get_level_values(0)
+    else:
+        labels = told.frame.index
     return lines[~labels.duplicated()].reset_index(drop=True)
 
 
@@ -88,12 +109,18 @@ def rules_of_fit(rng: np.random.Generator) -> dict:
     return {"schema": schema, "relations": [text for text in relations if rng.random() < 0.2]}
 
 
-def broken_alone(classifier: ct.CounterfactualClassifier, told: ct.Explanation) -> dict[str, int]:
+def broken_alone(
+    classifier: ct.CounterfactualClassifier, told: ct.Explanation
+) -> dict[str, int]:
     """How many answers break a law that concerns one question alone."""
     found = told.status == "converged"
-    frame, original = told.frame.reset_index(drop=True), told.original.reset_index(drop=True)
+    frame = told.frame.reset_index(drop=True)
+    original = told.original.reset_index(drop=True)
     moved = told.distance > 0
-    judged = classifier.predict(frame[found]) == told.target[found] if found.any() else np.ones(0, dtype=bool)
+    if found.any():
+        judged = classifier.predict(frame[found]) == told.target[found]
+    else:
+        judged = np.ones(0, dtype=bool)
     # Every change taken back alone, where no other column follows: the bar must be missed.
     row, column = (moved & found[:, None]).nonzero()
     lighter = frame.iloc[row].reset_index(drop=True)
@@ -113,16 +140,25 @@ def broken_alone(classifier: ct.CounterfactualClassifier, told: ct.Explanation) 
             reached &= passes.numpy() >= 0.5 + 1e-4
         sure = classifier.predict_proba(lighter).max(1) > 0.5 + 1e-4
         needed = int((reached & sure & (moved.sum(1)[row] > 1)).sum())
-    return {"the row as printed has the target": int((~judged).sum()), "every change is needed": needed}
+    return {
+        "the row as printed has the target": int((~judged).sum()),
+        "every change is needed": needed,
+    }
 
 
 def nested(told: ct.Explanation) -> int:
     """How many plausible options change all columns of another one of the same row."""
     plausible = told.status == "converged"
-    groups = pd.Series(range(len(told)))[plausible].groupby(told.frame.index.get_level_values(0)[plausible])
+    groups = pd.Series(range(len(told)))[plausible].groupby(
+        told.frame.index.get_level_values(0)[plausible]
+    )
     moved = told.distance > 0
     return sum(
-        bool((moved[i] >= moved[j]).all()) for _, own in groups for i in own.tolist() for j in own.tolist() if i != j
+        bool((moved[i] >= moved[j]).all())
+        for _, own in groups
+        for i in own.tolist()
+        for j in own.tolist()
+        if i != j
     )
 
 
@@ -156,10 +192,20 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
             for few in (True, False):
                 chosen = answered & ((dear["columns"] <= 2) == few)
                 about = f"{kind}, {'one or two columns' if few else 'more columns'}"
-                count("a freer question does not cost more", about, int(chosen.sum()), int((broken & chosen).sum()))
+                count(
+                    "a freer question does not cost more",
+                    about,
+                    int(chosen.sum()),
+                    int((broken & chosen).sum()),
+                )
             if kind == "options":
                 same = (told[1].option(1) == told[0].frame).all(1)
-                count("the first of three options is the answer to one", "", len(same), int((~same).sum()))
+                count(
+                    "the first of three options is the answer to one",
+                    "",
+                    len(same),
+                    int((~same).sum()),
+                )
                 count("no plausible option contains another", "", len(told[1]), nested(told[1]))
             for one in told:
                 for law, number in broken_alone(classifier, one).items():
@@ -168,23 +214,43 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
         order = rng.permutation(len(people))
         base = classifier.explain(people, 1)
         shuffled = classifier.explain(people.iloc[order], 1).frame.loc[people.index]
-        count("shuffling people changes nothing", "", len(people), int((shuffled != base.frame).any(axis=1).sum()))
+        count(
+            "shuffling people changes nothing",
+            "",
+            len(people),
+            int((shuffled != base.frame).any(axis=1).sum()),
+        )
         lone = pd.concat([classifier.explain(people.iloc[[i]], 1).frame for i in range(5)])
-        count("asking one by one changes nothing", "", 5, int((lone != base.frame.head(5)).any(axis=1).sum()))
+        count(
+            "asking one by one changes nothing",
+            "",
+            5,
+            int((lone != base.frame.head(5)).any(axis=1).sum()),
+        )
         answers += 2 * len(people) + 5
         with torch.no_grad():
             for weight in classifier.model_[-1].parameters():
                 weight *= 4
         scaled = classifier.explain(people, 1).frame
-        count("scaling all logits changes nothing", "", len(people), int((scaled != base.frame).any(axis=1).sum()))
+        count(
+            "scaling all logits changes nothing",
+            "",
+            len(people),
+            int((scaled != base.frame).any(axis=1).sum()),
+        )
         answers += len(people)
         print(answers, flush=True)
-    lines = [{"law": law, "about": about, "looked at": n, "broken": bad} for (law, about), (n, bad) in counts.items()]
+    lines = [
+        {"law": law, "about": about, "looked at": n, "broken": bad}
+        for (law, about), (n, bad) in counts.items()
+    ]
     return pd.DataFrame(lines).sort_values(["law", "about"], kind="stable")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="where to write advice_laws.md")
     parser.add_argument("--answers", type=int, default=300_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -195,14 +261,20 @@ def main() -> None:
     text = [
         "# The laws of advice, on random tables",
         "",
-        f"`python -m benchmarks.advice_laws results --answers {arguments.answers} --seed {arguments.seed}`, "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, counterfactual-training {ct.__version__}, torch {torch.__version__}, "
+        f"`python -m benchmarks.advice_laws results --answers {arguments.answers} --seed "
+        f"{arguments.seed}`, "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, counterfactual-training {ct.__version__}, "
+        f"torch {torch.__version__}, "
         f"Python {platform.python_version()}.",
         "",
-        "Random tables, classifiers and rules: directions, steps, difficulty, special codes, forbidden categories, "
-        "relations at fit; domains, largest changes, locks and numbers of columns in the question. *A freer question "
-        "does not cost more*: pairs of questions to the same people; broken if the freer one has no answer, or a "
-        "dearer one (cost, and a little for each column). A change counts as superfluous where the row without it "
+        "Random tables, classifiers and rules: directions, steps, difficulty, special codes, "
+        "forbidden categories, "
+        "relations at fit; domains, largest changes, locks and numbers of columns in the "
+        "question. *A freer question "
+        "does not cost more*: pairs of questions to the same people; broken if the freer one has "
+        "no answer, or a "
+        "dearer one (cost, and a little for each column). A change counts as superfluous where "
+        "the row without it "
         "reaches the bar by more than 0.0001.",
         "",
         "| law | | looked at | broken |",
@@ -212,7 +284,8 @@ def main() -> None:
         text.append(f"| {line[0]} | {line[1]} | {line[2]:,} | {line[3]:,} |")
     pairs = found[found["about"] != ""]
     text.append(
-        f"| a freer question does not cost more | all | {pairs['looked at'].sum():,} | {pairs['broken'].sum():,} |"
+        f"| a freer question does not cost more | all | {pairs['looked at'].sum():,} | "
+        f"{pairs['broken'].sum():,} |"
     )
     atomic_write(arguments.out / "advice_laws.md", ("\n".join(text) + "\n").encode())
     print("\n".join(text))

@@ -1,7 +1,8 @@
 """Our adversarial training, `pgd` and `trades`, beside that of the Adversarial Robustness Toolbox.
 
-Same network, initial weights, rows, optimizer, ε, steps and step size; no limits of the inputs. Batches and random
-starts are drawn by each library. All models are attacked by our PGD and by ART's.
+Same network, initial weights, rows, optimizer, ε, steps and step size; no limits of the inputs.
+Batches and random starts are drawn by each library. All models are attacked by our PGD and by
+ART's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from benchmarks.report import Table, Value
 from counterfactual_training.evaluation.bootstrap import compare
 
 DATA = ("CH", "GMSC")
-ROWS, TEST, SEEDS, EPOCHS = 2000, 2000, 3, 10
+ROWS = 2000
+TEST = 2000
+SEEDS = 3
+EPOCHS = 10
 HIDDEN = (32, 32)
 TRAINING = {"epsilon": 0.1, "steps": 10, "step_size": 0.025}  # the recipes' own
 ATTACK = {"epsilon": 0.2, "steps": 20, "step_size": 0.025}  # on trained models: stronger
@@ -34,19 +38,26 @@ PAIRS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "trades": ({"beta": BETA}, ("trades, CE", "trades, KL")),
 }
 COLUMNS = (
-    "data", "trained by", "accuracy", "under our PGD", "under ART's PGD", "minus ours: accuracy", "our PGD",
-    "ART's PGD", "seconds per epoch, beside ours",
-)  # fmt: skip
+    "data",
+    "trained by",
+    "accuracy",
+    "under our PGD",
+    "under ART's PGD",
+    "minus ours: accuracy",
+    "our PGD",
+    "ART's PGD",
+    "seconds per epoch, beside ours",
+)
 NOTE = f"""
-{ROWS:,} training rows, {TEST:,} test rows, {" and ".join(map(str, HIDDEN))} hidden units, {EPOCHS} epochs of batch 128,
-Adam, {SEEDS} seeds, which draw the first weights and the batches. Training: ε = {TRAINING["epsilon"]},
-{TRAINING["steps"]} steps of {TRAINING["step_size"]}, β = {BETA:g}. Attacks on trained models: ε = {ATTACK["epsilon"]},
-{ATTACK["steps"]} steps of {ATTACK["step_size"]}, one random start. *Minus ours*: ART's model less ours, in points, with
-its 95 % interval by bootstrap over seeds and rows. ART's trainers are `AdversarialTrainerMadryPGD` and
-`AdversarialTrainerTRADESPyTorch`. The
-latter takes any attack: *CE* is ART's PGD, which climbs the cross-entropy; *KL* an attack written for this comparison,
-which climbs KL(p(x) ‖ p(x′)) from 0.001·N(0, 1), as that of TRADES' authors and ours. *Conventional*: without attacks.
-"""
+{ROWS:,} training rows, {TEST:,} test rows, {" and ".join(map(str, HIDDEN))} hidden units, {EPOCHS}
+epochs of batch 128, Adam, {SEEDS} seeds, which draw the first weights and the batches. Training: ε
+= {TRAINING["epsilon"]}, {TRAINING["steps"]} steps of {TRAINING["step_size"]}, β = {BETA:g}. Attacks
+on trained models: ε = {ATTACK["epsilon"]}, {ATTACK["steps"]} steps of {ATTACK["step_size"]}, one
+random start. *Minus ours*: ART's model less ours, in points, with its 95 % interval by bootstrap
+over seeds and rows. ART's trainers are `AdversarialTrainerMadryPGD` and
+`AdversarialTrainerTRADESPyTorch`. The latter takes any attack: *CE* is ART's PGD, which climbs the
+cross-entropy; *KL* an attack written for this comparison, which climbs KL(p(x) ‖ p(x′)) from
+0.001·N(0, 1), as that of TRADES' authors and ours. *Conventional*: without attacks. """
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,9 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
         for data in DATA[:1] if quick else DATA:
             problem = make_problem(data, Path(name), 1 if quick else EPOCHS)
             try:
-                peer = Peer.foreign(places, "art", "art_train.py", str(problem.file), one_thread=True)
+                peer = Peer.foreign(
+                    places, "art", "art_train.py", str(problem.file), one_thread=True
+                )
             except FileNotFoundError as missing:
                 return [], [str(missing)]
             with peer:
@@ -88,7 +101,13 @@ def make_problem(name: str, folder: Path, epochs: int) -> Problem:
     arrays = {"layers": len(HIDDEN) + 1, **layers_of(fresh)}
     file = folder / f"{name}.npz"
     np.savez(file, **arrays, **{key: values.numpy() for key, values in cut.items()})
-    return Problem(name, data, arrays, file, ct.TrainConfig(epochs, 128, shuffle=True, burn_in=0.0, threads=1))
+    return Problem(
+        name,
+        data,
+        arrays,
+        file,
+        ct.TrainConfig(epochs, 128, shuffle=True, burn_in=0.0, threads=1),
+    )
 
 
 def measure(peer: Peer, problem: Problem, folder: Path) -> list[tuple[Value, ...]]:
@@ -98,20 +117,27 @@ def measure(peer: Peer, problem: Problem, folder: Path) -> list[tuple[Value, ...
     rows = [line(problem.name, "conventional", plain)]
     for regime, (own, ways) in PAIRS.items():
         made = [ours(problem, seed, regime, **TRAINING, **own) for seed in range(SEEDS)]
-        mine, seconds = judge.scores([model for model, _ in made]), min(taken for _, taken in made)
+        mine = judge.scores([model for model, _ in made])
+        seconds = min(taken for _, taken in made)
         rows.append(line(problem.name, f"ours, `{regime}`", mine, ratio=1.0))
         for way in ways:
             theirs = [judge.trained(seed, way, own) for seed in range(SEEDS)]
-            scores, least = judge.scores([model for model, _ in theirs]), min(taken for _, taken in theirs)
+            scores = judge.scores([model for model, _ in theirs])
+            least = min(taken for _, taken in theirs)
             rows.append(line(problem.name, f"ART, {way}", scores, mine, least / seconds))
     return rows
 
 
 def ours(problem: Problem, seed: int, regime: str, **numbers: Any) -> tuple[nn.Module, float]:
     """A model, and the seconds of its training."""
-    x, y = problem.data.x_train[:ROWS], problem.data.y_train[:ROWS]
+    x = problem.data.x_train[:ROWS]
+    y = problem.data.y_train[:ROWS]
     made = ct.make_regime(regime, **numbers)
-    setting = replace(made, config=replace(problem.config, seed=seed), constraints=ct.Constraints.build(x.shape[1]))
+    setting = replace(
+        made,
+        config=replace(problem.config, seed=seed),
+        constraints=ct.Constraints.build(x.shape[1]),
+    )
     model = network(problem.arrays, seed)
     started = time.perf_counter()
     ct.train(model, x, y, setting=setting, progress=False)
@@ -122,16 +148,26 @@ class Judge:
     """Attacks models, here and in ART's process; and has ART train."""
 
     def __init__(self, peer: Peer, problem: Problem, file: Path) -> None:
-        self.peer, self.problem, self.file = peer, problem, file
+        self.peer = peer
+        self.problem = problem
+        self.file = file
 
     def trained(self, seed: int, way: str, own: dict[str, float]) -> tuple[nn.Module, float]:
-        config = {name: getattr(self.problem.config, name) for name in ("epochs", "batch_size", "learning_rate")}
-        told = self.peer.ask(seed=seed, out=str(self.file), how=way, numbers={**TRAINING, **own}, config=config)
-        return network({"layers": len(HIDDEN) + 1, **np.load(self.file)}), float(told["seconds"])
+        config = {
+            name: getattr(self.problem.config, name)
+            for name in ("epochs", "batch_size", "learning_rate")
+        }
+        told = self.peer.ask(
+            seed=seed, out=str(self.file), how=way, numbers={**TRAINING, **own}, config=config
+        )
+        return network({"layers": len(HIDDEN) + 1, **np.load(self.file)}), float(
+            told["seconds"]
+        )
 
     def scores(self, models: list[nn.Module]) -> np.ndarray:
         """Which rows are right ``(3, seeds, n)``: plain, under our attack, under ART's."""
-        x, y = self.problem.data.x_test[:TEST], self.problem.data.y_test[:TEST]
+        x = self.problem.data.x_test[:TEST]
+        y = self.problem.data.y_test[:TEST]
         found = []
         for seed, model in enumerate(models):
             np.savez(self.file, **{key: array[0] for key, array in layers_of([model]).items()})
@@ -146,13 +182,22 @@ class Judge:
 
 
 def line(
-    data: str, who: str, scores: np.ndarray, ours: np.ndarray | None = None, ratio: float | None = None
+    data: str,
+    who: str,
+    scores: np.ndarray,
+    ours: np.ndarray | None = None,
+    ratio: float | None = None,
 ) -> tuple[Value, ...]:
     """Accuracies with the deviation over seeds, and the differences from ours."""
     cells = [f"{part.mean():.3f} ± {part.mean(1).std(ddof=1):.3f}" for part in scores]
     gaps = ["–"] * len(scores)
     if ours is not None:
         rng = np.random.default_rng(0)
-        found = [compare(part, own, rng, "difference") for part, own in zip(scores, ours, strict=True)]
-        gaps = [f"{100 * e.value:+.1f} ({100 * e.low:+.1f} … {100 * e.high:+.1f})" for e in found]
+        found = [
+            compare(part, own, rng, "difference")
+            for part, own in zip(scores, ours, strict=True)
+        ]
+        gaps = [
+            f"{100 * e.value:+.1f} ({100 * e.low:+.1f} … {100 * e.high:+.1f})" for e in found
+        ]
     return data, who, *cells, *gaps, "–" if ratio is None else f"{ratio:.1f}×"

@@ -1,7 +1,8 @@
 """Audits of counterfactual training beside conventional training, on Adult and Cred.
 
-``python -m benchmarks.audits results`` trains both models with the paper's settings and one seed, holds fixed what
-people cannot change, and writes ``results/audit/``. Reads the data of ``CT_DATA_HOME``.
+``python -m benchmarks.audits results`` trains both models with the paper's settings and one seed,
+holds fixed what people cannot change, and writes ``results/audit/``. Reads the data of
+``CT_DATA_HOME``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from counterfactual_training.reports import RunInfo
 from counterfactual_training.reports.audit_page import write_audit
 from counterfactual_training.search import make_generator
 
-_ADULT = ("age", "sex", "race", "marital_status", "relationship", "country", "education_num", "fnlwgt")
+_ADULT = (
+    "age",
+    "sex",
+    "race",
+    "marital_status",
+    "relationship",
+    "country",
+    "education_num",
+    "fnlwgt",
+)
 _CAPITAL = ("capital_gain", "capital_loss")
 # Advice asks for the decision, of which these data sets have two.
 _DECISION = 0.5
@@ -48,20 +58,33 @@ class Plan:
 PLANS = {
     "adult": Plan("Adult, income above 50K", "adult", ">50K", ("sex", "race"), _ADULT, 1),
     "adult_work": Plan(
-        "Adult, capital gains and losses fixed too", "adult", ">50K", ("sex", "race"), _ADULT + _CAPITAL, 1
+        "Adult, capital gains and losses fixed too",
+        "adult",
+        ">50K",
+        ("sex", "race"),
+        _ADULT + _CAPITAL,
+        1,
     ),
     "cred": Plan(
-        "Cred, no default (sex: 1 men, 2 women; education: 1 graduate school, 2 university, 3 high school)",
-        "credit_default", "no default", ("sex", "education", "age"), ("sex", "education", "marriage", "age"), 2,
+        "Cred, no default (sex: 1 men, 2 women; education: 1 graduate school, 2 university, 3 "
+        "high school)",
+        "credit_default",
+        "no default",
+        ("sex", "education", "age"),
+        ("sex", "education", "marriage", "age"),
+        2,
     ),
-}  # fmt: skip
+}
 
 
 def trained(recipe: Recipe, data: Dataset, name: str) -> Subject:
     """A model of the recipe, ready to be audited."""
     model = fit(recipe, data, progress=False).model
     generator = make_generator(
-        recipe.generator, data.x_train, data.y_train, decision_threshold=data.settings.decision_threshold
+        recipe.generator,
+        data.x_train,
+        data.y_train,
+        decision_threshold=data.settings.decision_threshold,
     )
     classifier = as_classifier(model, data, generator, recipe.protected)
     return Subject(classifier, name, dataset_retrainer(recipe, data))
@@ -70,13 +93,22 @@ def trained(recipe: Recipe, data: Dataset, name: str) -> Subject:
 def measured(plan: Plan, seed: int, epochs: int | None = None) -> Audit:
     data = load_dataset(plan.data)
     recipe = Recipe(data=data.name, protected=plan.fixed, seed=seed)
-    recipe = recipe if epochs is None else replace(recipe, epochs=epochs)
-    ct, conventional = trained(recipe, data, "CT"), trained(replace(recipe, objective="vanilla"), data, "conventional")
+    if epochs is not None:
+        recipe = replace(recipe, epochs=epochs)
+    ct = trained(recipe, data, "CT")
+    conventional = trained(replace(recipe, objective="vanilla"), data, "conventional")
     labels = [data.class_names[i] for i in data.y_test.tolist()]
     return audit(
-        ct, data.frame_test, labels, plan.groups, plan.target, against=conventional, retrain=plan.retrain,
-        confidence=_DECISION, seed=seed,
-    )  # fmt: skip
+        ct,
+        data.frame_test,
+        labels,
+        plan.groups,
+        plan.target,
+        against=conventional,
+        retrain=plan.retrain,
+        confidence=_DECISION,
+        seed=seed,
+    )
 
 
 def main() -> None:
@@ -91,10 +123,15 @@ def main() -> None:
             continue
         started = time.perf_counter()
         found = measured(plan, arguments.seed)
-        command = f"python -m benchmarks.audits {arguments.out} --only {name} --seed {arguments.seed}"
+        command = (
+            f"python -m benchmarks.audits {arguments.out} --only {name} --seed {arguments.seed}"
+        )
         run = RunInfo(command, time.perf_counter() - started)
         # Another training beside the first: what differs between them is no property of the method.
-        page = f"{name}.html" if arguments.seed == 0 else f"{name}_seed{arguments.seed}.html"
+        if arguments.seed == 0:
+            page = f"{name}.html"
+        else:
+            page = f"{name}_seed{arguments.seed}.html"
         print(*write_audit(found, arguments.out / "audit" / page, run, plan.title), flush=True)
 
 

@@ -1,8 +1,10 @@
-"""How far a member of a fleet and the same run alone drift apart: ``python -m benchmarks.drift``, a minute.
+"""How far a member of a fleet and the same run alone drift apart: ``python -m benchmarks.drift``, a
+minute.
 
-Both make the same steps and round differently, by 1e-7 in single precision. Training makes small differences grow: in
-which step a counterfactual arrives may turn on the last bit. The third column shows that the stack has no part in it: a
-lone run whose first weights were changed by one rounding drifts as far.
+Both make the same steps and round differently, by 1e-7 in single precision. Training makes small
+differences grow: in which step a counterfactual arrives may turn on the last bit. The third column
+shows that the stack has no part in it: a lone run whose first weights were changed by one rounding
+drifts as far.
 """
 
 from __future__ import annotations
@@ -38,14 +40,18 @@ def difference(first: nn.Module, second: nn.Module, x: Tensor) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     data = ct.load_dataset("moons")
-    x, y = data.x_train, data.y_train
+    x = data.x_train
+    y = data.y_train
     torch.manual_seed(0)
     models = [ct.mlp(2, 2, hidden=(32,)) for _ in range(2)]
-    lone, nudged = copy.deepcopy(models[0]), copy.deepcopy(models[0])
+    lone = copy.deepcopy(models[0])
+    nudged = copy.deepcopy(models[0])
     for parameter in nudged.parameters():
         parameter.data *= 1 + 2**-23
     setting = ct.Setting(config=ct.TrainConfig(epochs=EPOCHS[-1]))
-    stacked, alone, other = Weights(), Weights(), Weights()
+    stacked = Weights()
+    alone = Weights()
+    other = Weights()
     ct.Fleet([ct.Member(model, setting) for model in models]).train(x, y, callbacks=[stacked])
     ct.train(lone, x, y, setting=setting, callbacks=[alone])
     ct.train(nudged, x, y, setting=setting, callbacks=[other])

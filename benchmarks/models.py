@@ -1,11 +1,13 @@
 """The classifier's networks beside gradient boosting, on the paper's real data sets.
 
-``python -m benchmarks.models results``, with the data sets in ``CT_DATA_HOME``: about ten minutes on one core. With
-``--practice``, rows held out of the training rows stand in for the test rows, so that these are looked at only once.
+``python -m benchmarks.models results``, with the data sets in ``CT_DATA_HOME``: about ten minutes
+on one core. With ``--practice``, rows held out of the training rows stand in for the test rows, so
+that these are looked at only once.
 
-Each seed draws at most 6,000 training rows (MNIST: 3,000, one seed) and trains every network with the classifier's own
-settings, without a gate, which no prediction depends on. Boosting is scikit-learn's HistGradientBoosting with its own
-settings. Nothing was chosen by the test rows. Then 100 test rows are explained for the next most probable class.
+Each seed draws at most 6,000 training rows (MNIST: 3,000, one seed) and trains every network with
+the classifier's own settings, without a gate, which no prediction depends on. Boosting is
+scikit-learn's HistGradientBoosting with its own settings. Nothing was chosen by the test rows. Then
+100 test rows are explained for the next most probable class.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ import counterfactual_training as ct
 from counterfactual_training.persistence import atomic_write
 
 # Of each data set, the training rows of one seed, and the seeds.
-DATA = {"Adult": (6000, 2), "CH": (6000, 2), "Cred": (6000, 2), "GMSC": (6000, 2), "MNIST": (3000, 1)}
+DATA = {
+    "Adult": (6000, 2),
+    "CH": (6000, 2),
+    "Cred": (6000, 2),
+    "GMSC": (6000, 2),
+    "MNIST": (3000, 1),
+}
 EXPLAINED = 100
 BOOSTING = "HistGradientBoosting"
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -45,20 +53,26 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 COLUMNS = ["accuracy", "AUC", "log-loss", "seconds", "answered", "inside", "cost"]
 _ABOUT = """\
-Means over seeds, which draw the training rows as well as the weights; ± is the standard deviation over seeds.
-*seconds*: processor time to train, on one thread. *answered*: of the rows explained with the first seed, those whose
-answer as printed gets the class asked for. *inside*: of the numbers that answers change, those within the stated domain
-or, where none is stated, the range of the training rows. *cost*: how far answers are, L1 in robust units, one-hot
-categories included (mean over those answered)."""
+Means over seeds, which draw the training rows as well as the weights; ± is the standard deviation
+over seeds. *seconds*: processor time to train, on one thread. *answered*: of the rows explained
+with the first seed, those whose answer as printed gets the class asked for. *inside*: of the
+numbers that answers change, those within the stated domain or, where none is stated, the range of
+the training rows. *cost*: how far answers are, L1 in robust units, one-hot categories included
+(mean over those answered)."""
 
 Split = tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]
 
 
 def split(data: ct.Dataset, most: int, seed: int, practice: bool) -> Split:
     """Rows to train on and rows to measure on, with their classes."""
-    x, y, test, y_test = data.frame_train, data.y_train.numpy(), data.frame_test, data.y_test.numpy()
+    x = data.frame_train
+    y = data.y_train.numpy()
+    test = data.frame_test
+    y_test = data.y_test.numpy()
     if practice:
-        x, test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=100 + seed, stratify=y)
+        x, test, y, y_test = train_test_split(
+            x, y, test_size=0.2, random_state=100 + seed, stratify=y
+        )
     if most < len(x):
         x, _, y, _ = train_test_split(x, y, train_size=most, random_state=seed, stratify=y)
     return x, y, test, y_test
@@ -83,7 +97,12 @@ def network(
     """A fitted classifier, and the seconds of its training."""
     started = time.process_time()
     made = ct.CounterfactualClassifier(
-        **params, schema=schema, gate="none", random_state=seed, progress=False, unseen="unknown"
+        **params,
+        schema=schema,
+        gate="none",
+        random_state=seed,
+        progress=False,
+        unseen="unknown",
     )
     return made.fit(rows[0], rows[1]), time.process_time() - started
 
@@ -91,11 +110,18 @@ def network(
 def scores(probabilities: np.ndarray, y: np.ndarray, seconds: float) -> dict[str, float]:
     """How well probabilities ``(n, k)`` tell classes ``(n,)``."""
     two = probabilities.shape[1] == 2
-    judged = probabilities[:, 1] if two else probabilities / probabilities.sum(1, keepdims=True)
+    if two:
+        judged = probabilities[:, 1]
+    else:
+        judged = probabilities / probabilities.sum(1, keepdims=True)
     labels = np.arange(probabilities.shape[1])
     return {
         "accuracy": float((probabilities.argmax(1) == y).mean()),
-        "AUC": float(roc_auc_score(y, judged) if two else roc_auc_score(y, judged, multi_class="ovr", labels=labels)),
+        "AUC": float(
+            roc_auc_score(y, judged)
+            if two
+            else roc_auc_score(y, judged, multi_class="ovr", labels=labels)
+        ),
         "log-loss": float(log_loss(y, probabilities, labels=labels)),
         "seconds": seconds,
     }
@@ -111,9 +137,12 @@ def advice(classifier: ct.CounterfactualClassifier, rows: Split) -> dict[str, fl
     cost = np.abs(encoder.transform(told.frame) - encoder.transform(told.original)).sum(1)
     within = []
     for name in (name for name in people if pd.api.types.is_numeric_dtype(people[name])):
-        moved, stated = told.changed[name].to_numpy(), classifier.schema_[name].domain or (None, None)
+        moved = told.changed[name].to_numpy()
+        stated = classifier.schema_[name].domain or (None, None)
         seen = rows[0][name].min(), rows[0][name].max()
-        low, high = (bound if own is None else own for own, bound in zip(stated, seen, strict=True))
+        low, high = (
+            bound if own is None else own for own, bound in zip(stated, seen, strict=True)
+        )
         within += told.frame[name][moved].between(low, high).tolist()
     return {
         "answered": float(answered[asked].mean()),
@@ -136,8 +165,17 @@ def measure(name: str, practice: bool) -> list[dict[str, Any]]:
             found[model] = scores(classifier.predict_proba(rows[2]), rows[3], seconds)
             if seed == 0 and name != "MNIST":
                 found[model] |= advice(classifier, rows)
-            print(name, seed, model, {key: round(value, 4) for key, value in found[model].items()}, flush=True)
-        lines += [{"data": name, "model": model, "seed": seed, **values} for model, values in found.items()]
+            print(
+                name,
+                seed,
+                model,
+                {key: round(value, 4) for key, value in found[model].items()},
+                flush=True,
+            )
+        lines += [
+            {"data": name, "model": model, "seed": seed, **values}
+            for model, values in found.items()
+        ]
     return lines
 
 
@@ -154,10 +192,17 @@ def page(table: pd.DataFrame, command: str, seconds: float) -> str:
     ]
     for name, part in table.groupby("data", sort=False):
         most, seeds = DATA[str(name)]
-        text.append(f"\n## {name}\n\nAt most {most:,} training rows, {seeds} seed{'s' if seeds > 1 else ''}.\n")
+        text.append(
+            f"\n## {name}\n\nAt most {most:,} training rows, {seeds} "
+            f"seed{'s' if seeds > 1 else ''}.\n"
+        )
         text.append("| model | " + " | ".join(COLUMNS) + " |\n|---|" + "--:|" * len(COLUMNS))
         for model, own in part.groupby("model", sort=False):
-            text.append(f"| {model} | " + " | ".join(_cell(own[column], column) for column in COLUMNS) + " |")
+            text.append(
+                f"| {model} | "
+                + " | ".join(_cell(own[column], column) for column in COLUMNS)
+                + " |"
+            )
     return "\n".join(text) + "\n"
 
 
@@ -174,21 +219,38 @@ def _cell(values: pd.Series, column: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="where to write models.csv and models.md")
     parser.add_argument("--data", help="only these data sets, separated by commas")
-    parser.add_argument("--practice", action="store_true", help="measure on rows held out of the training rows")
+    parser.add_argument(
+        "--practice", action="store_true", help="measure on rows held out of the training rows"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    wanted = list(DATA) if arguments.data is None else arguments.data.split(",")
+    if arguments.data is None:
+        wanted = list(DATA)
+    else:
+        wanted = arguments.data.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        table = pd.DataFrame([line for name in wanted for line in measure(name, arguments.practice)])
+        table = pd.DataFrame(
+            [line for name in wanted for line in measure(name, arguments.practice)]
+        )
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "models.csv", table.to_csv(index=False).encode())
-    words = ["python -m benchmarks.models results", *(["--practice"] if arguments.practice else [])]
-    words += [] if arguments.data is None else [f"--data {arguments.data}"]
-    atomic_write(arguments.out / "models.md", page(table, " ".join(words), time.process_time()).encode())
+    words = [
+        "python -m benchmarks.models results",
+        *(["--practice"] if arguments.practice else []),
+    ]
+    if arguments.data is None:
+        words += []
+    else:
+        words += [f"--data {arguments.data}"]
+    atomic_write(
+        arguments.out / "models.md", page(table, " ".join(words), time.process_time()).encode()
+    )
 
 
 if __name__ == "__main__":

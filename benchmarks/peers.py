@@ -1,8 +1,9 @@
-"""Counterfactuals per second beside the libraries a user would take instead: same weights, rows and number of steps.
+"""Counterfactuals per second beside the libraries a user would take instead: same weights, rows and
+number of steps.
 
-jax-relax's VanillaCF is the same algorithm, compiled: gradient descent on class loss plus distance, all rows at once.
-It takes all steps for every row; our search lets go of rows that have arrived, and is measured without that too.
-DiCE and alibi work row by row.
+jax-relax's VanillaCF is the same algorithm, compiled: gradient descent on class loss plus distance,
+all rows at once. It takes all steps for every row; our search lets go of rows that have arrived,
+and is measured without that too. DiCE and alibi work row by row.
 """
 
 from __future__ import annotations
@@ -26,9 +27,20 @@ from benchmarks.foreign.api import layers_of
 from benchmarks.report import Table, Value
 from benchmarks.timing import turns
 
-FEATURES, STEPS = 10, 100
-COLUMNS = ("network", "threads", "rows", "who", "valid per second", "valid", "mean L1 of the valid", "beside jax-relax")
-RELAX, RELAX_HARD = "jax-relax", "jax-relax, hard target"
+FEATURES = 10
+STEPS = 100
+COLUMNS = (
+    "network",
+    "threads",
+    "rows",
+    "who",
+    "valid per second",
+    "valid",
+    "mean L1 of the valid",
+    "beside jax-relax",
+)
+RELAX = "jax-relax"
+RELAX_HARD = "jax-relax, hard target"
 RELAX_RATE = 0.05
 OURS = {  # version, η, τ
     "ours": ("after", 0.1, 0.5),
@@ -36,18 +48,21 @@ OURS = {  # version, η, τ
     "ours, every row all steps": ("after", 0.1, 1.0),
     "before, every row all steps": ("before", 0.1, 1.0),
 }
-NETWORKS = {(32, 32): (1, 256, 4096, 10_000), (256, 256): (1, 256, 4096)}  # hidden widths: numbers of rows
+NETWORKS = {
+    (32, 32): (1, 256, 4096, 10_000),
+    (256, 256): (1, 256, 4096),
+}  # hidden widths: numbers of rows
 NOTE = f"""
-{STEPS} steps, `make_classification`, rows predicted 0 and wanted in 1. *Valid*: the network, in torch, gives the
-counterfactual to class 1. Ours: Wachter's objective (`generic`, η = 0.1 where nothing is said, τ = 0.5), no diagnosis;
-rows that have arrived are left alone. *Every row all steps*: τ = 1, so that no row ever leaves; *before*: by
-the commit named above. jax-relax: `VanillaCF`
-(RMSprop, rate {RELAX_RATE}), vmapped, compiled beforehand; *hard target*: asked for class 1 instead of its own target
-1 − P(y = 1). The last column divides by the better of these two. One thread: the peer is bound to one core. Default: as
-many threads as each library takes by itself; ours takes one where the work is small. DiCE (gradient, no search for
-sparsity afterwards) and alibi (`Counterfactual`, λ adjusted once) take one row at a time and get a few rows only; their
-aims differ (diversity, sparsity).
-"""
+{STEPS} steps, `make_classification`, rows predicted 0 and wanted in 1. *Valid*: the network, in
+torch, gives the counterfactual to class 1. Ours: Wachter's objective (`generic`, η = 0.1 where
+nothing is said, τ = 0.5), no diagnosis; rows that have arrived are left alone. *Every row all
+steps*: τ = 1, so that no row ever leaves; *before*: by the commit named above. jax-relax:
+`VanillaCF` (RMSprop, rate {RELAX_RATE}), vmapped, compiled beforehand; *hard target*: asked for
+class 1 instead of its own target 1 − P(y = 1). The last column divides by the better of these two.
+One thread: the peer is bound to one core. Default: as many threads as each library takes by itself;
+ours takes one where the work is small. DiCE (gradient, no search for sparsity afterwards) and alibi
+(`Counterfactual`, λ adjusted once) take one row at a time and get a few rows only; their aims
+differ (diversity, sparsity). """
 
 
 class Problem(NamedTuple):
@@ -69,16 +84,28 @@ class Problem(NamedTuple):
 
 def make_problem(hidden: tuple[int, ...], rows: int, folder: Path) -> Problem:
     x, y = make_classification(3000 + 4 * rows, FEATURES, random_state=0)
-    features, classes = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    features = torch.tensor(x, dtype=torch.float32)
+    classes = torch.tensor(y)
     torch.manual_seed(0)
     model = ct.mlp(FEATURES, 2, hidden)
     config = ct.TrainConfig(epochs=20, batch_size=100, shuffle=True)
-    ct.train(model, features[:3000], classes[:3000], objective="vanilla", config=config, progress=False)
+    ct.train(
+        model,
+        features[:3000],
+        classes[:3000],
+        objective="vanilla",
+        config=config,
+        progress=False,
+    )
     others = features[3000:]
     with torch.no_grad():
         x_0 = others[model(others).argmax(-1) == 0][:rows].contiguous()
     name = "-".join(map(str, (FEATURES, *hidden, 2)))
-    arrays: dict[str, Any] = {"x": x_0.numpy(), "x_train": features[:3000].numpy(), "y_train": classes[:3000].numpy()}
+    arrays: dict[str, Any] = {
+        "x": x_0.numpy(),
+        "x_train": features[:3000].numpy(),
+        "y_train": classes[:3000].numpy(),
+    }
     arrays |= {key: values[0] for key, values in layers_of([model]).items()}
     np.savez(folder / f"{name}.npz", layers=len(hidden) + 1, **arrays)
     return Problem(name, model, x_0, folder / f"{name}.npz")
@@ -86,7 +113,10 @@ def make_problem(hidden: tuple[int, ...], rows: int, folder: Path) -> Problem:
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     """All networks, numbers of threads and batch sizes."""
-    networks = {(32, 32): (1, 64)} if quick else NETWORKS
+    if quick:
+        networks = {(32, 32): (1, 64)}
+    else:
+        networks = NETWORKS
     rows: list[tuple[Value, ...]] = []
     skipped: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -94,27 +124,45 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
             problem = make_problem(hidden, max(sizes), Path(folder))
             for threads in (1, None):
                 with contextlib.ExitStack() as stack:
-                    relax = stack.enter_context(_peer(places, skipped, "relax", "jax_relax.py", problem, threads))
+                    relax = stack.enter_context(
+                        _peer(places, skipped, "relax", "jax_relax.py", problem, threads)
+                    )
                     own = {
                         version: stack.enter_context(_ours(places, version, problem, threads))
                         for version in places.sources()
                     }
                     for size in sizes:
-                        rounds = 2 if quick else 9 if size < 1000 else 4
+                        if quick:
+                            rounds = 2
+                        elif size < 1000:
+                            rounds = 9
+                        else:
+                            rounds = 4
                         rows += _beside_relax(problem, size, threads, own, relax, rounds)
             rows += _row_by_row(places, problem, 2 if quick else 8, skipped)
     return [Table(COLUMNS, rows, note=NOTE)], list(dict.fromkeys(skipped))
 
 
 def _beside_relax(
-    problem: Problem, size: int, threads: int | None, own: dict[str, Peer], relax: Peer | None, rounds: int
+    problem: Problem,
+    size: int,
+    threads: int | None,
+    own: dict[str, Peer],
+    relax: Peer | None,
+    rounds: int,
 ) -> list[tuple[Value, ...]]:
     found: dict[str, Tensor] = {}
     out = problem.file.with_name("found.npy")
 
     def ours(name: str) -> float:
         version, rate, threshold = OURS[name]
-        request = {"rows": size, "steps": STEPS, "rate": rate, "threshold": threshold, "threads": threads}
+        request = {
+            "rows": size,
+            "steps": STEPS,
+            "rate": rate,
+            "threshold": threshold,
+            "threads": threads,
+        }
         answer = own[version].ask(**request, out=str(out))
         found[name] = torch.from_numpy(np.load(out))
         if threshold == 1 and answer["fewest_steps"] < STEPS:
@@ -127,18 +175,30 @@ def _beside_relax(
         found[name] = torch.from_numpy(np.load(out))
         return seconds
 
-    contestants: Contestants = {name: partial(ours, name) for name, (version, *_) in OURS.items() if version in own}
+    contestants: Contestants = {
+        name: partial(ours, name) for name, (version, *_) in OURS.items() if version in own
+    }
     if relax is not None:
         contestants |= {name: partial(theirs, name, relax) for name in (RELAX, RELAX_HARD)}
     seconds = turns(contestants, rounds)
-    shown = "1" if threads == 1 else f"default of {num_cores()}"
+    if threads == 1:
+        shown = "1"
+    else:
+        shown = f"default of {num_cores()}"
     return _rows(problem, shown, {name: (seconds[name], found[name]) for name in contestants})
 
 
-def _row_by_row(places: Environments, problem: Problem, size: int, skipped: list[str]) -> list[tuple[Value, ...]]:
-    """DiCE and alibi on a few rows, one thread; they take one row at a time, so more rows tell nothing more."""
+def _row_by_row(
+    places: Environments, problem: Problem, size: int, skipped: list[str]
+) -> list[tuple[Value, ...]]:
+    """DiCE and alibi on a few rows, one thread; they take one row at a time, so more rows tell
+    nothing more.
+    """
     results = {}
-    for name, environment, script in (("DiCE, gradient", "dice", "dice.py"), ("alibi", "alibi", "alibi_wachter.py")):
+    for name, environment, script in (
+        ("DiCE, gradient", "dice", "dice.py"),
+        ("alibi", "alibi", "alibi_wachter.py"),
+    ):
         with _peer(places, skipped, environment, script, problem, 1) as peer:
             if peer is not None:
                 out = problem.file.with_name("found.npy")
@@ -148,34 +208,69 @@ def _row_by_row(places: Environments, problem: Problem, size: int, skipped: list
     return _rows(problem, "1", results)
 
 
-def _rows(problem: Problem, threads: str, results: dict[str, tuple[float, Tensor]]) -> list[tuple[Value, ...]]:
+def _rows(
+    problem: Problem, threads: str, results: dict[str, tuple[float, Tensor]]
+) -> list[tuple[Value, ...]]:
     """Table rows of measured seconds and counterfactuals, by contestant."""
     rows: list[tuple[Value, ...]] = []
-    speeds = {name: len(x_cf) * problem.judge(x_cf)[0] / seconds for name, (seconds, x_cf) in results.items()}
+    speeds = {
+        name: len(x_cf) * problem.judge(x_cf)[0] / seconds
+        for name, (seconds, x_cf) in results.items()
+    }
     best = max((speeds[name] for name in (RELAX, RELAX_HARD) if name in speeds), default=None)
     for name, (_, x_cf) in results.items():
         valid, distance = problem.judge(x_cf)
-        ratio = f"{speeds[name] / best:.2f}×" if best else ""
-        rows.append((problem.name, threads, len(x_cf), name, speeds[name], f"{valid:.1%}", distance, ratio))
+        if best:
+            ratio = f"{speeds[name] / best:.2f}×"
+        else:
+            ratio = ""
+        rows.append(
+            (
+                problem.name,
+                threads,
+                len(x_cf),
+                name,
+                speeds[name],
+                f"{valid:.1%}",
+                distance,
+                ratio,
+            )
+        )
     return rows
 
 
 @contextlib.contextmanager
 def _peer(
-    places: Environments, skipped: list[str], environment: str, script: str, problem: Problem, threads: int | None
+    places: Environments,
+    skipped: list[str],
+    environment: str,
+    script: str,
+    problem: Problem,
+    threads: int | None,
 ) -> Iterator[Peer | None]:
     """A running peer, or ``None`` where its environment is missing."""
     if places.python(environment) is None:
         skipped.append(f"{script}: {places.missing(environment)}")
         yield None
         return
-    with Peer.foreign(places, environment, script, str(problem.file), one_thread=threads == 1) as peer:
+    with Peer.foreign(
+        places, environment, script, str(problem.file), one_thread=threads == 1
+    ) as peer:
         yield peer
 
 
 def _ours(places: Environments, version: str, problem: Problem, threads: int | None) -> Peer:
-    return Peer.ours(places, version, "our_search.py", str(problem.file), name=version, one_thread=threads == 1)
+    return Peer.ours(
+        places,
+        version,
+        "our_search.py",
+        str(problem.file),
+        name=version,
+        one_thread=threads == 1,
+    )
 
 
 def num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

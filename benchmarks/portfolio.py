@@ -2,8 +2,8 @@
 
     python -m benchmarks.portfolio results [--people 100000] [--workers 2]
 
-The default classifier is fitted to other people of the same made-up table. Memory is that of the processes, looked at
-ten times a second; pages that processes share count in each.
+The default classifier is fitted to other people of the same made-up table. Memory is that of the
+processes, looked at ten times a second; pages that processes share count in each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _LOOK_SECONDS = 0.1
 
 
 def make_people(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """A table like those of credit: amounts, counts, categories and an identifier; and who defaults."""
+    """A table like those of credit: amounts, counts, categories and an identifier; and who
+    defaults.
+    """
     rng = np.random.default_rng(seed)
     people = pd.DataFrame(
         {
@@ -48,15 +50,24 @@ def make_people(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
             "purpose": rng.choice(["car", "furniture", "education", "other"], n),
         }
     )
-    risk = people["debt"] / 1500 - people["income"] / 700 - people["savings"] / 4000 + 0.9 * people["late_payments"]
-    risk += 0.2 * people["cards"] - people["months_employed"] / 80 - 0.5 * (people["home"] == "own")
+    risk = (
+        people["debt"] / 1500
+        - people["income"] / 700
+        - people["savings"] / 4000
+        + 0.9 * people["late_payments"]
+    )
+    risk += (
+        0.2 * people["cards"] - people["months_employed"] / 80 - 0.5 * (people["home"] == "own")
+    )
     risk += rng.normal(0, 1, n)
     return people, np.where(risk > np.quantile(risk, 0.6), "yes", "no")
 
 
 @dataclass
 class Memory:
-    """Resident MB of the command and of each process below it: the largest so far, and the largest of each third."""
+    """Resident MB of the command and of each process below it: the largest so far, and the largest
+    of each third.
+    """
 
     command: list[float] = field(default_factory=list)
     workers: list[float] = field(default_factory=list)
@@ -68,7 +79,10 @@ class Memory:
 
     def row(self, name: str) -> str:
         seen = getattr(self, name)
-        cut = [max(seen[k * len(seen) // 3 : (k + 1) * len(seen) // 3], default=0.0) for k in range(3)]
+        cut = [
+            max(seen[k * len(seen) // 3 : (k + 1) * len(seen) // 3], default=0.0)
+            for k in range(3)
+        ]
         said = {"command": "the command", "workers": "the largest worker"}[name]
         return f"| {said} | {' | '.join(f'{value:,.0f}' for value in cut)} |"
 
@@ -85,7 +99,11 @@ def _below(pid: int) -> list[int]:
 
 def _resident(pid: int) -> float:
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        return (
+            int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            / 1e6
+        )
     return 0.0
 
 
@@ -111,9 +129,20 @@ def measured(folder: Path, arguments: argparse.Namespace) -> str:
     classifier = ct.CounterfactualClassifier(mutability=rules, random_state=arguments.seed)
     classifier.fit(train.drop(columns="customer"), default).save(folder / "loan.safetensors")
     make_people(arguments.people, arguments.seed + 1)[0].to_csv(folder / "big.csv", index=False)
-    words = ["explain", "loan.safetensors", "--data", "big.csv", "--all", "--out", "answers.csv", "--target", "no"]
+    words = [
+        "explain",
+        "loan.safetensors",
+        "--data",
+        "big.csv",
+        "--all",
+        "--out",
+        "answers.csv",
+        "--target",
+        "no",
+    ]
     words += ["--label", "customer", "--workers", str(arguments.workers)]
-    memory, started = Memory(), time.perf_counter()
+    memory = Memory()
+    started = time.perf_counter()
     command = [sys.executable, "-m", "counterfactual_training.cli", *words]
     with subprocess.Popen(command, cwd=folder, env=_environment()) as process:  # noqa: S603
         while process.poll() is None:
@@ -126,13 +155,18 @@ def measured(folder: Path, arguments: argparse.Namespace) -> str:
     if answers["row"].tolist() != list(range(arguments.people)):
         raise SystemExit("The answers are not one per person, in their order.")
     sizes = {file: (folder / file).stat().st_size / 1e6 for file in ("big.csv", "answers.csv")}
-    return _page(arguments, words, seconds, memory, answers["status"].value_counts().to_dict(), sizes)
+    return _page(
+        arguments, words, seconds, memory, answers["status"].value_counts().to_dict(), sizes
+    )
 
 
 def _environment() -> dict[str, str]:
     """This package, wherever the command runs."""
     source = Path(ct.__file__).parent.parent
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 def _page(
@@ -153,15 +187,16 @@ def _page(
 
 `python -m benchmarks.portfolio results {given}`, {about["date"]}, {about["machine"]}, {versions}.
 
-`ct {" ".join(words)}`: the default classifier, fitted to {_TRAINED_ON:,} made-up people with ten columns, explains
-{arguments.people:,} others ({counts}). Everything counts, from starting the command to the complete file: {files}.
+`ct {" ".join(words)}`: the default classifier, fitted to {_TRAINED_ON:,} made-up people with ten
+columns, explains {arguments.people:,} others ({counts}). Everything counts, from starting the
+command to the complete file: {files}.
 
 | people | seconds | people per second | {_LARGER:,} people at this speed |
 |---|---|---|---|
 | {arguments.people:,} | {seconds:,.0f} | {speed:,.0f} | {duration(_LARGER / speed)} (extrapolated) |
 
-Resident MB, the most seen in each third of the run. Memory that does not grow with the number of rows is the same in
-all thirds, once the workers have started.
+Resident MB, the most seen in each third of the run. Memory that does not grow with the number of
+rows is the same in all thirds, once the workers have started.
 
 | process | first third | second | last |
 |---|---|---|---|

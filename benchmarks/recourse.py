@@ -1,4 +1,5 @@
-"""What each part of training for cheap recourse (N5c) adds, on rows cut from the training rows: no test row is read.
+"""What each part of training for cheap recourse (N5c) adds, on rows cut from the training rows: no
+test row is read.
 
 ``python -m benchmarks.recourse results``: ten minutes on one core.
 """
@@ -18,9 +19,17 @@ from torch import nn
 
 import counterfactual_training as ct
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
-from counterfactual_training.evaluation.stepfree import STEP_FREE, stepfree_table, summarise_stepfree
+from counterfactual_training.evaluation.stepfree import (
+    STEP_FREE,
+    stepfree_table,
+    summarise_stepfree,
+)
 from counterfactual_training.experiments.truth.caps import Caps
-from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting, conventional
+from counterfactual_training.experiments.truth.methods import (
+    Fit,
+    cheap_recourse_setting,
+    conventional,
+)
 from counterfactual_training.experiments.truth.truth import fit_of, make_bench
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.training import Setting
@@ -33,11 +42,18 @@ VARIANTS: dict[str, Callable[[Setting, Fit], Setting]] = {
     "N5c": lambda setting, fit: setting,
     "without contrast": lambda setting, fit: _objective(setting, lambda_contrast=0.0),
     "without recourse term": lambda setting, fit: _objective(setting, lambda_recourse=0.0),
-    "random instead of near x⁺": lambda setting, fit: replace(setting, config=replace(setting.config, positives=1)),
-    "categories continuous": lambda setting, fit: replace(setting, constraints=fit.constraints.relaxed()),
+    "random instead of near x⁺": lambda setting, fit: replace(
+        setting, config=replace(setting.config, positives=1)
+    ),
+    "categories continuous": lambda setting, fit: replace(
+        setting, constraints=fit.constraints.relaxed()
+    ),
     "without budget": lambda setting, fit: replace(setting, budget=None),
 }
-METRICS = {"cost": "Cost, % against conventional training", "nn5": "5-NN, % against conventional training"}
+METRICS = {
+    "cost": "Cost, % against conventional training",
+    "nn5": "5-NN, % against conventional training",
+}
 
 
 def _objective(setting: Setting, **weights: float) -> Setting:
@@ -45,20 +61,29 @@ def _objective(setting: Setting, **weights: float) -> Setting:
 
 
 def measure(data: str, seed: int) -> tuple[pd.DataFrame, list[dict[str, object]]]:
-    """Counterfactuals of every variant at τ = .5, protected features immutable; accuracy and seconds of each."""
+    """Counterfactuals of every variant at τ = .5, protected features immutable; accuracy and
+    seconds of each.
+    """
     bench = make_bench(data, False, CAPS)
     fit = fit_of(bench, data, seed, CAPS, protected=True)
     models: dict[str, nn.Module] = {}
     about: list[dict[str, object]] = []
     for name in (BASELINE, *VARIANTS):
         started = time.process_time()
-        made = conventional(fit) if name == BASELINE else fit.trained(VARIANTS[name](cheap_recourse_setting(fit), fit))
+        if name == BASELINE:
+            made = conventional(fit)
+        else:
+            made = fit.trained(VARIANTS[name](cheap_recourse_setting(fit), fit))
         models[name] = made.eval().requires_grad_(False)
         seconds = time.process_time() - started
         right = float(accuracy(predict_logits(made, bench.x_held), bench.y_held))
-        about.append({"data": data, "seed": seed, "model": name, "accuracy": right, "seconds": seconds})
+        about.append(
+            {"data": data, "seed": seed, "model": name, "accuracy": right, "seconds": seconds}
+        )
     train_rows = (fit.x, fit.y)
-    table = stepfree_table(models, bench.individuals, bench.judge, train_rows, fit.constraints, STEP_FREE[:1])
+    table = stepfree_table(
+        models, bench.individuals, bench.judge, train_rows, fit.constraints, STEP_FREE[:1]
+    )
     return table.assign(data=data, seed=seed), about
 
 
@@ -75,14 +100,20 @@ def page(summary: pd.DataFrame, models: pd.DataFrame, about: str) -> str:
     for name in (BASELINE, *VARIANTS):
         cells = []
         for data in names:
-            right = models[(models["model"] == name) & (models["data"] == data)]["accuracy"].mean()
-            cells.append(f"{100 * right:.1f}, {100 * _row(summary, name, data, 'cost')['validity']:.0f}")
+            right = models[(models["model"] == name) & (models["data"] == data)][
+                "accuracy"
+            ].mean()
+            cells.append(
+                f"{100 * right:.1f}, {100 * _row(summary, name, data, 'cost')['validity']:.0f}"
+            )
         text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
 
 
 def _row(summary: pd.DataFrame, name: str, data: str, metric: str) -> pd.Series:
-    found = (summary["model"] == name) & (summary["data"] == data) & (summary["metric"] == metric)
+    found = (
+        (summary["model"] == name) & (summary["data"] == data) & (summary["metric"] == metric)
+    )
     return summary[found].iloc[0]
 
 
@@ -92,7 +123,9 @@ def _change(summary: pd.DataFrame, name: str, data: str, metric: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="folder of recourse_ablation.csv and .md")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--data", nargs="+", default=list(DATA), choices=DATA)
@@ -110,24 +143,38 @@ def main() -> None:
         summary = summarise_stepfree(
             pd.concat(tables, ignore_index=True), BASELINE, ("cost", "nn5", "boosting", "valid")
         )
-        means = pd.DataFrame(models).groupby(["data", "model"], sort=False, as_index=False).mean(numeric_only=True)
+        means = (
+            pd.DataFrame(models)
+            .groupby(["data", "model"], sort=False, as_index=False)
+            .mean(numeric_only=True)
+        )
         written = summary.merge(means.drop(columns="seed"), on=["data", "model"])
         text = ABOUT.format(
-            seeds=arguments.seeds - 1, rows=f"{CAPS.rows:,}", epochs=CAPS.epochs, people=CAPS.individuals,
+            seeds=arguments.seeds - 1,
+            rows=f"{CAPS.rows:,}",
+            epochs=CAPS.epochs,
+            people=CAPS.individuals,
             minutes=(time.perf_counter() - started) / 60,
             versions=f"counterfactual-training {ct.__version__}, torch {torch.__version__}, "
             f"{datetime.now(UTC).isoformat(timespec='minutes')}",
-        )  # fmt: skip
-        atomic_write(arguments.out / "recourse_ablation.csv", written.to_csv(index=False, float_format="%.6g").encode())
-        atomic_write(arguments.out / "recourse_ablation.md", page(summary, pd.DataFrame(models), text).encode())
+        )
+        atomic_write(
+            arguments.out / "recourse_ablation.csv",
+            written.to_csv(index=False, float_format="%.6g").encode(),
+        )
+        atomic_write(
+            arguments.out / "recourse_ablation.md",
+            page(summary, pd.DataFrame(models), text).encode(),
+        )
 
 
-ABOUT = """`python -m benchmarks.recourse results`, seeds 0 to {seeds}, {versions}, {minutes:.0f} minutes.
+ABOUT = """`python -m benchmarks.recourse results`, seeds 0 to {seeds}, {versions}, {minutes:.0f}
+minutes.
 
-**Tuning rows**: all that is measured was cut from the training rows. {rows} rows and {epochs} epochs at most, {people}
-people, the protected features immutable, τ = .5 free of step and scale. Changes are paired with the same network
-trained conventionally, less is better, with intervals over seeds and people.
-"""
+**Tuning rows**: all that is measured was cut from the training rows. {rows} rows and {epochs}
+epochs at most, {people} people, the protected features immutable, τ = .5 free of step and scale.
+Changes are paired with the same network trained conventionally, less is better, with intervals over
+seeds and people. """
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""An epoch of every training regime beside one of conventional training, and how it grows with rows and features.
+"""An epoch of every training regime beside one of conventional training, and how it grows with rows
+and features.
 
-Where a recipe has a number of gradient steps, it may take as many of them as CT: counterfactuals × T = rows × K.
+Where a recipe has a number of gradient steps, it may take as many of them as CT: counterfactuals ×
+    T = rows × K.
 """
 
 from __future__ import annotations
@@ -35,19 +37,18 @@ COLUMNS = (
 )
 GROWTH = ("regime", "rows: ms per epoch", "grows as", "features: ms per epoch", "grows as")
 NOTE = """
-One thread; every regime by `train`, from the same network, trained conventionally for five epochs; the second epoch of
-two counts, without burn-in or warm-up. *Input gradients*: of one row by the network's input, taken to find
-counterfactuals, attacks or samples, counted in a run of its own and divided by the training rows; the last column
-divides the time by their number plus one by the weights for every row. K is the recipes' `steps` where they have it;
-the others take as many as they do: `cat` and `misob` search the rows that they choose, `dat` takes up to 40 more for
-samples once these are told from real rows; `counternet` has a network of its own, `ensemble` is five networks. `ct`
-lets rows go that have arrived, many at a time; *all steps* forbids that (τ = 1). *Plain loop*:
-conventional training by the eager loop everybody writes, without checks or records.
-"""
+One thread; every regime by `train`, from the same network, trained conventionally for five epochs;
+the second epoch of two counts, without burn-in or warm-up. *Input gradients*: of one row by the
+network's input, taken to find counterfactuals, attacks or samples, counted in a run of its own and
+divided by the training rows; the last column divides the time by their number plus one by the
+weights for every row. K is the recipes' `steps` where they have it; the others take as many as they
+do: `cat` and `misob` search the rows that they choose, `dat` takes up to 40 more for samples once
+these are told from real rows; `counternet` has a network of its own, `ensemble` is five networks.
+`ct` lets rows go that have arrived, many at a time; *all steps* forbids that (τ = 1). *Plain loop*:
+conventional training by the eager loop everybody writes, without checks or records. """
 GROWTH_NOTE = """
-The same at other sizes, with K = 10 and T = 30 for a third of the rows; *grows as*: the exponent from the first size to
-the last; 1 is proportional.
-"""
+The same at other sizes, with K = 10 and T = 30 for a third of the rows; *grows as*: the exponent
+from the first size to the last; 1 is proportional. """
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,16 @@ class Size:
 
     def describe(self) -> str:
         return (
-            f"{self.rows:,} rows × {self.features}, batch {self.batch_size}; CT: {self.num_counterfactuals:,} "
+            f"{self.rows:,} rows × {self.features}, batch {self.batch_size}; CT: "
+            f"{self.num_counterfactuals:,} "
             f"counterfactuals, T = {self.max_steps}; the others: K = {self.steps_per_row}"
         )
 
 
-SIZES = (Size(3000, 2, 30, 1000), Size(15_000, 30, 1000, 5000))  # the paper's synthetic and tabular settings
+SIZES = (
+    Size(3000, 2, 30, 1000),
+    Size(15_000, 30, 1000, 5000),
+)  # the paper's synthetic and tabular settings
 QUICK = (Size(300, 2, 30, 100),)
 ROWS = tuple(Size(rows, 20, 1000, rows // 3) for rows in (3000, 30_000))
 FEATURES = tuple(Size(3000, features, 1000, 1000) for features in (20, 200))
@@ -98,7 +103,10 @@ class Problem:
     def make(cls, size: Size) -> Problem:
         rng = torch.Generator().manual_seed(0)
         x = torch.randn(size.rows, size.features, generator=rng)
-        y = (x[:, : min(5, size.features)].sum(-1) + 0.5 * torch.randn(size.rows, generator=rng) > 0).long()
+        y = (
+            x[:, : min(5, size.features)].sum(-1) + 0.5 * torch.randn(size.rows, generator=rng)
+            > 0
+        ).long()
         torch.manual_seed(0)
         model = ct.mlp(size.features, 2)
         started = ct.TrainConfig(epochs=5, batch_size=size.batch_size)
@@ -109,12 +117,22 @@ class Problem:
         """A regime with as many input gradients as CT, where it can be told."""
         known = {"steps": self.size.steps_per_row, "warm_up": 0}
         recipe = RECIPES.get(name)
-        takes = inspect.signature(recipe).parameters if recipe is not None else {}
-        made = ct.make_regime(name.removesuffix(", all steps"), **{n: v for n, v in known.items() if n in takes})
-        config = replace(made.config, epochs=2, batch_size=self.size.batch_size, burn_in=0.0, threads=1)
+        if recipe is not None:
+            takes = inspect.signature(recipe).parameters
+        else:
+            takes = {}
+        made = ct.make_regime(
+            name.removesuffix(", all steps"), **{n: v for n, v in known.items() if n in takes}
+        )
+        config = replace(
+            made.config, epochs=2, batch_size=self.size.batch_size, burn_in=0.0, threads=1
+        )
         config = replace(config, num_counterfactuals=self.size.num_counterfactuals)
         numbers: dict[str, Any] = {"max_steps": self.size.max_steps}
-        numbers |= {"decision_threshold": 1.0} if name == ALL_STEPS else {}
+        if name == ALL_STEPS:
+            numbers |= {"decision_threshold": 1.0}
+        else:
+            numbers |= {}
         return replace(made, config=config, generator=made.generator.replace(**numbers))
 
     def network(self, name: str) -> nn.Module:
@@ -122,7 +140,9 @@ class Problem:
         if name in OWN_NETWORK:
             torch.manual_seed(0)
             return ct.counternet(self.size.features)
-        return ct.Ensemble([deepcopy(self.model) for _ in range(5)]) if name == ENSEMBLE else deepcopy(self.model)
+        if name == ENSEMBLE:
+            return ct.Ensemble([deepcopy(self.model) for _ in range(5)])
+        return deepcopy(self.model)
 
     def seconds(self, name: str) -> float:
         """Of an epoch."""
@@ -142,7 +162,9 @@ class Problem:
         return counting.rows / self.size.rows / 2  # two epochs
 
     def race(self, rounds: int, skipped: dict[str, str]) -> dict[str, float]:
-        """Seconds of each regime's quickest epoch, in turns; regimes that cannot train this network are skipped."""
+        """Seconds of each regime's quickest epoch, in turns; regimes that cannot train this network
+        are skipped.
+        """
         best: dict[str, float] = {}
         for name in (BASE, LOOP, ALL_STEPS, *(name for name in REGIMES if name != BASE)):
             try:
@@ -162,7 +184,8 @@ class Counting(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.rows = model, 0
+        self.model = model
+        self.rows = 0
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad:
@@ -193,8 +216,14 @@ def growth(skipped: dict[str, str]) -> Table:
             low, high = (end[name] for end in (ends[0], ends[-1]))
             told = f"{1e3 * low:.0f} → {1e3 * high:.0f}"
             cells.setdefault(name, [name]).extend([told, f"{log(high / low) / factor:.2f}"])
-    ranges = [f"{getattr(a[0], f):,} → {getattr(a[-1], f):,} {f}" for a, f in ((ROWS, "rows"), (FEATURES, "features"))]
-    title = f"Growth: {ranges[0]} (× {ROWS[0].features}), {ranges[1]} ({FEATURES[0].rows:,} rows); batch 1,000"
+    ranges = [
+        f"{getattr(a[0], f):,} → {getattr(a[-1], f):,} {f}"
+        for a, f in ((ROWS, "rows"), (FEATURES, "features"))
+    ]
+    title = (
+        f"Growth: {ranges[0]} (× {ROWS[0].features}), {ranges[1]} ({FEATURES[0].rows:,} rows); "
+        "batch 1,000"
+    )
     return Table(GROWTH, [tuple(row) for row in cells.values()], title, GROWTH_NOTE)
 
 

@@ -1,11 +1,14 @@
-"""The regressor on California housing: beside gradient boosting, and trained conventionally or by counterfactuals.
+"""The regressor on California housing: beside gradient boosting, and trained conventionally or by
+counterfactuals.
 
-``python -m benchmarks.regression results``, with the data set in ``CT_DATA_HOME``: some minutes on one core. With
-``--practice``, rows held out of the training rows stand in for the test rows, so that these are looked at only once.
+``python -m benchmarks.regression results``, with the data set in ``CT_DATA_HOME``: some minutes on
+one core. With ``--practice``, rows held out of the training rows stand in for the test rows, so
+that these are looked at only once.
 
-Each seed draws 4,000 training rows and trains with the regressor's own settings. Boosting is scikit-learn's
-HistGradientBoostingRegressor with its own settings. Then 60 test rows outside each of three intervals (the outer
-quarters and the middle half of the training values) are explained. Nothing was chosen by the test rows.
+Each seed draws 4,000 training rows and trains with the regressor's own settings. Boosting is
+scikit-learn's HistGradientBoostingRegressor with its own settings. Then 60 test rows outside each
+of three intervals (the outer quarters and the middle half of the training values) are explained.
+Nothing was chosen by the test rows.
 """
 
 from __future__ import annotations
@@ -32,9 +35,12 @@ from counterfactual_training.datasets.sources import FILES
 from counterfactual_training.datasets.synthetic import DATA_SEED
 from counterfactual_training.persistence import atomic_write
 
-ROWS, SEEDS, EXPLAINED = 4000, 3, 60
+ROWS = 4000
+SEEDS = 3
+EXPLAINED = 60
 REGIMES = ("conventional", "ct")
-# How counterfactuals are asked for: as users do, of the model alone, and of the model alone with all columns.
+# How counterfactuals are asked for: as users do, of the model alone, and of the model alone with
+# all columns.
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "with the gate (default)": ("density", {}),
     "model alone": ("none", {}),
@@ -42,18 +48,25 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 COLUMNS = ["validity", "plausible", "cost", "sparsity", "nn5", "ip"]
 _ABOUT = """\
-Means over seeds, which draw the training rows as well as the weights, and over the three intervals; ± is the standard
-deviation over seeds. *validity*: counterfactuals predicted inside, as printed. *plausible*: also passed by the gate,
-where there is one. *cost*: L1 in model space. *sparsity*: columns changed. *nn5*, *ip*: L2 distance to the five nearest
-test rows whose value lies in the interval, and mean L1 distance to all of them. Cost and distances are medians over
-rows. As in the data set's schema, the age of houses and their place may not change."""
+Means over seeds, which draw the training rows as well as the weights, and over the three intervals;
+± is the standard deviation over seeds. *validity*: counterfactuals predicted inside, as printed.
+*plausible*: also passed by the gate, where there is one. *cost*: L1 in model space. *sparsity*:
+columns changed. *nn5*, *ip*: L2 distance to the five nearest test rows whose value lies in the
+interval, and mean L1 distance to all of them. Cost and distances are medians over rows. As in the
+data set's schema, the age of houses and their place may not change."""
 
 
 def values(data: ct.Dataset) -> np.ndarray:
-    """Median house values in dollars, in the order of the data set: training rows, then test rows."""
+    """Median house values in dollars, in the order of the data set: training rows, then test
+    rows.
+    """
     content = fetch(FILES["cal_housing.data"], allow_download=False).content
-    raw = pd.read_csv(io.BytesIO(content), header=None, skiprows=int(content.startswith(b"longitude")))
-    found = raw.iloc[:, -1].to_numpy(dtype=float)[np.random.default_rng(DATA_SEED).permutation(len(raw))]
+    raw = pd.read_csv(
+        io.BytesIO(content), header=None, skiprows=int(content.startswith(b"longitude"))
+    )
+    found = raw.iloc[:, -1].to_numpy(dtype=float)[
+        np.random.default_rng(DATA_SEED).permutation(len(raw))
+    ]
     classes = torch.cat([data.y_train, data.y_test]).numpy()
     # The classes were made of these values, so they show that the rows are in the same order.
     if not ((found >= np.median(found)) == classes).all():
@@ -64,18 +77,29 @@ def values(data: ct.Dataset) -> np.ndarray:
 def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
     """A line per model and question."""
     data = ct.load_dataset("CH", variant="full", allow_download=False)
-    y, frame = values(data), pd.concat([data.frame_train, data.frame_test], ignore_index=True)
+    y = values(data)
+    frame = pd.concat([data.frame_train, data.frame_test], ignore_index=True)
     order = np.random.default_rng(seed).permutation(len(data.frame_train))
     rows = order[:ROWS]
-    test = order[-4000:] if practice else np.arange(len(data.frame_train), len(frame))
+    if practice:
+        test = order[-4000:]
+    else:
+        test = np.arange(len(data.frame_train), len(frame))
     started = time.process_time()
     boosting = HistGradientBoostingRegressor(random_state=seed).fit(frame.iloc[rows], y[rows])
-    seconds, said = time.process_time() - started, boosting.predict(frame.iloc[test])
-    fit = {"r2": r2_score(y[test], said), "rmse": root_mean_squared_error(y[test], said), "seconds": seconds}
+    seconds = time.process_time() - started
+    said = boosting.predict(frame.iloc[test])
+    fit = {
+        "r2": r2_score(y[test], said),
+        "rmse": root_mean_squared_error(y[test], said),
+        "seconds": seconds,
+    }
     lines = [{"model": "HistGradientBoosting", "seed": seed, "question": "", **fit}]
     for regime in REGIMES:
         made = {}
-        for gate in {gate for gate, _ in QUESTIONS.values()}:  # the same weights: training ignores the gate
+        for gate in {
+            gate for gate, _ in QUESTIONS.values()
+        }:  # the same weights: training ignores the gate
             started = time.process_time()
             made[gate] = ct.CounterfactualRegressor(
                 regime=regime, gate=gate, schema=data.schema, random_state=seed, progress=False
@@ -85,8 +109,19 @@ def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
             model = made[gate]
             table = model.evaluate(frame.iloc[test], y[test], n_rows=EXPLAINED, **rules)
             means = table.drop(columns=["target", "rows"]).mean().to_dict()
-            lines.append({"model": regime, "seed": seed, "question": question, **means, "seconds": seconds})
-            print({k: v if isinstance(v, str) else round(v, 4) for k, v in lines[-1].items()}, flush=True)
+            lines.append(
+                {
+                    "model": regime,
+                    "seed": seed,
+                    "question": question,
+                    **means,
+                    "seconds": seconds,
+                }
+            )
+            print(
+                {k: v if isinstance(v, str) else round(v, 4) for k, v in lines[-1].items()},
+                flush=True,
+            )
     return lines
 
 
@@ -104,11 +139,23 @@ def page(table: pd.DataFrame, command: str, seconds: float) -> str:
     ]
     first = table[table["question"].isin(["", next(iter(QUESTIONS))])]
     for name, own in first.groupby("model", sort=False):
-        text.append(f"| {name} | {_cell(own['r2'])} | {own['rmse'].mean():,.0f} | {own['seconds'].mean():.1f} |")
-    text.append("\n## Counterfactuals\n\n| question | regime | " + " | ".join(COLUMNS) + " |\n|---|---|" + "--:|" * 6)
+        text.append(
+            f"| {name} | {_cell(own['r2'])} | {own['rmse'].mean():,.0f} | "
+            f"{own['seconds'].mean():.1f} |"
+        )
+    text.append(
+        "\n## Counterfactuals\n\n| question | regime | "
+        + " | ".join(COLUMNS)
+        + " |\n|---|---|"
+        + "--:|" * 6
+    )
     asked = table[table["question"] != ""]
     for (question, name), own in asked.groupby(["question", "model"], sort=False):
-        text.append(f"| {question} | {name} | " + " | ".join(_cell(own[column]) for column in COLUMNS) + " |")
+        text.append(
+            f"| {question} | {name} | "
+            + " | ".join(_cell(own[column]) for column in COLUMNS)
+            + " |"
+        )
     return "\n".join(text) + "\n"
 
 
@@ -117,18 +164,32 @@ def _cell(numbers: pd.Series) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="where to write regression.csv and regression.md")
-    parser.add_argument("--practice", action="store_true", help="measure on rows held out of the training rows")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "out", type=Path, help="where to write regression.csv and regression.md"
+    )
+    parser.add_argument(
+        "--practice", action="store_true", help="measure on rows held out of the training rows"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        table = pd.DataFrame([line for seed in range(SEEDS) for line in measure(seed, arguments.practice)])
+        table = pd.DataFrame(
+            [line for seed in range(SEEDS) for line in measure(seed, arguments.practice)]
+        )
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "regression.csv", table.to_csv(index=False).encode())
-    words = ["python -m benchmarks.regression results", *(["--practice"] if arguments.practice else [])]
-    atomic_write(arguments.out / "regression.md", page(table, " ".join(words), time.process_time()).encode())
+    words = [
+        "python -m benchmarks.regression results",
+        *(["--practice"] if arguments.practice else []),
+    ]
+    atomic_write(
+        arguments.out / "regression.md",
+        page(table, " ".join(words), time.process_time()).encode(),
+    )
 
 
 if __name__ == "__main__":

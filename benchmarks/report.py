@@ -18,9 +18,9 @@ import counterfactual_training as ct
 Value = str | int | float
 HEAD = """# Benchmarks
 
-Written by `make bench` from the records in `benchmarks/` beside this page, one per part, each measured in one run of
-its own command: contestants take turns, and the quickest turn of each counts. Ratios are what to read; seconds are
-those of the machine named."""
+Written by `make bench` from the records in `benchmarks/` beside this page, one per part, each
+measured in one run of its own command: contestants take turns, and the quickest turn of each
+counts. Ratios are what to read; seconds are those of the machine named."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Record:
     def save(self, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.part}.json"
-        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         return path
 
     @classmethod
@@ -64,13 +66,26 @@ class Record:
 
     def markdown(self) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        lines = [f"## {self.title}", "", f"`{self.command}`, {self.date}, {self.machine}, {versions}."]
+        lines = [
+            f"## {self.title}",
+            "",
+            f"`{self.command}`, {self.date}, {self.machine}, {versions}.",
+        ]
         for table in self.tables:
-            lines += ["", f"### {table.title}"] if table.title else []
-            lines += ["", textwrap.fill(" ".join(table.note.split()), 120)] if table.note else []
+            if table.title:
+                lines += ["", f"### {table.title}"]
+            else:
+                lines += []
+            if table.note:
+                lines += ["", textwrap.fill(" ".join(table.note.split()), 120)]
+            else:
+                lines += []
             lines += ["", _row(table.columns), "|" + "---|" * len(table.columns)]
             lines += [_row(tuple(_written(value) for value in row)) for row in table.rows]
-        lines += ["", *[f"Skipped: {reason}" for reason in self.skipped]] if self.skipped else []
+        if self.skipped:
+            lines += ["", *[f"Skipped: {reason}" for reason in self.skipped]]
+        else:
+            lines += []
         return "\n".join(lines)
 
 
@@ -78,7 +93,9 @@ def ratios(records: list[dict[str, Any]]) -> Table:
     """Records ``{"what": …, "ratio": …, detail: number, …}`` as a table."""
     rows: list[tuple[Value, ...]] = []
     for record in records:
-        details = ", ".join(f"{k} {v:.3g}" for k, v in record.items() if k not in ("what", "ratio"))
+        details = ", ".join(
+            f"{k} {v:.3g}" for k, v in record.items() if k not in ("what", "ratio")
+        )
         rows.append((record["what"], f"{record['ratio']:.2f}", details))
     return Table(("what", "ratio", "details"), rows)
 
@@ -117,4 +134,6 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{platform.machine()} ({names[0]})" if names else platform.machine()
+    if names:
+        return f"{platform.machine()} ({names[0]})"
+    return platform.machine()

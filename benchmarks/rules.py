@@ -1,10 +1,12 @@
-"""Do rules hold? Random tables, random rules of ``fit`` and of the question, read again in the user's units.
+"""Do rules hold? Random tables, random rules of ``fit`` and of the question, read again in the
+user's units.
 
-``python -m benchmarks.rules results --number 1000000``: two hours on one core. Every counterfactual that comes out,
-answer or best effort, is compared with the rules as they were written, without the library's own idea of them: columns
-and questions, relations, special codes. So is the library's judge, whose verdict must be the same; answers that it had
-``explain`` withhold count as broken. Of answers without a gate, each change is taken back alone and the model asked
-again: a change is superfluous if the target is still reached.
+``python -m benchmarks.rules results --number 1000000``: two hours on one core. Every counterfactual
+that comes out, answer or best effort, is compared with the rules as they were written, without the
+library's own idea of them: columns and questions, relations, special codes. So is the library's
+judge, whose verdict must be the same; answers that it had ``explain`` withhold count as broken. Of
+answers without a gate, each change is taken back alone and the model asked again: a change is
+superfluous if the target is still reached.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ JOBS = ["clerk", "cook", "nurse", "pilot", "smith"]
 RANKS = ["none", "school", "BSc", "MSc"]
 WAYS = ["both", "both", "increase", "decrease", "none"]
 # "No record" in the column ``late``; decimals of ``ratio``.
-CODE, RATIO = -9, 4
+CODE = -9
+RATIO = 4
 RELATIONS = ["paid <= loans", "ratio = debt / income", "job = pilot requires degree = MSc"]
 # Of a question; some people break it as they are.
 ASKED = ["loans + paid <= 12", "loans - late >= -6"]
@@ -63,7 +66,13 @@ def draw_people(rng: np.random.Generator, n: int) -> tuple[pd.DataFrame, np.ndar
     people["paid"] = rng.binomial(people["loans"], 0.6)
     people["late"] = np.where(rng.random(n) < 0.1, CODE, rng.integers(0, 9, n))
     people["ratio"] = (people["debt"] / people["income"]).round(RATIO)
-    good = people["income"] / 1500 - people["debt"] / 12 - people["loans"] / 6 + people["score"] + 0.6 * people["owner"]
+    good = (
+        people["income"] / 1500
+        - people["debt"] / 12
+        - people["loans"] / 6
+        + people["score"]
+        + 0.6 * people["owner"]
+    )
     good += 0.4 * people["degree"].map(RANKS.index) + 0.3 * people["job"].map(JOBS.index)
     good += people["paid"] / 8 - people["late"].clip(0) / 6
     cuts = np.quantile(good, [0.5] if rng.random() < 0.5 else [0.4, 0.75])
@@ -73,13 +82,17 @@ def draw_people(rng: np.random.Generator, n: int) -> tuple[pd.DataFrame, np.ndar
 def draw_schema(rng: np.random.Generator) -> dict[str, dict[str, Any]]:
     """What ``fit`` is told."""
     way = {
-        name: {"mutability": str(rng.choice(WAYS))} for name in ("income", "debt", "loans", "score", "owner", "degree")
+        name: {"mutability": str(rng.choice(WAYS))}
+        for name in ("income", "debt", "loans", "score", "owner", "degree")
     }
     way["degree"] |= {"kind": "ordinal", "categories": RANKS}
     pairs = [(a, b) for a in JOBS for b in JOBS if a != b]
     forbidden = [pairs[i] for i in rng.choice(len(pairs), 6, replace=False)]
     way["late"] = {"special": [CODE]}
-    return way | {"job": {"categories": JOBS, "forbidden": forbidden}, "debt": way["debt"] | {"domain": (0, 60)}}
+    return way | {
+        "job": {"categories": JOBS, "forbidden": forbidden},
+        "debt": way["debt"] | {"domain": (0, 60)},
+    }
 
 
 def draw_question(rng: np.random.Generator) -> dict[str, Any]:
@@ -87,7 +100,9 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
     names = ["income", "debt", "loans", "score", "degree", "job", "owner"]
     rules: dict[str, Any] = {
         "lock": sorted(rng.choice(names, rng.integers(1, 4), replace=False).tolist()),
-        "vary": sorted({"job", *rng.choice(names, rng.integers(2, 5), replace=False).tolist()}),  # job is never fixed
+        "vary": sorted(
+            {"job", *rng.choice(names, rng.integers(2, 5), replace=False).tolist()}
+        ),  # job is never fixed
         "domain": {"income": (500.0, 6000.0), "job": JOBS[:3], "loans": (1, 8)},
         "step": {"income": 50, "debt": 0.5, "loans": 2},
         "max_change": {"income": 1500.0, "debt": 12.0, "loans": 3, "degree": 1},
@@ -107,23 +122,39 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
     return asked
 
 
-def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+def broken(
+    told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], asked: dict[str, Any]
+) -> list[str]:
     """Every rule that a counterfactual breaks, by name."""
     found: list[str] = []
-    before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+    before = told.original.reset_index(drop=True)
+    after = told.frame.reset_index(drop=True)
     mask = told.changed.to_numpy()
     if "max_changes" in asked:
-        found += ["max_changes"] * int(((told.distance > 0).sum(1) > asked["max_changes"]).sum())
+        found += ["max_changes"] * int(
+            ((told.distance > 0).sum(1) > asked["max_changes"]).sum()
+        )
     for j, name in enumerate(people):
         rows = mask[:, j]
-        old, new = before[name][rows], after[name][rows]
-        found += [f"{name}: unchanged cell differs"] * int((before[name][~rows] != after[name][~rows]).sum())
+        old = before[name][rows]
+        new = after[name][rows]
+        found += [f"{name}: unchanged cell differs"] * int(
+            (before[name][~rows] != after[name][~rows]).sum()
+        )
         if name in asked.get("lock", ()):
             found += [f"{name}: lock"] * int(rows.sum())
-        if name not in asked.get("vary", [name, "ratio"]) and name != "ratio":  # which may follow others
+        if (
+            name not in asked.get("vary", [name, "ratio"]) and name != "ratio"
+        ):  # which may follow others
             found += [f"{name}: vary"] * int(rows.sum())
-        rank = RANKS.index if name == "degree" else JOBS.index if name == "job" else float
-        was, now = np.array([rank(v) for v in old]), np.array([rank(v) for v in new])
+        if name == "degree":
+            rank = RANKS.index
+        elif name == "job":
+            rank = JOBS.index
+        else:
+            rank = float
+        was = np.array([rank(v) for v in old])
+        now = np.array([rank(v) for v in new])
         way = schema.get(name, {}).get("mutability", "both")
         if way not in ("both", "increase"):
             found += [f"{name}: rises"] * int((now > was).sum())
@@ -135,18 +166,26 @@ def broken(told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], a
             )
         for low, high in _intervals(name, schema, asked):
             # A factual outside may stay outside, and move towards the inside only.
-            found += [f"{name}: domain"] * int(((now < np.minimum(low, was)) | (now > np.maximum(high, was))).sum())
+            found += [f"{name}: domain"] * int(
+                ((now < np.minimum(low, was)) | (now > np.maximum(high, was))).sum()
+            )
         if name == "job" and name in asked.get("domain", {}):
             found += [f"{name}: domain"] * int((~new.isin(asked["domain"][name])).sum())
         if name in asked.get("step", {}):
             steps = now / asked["step"][name]
-            found += [f"{name}: step"] * int((np.abs(steps - np.rint(steps)) > SLACK * np.abs(steps)).sum())
+            found += [f"{name}: step"] * int(
+                (np.abs(steps - np.rint(steps)) > SLACK * np.abs(steps)).sum()
+            )
         if name in asked.get("max_change", {}):
             found += [f"{name}: max_change"] * int(
-                (np.abs(now - was) > asked["max_change"][name] + SLACK * (1 + np.abs(was))).sum()
+                (
+                    np.abs(now - was) > asked["max_change"][name] + SLACK * (1 + np.abs(was))
+                ).sum()
             )
         if name == "late":
-            found += [f"{name}: code moved or reached"] * int(((was == CODE) | (now == CODE)).sum())
+            found += [f"{name}: code moved or reached"] * int(
+                ((was == CODE) | (now == CODE)).sum()
+            )
         if name in ("loans", "paid", "late"):
             found += [f"{name}: whole"] * int((now != np.rint(now)).sum())
     return found
@@ -157,24 +196,36 @@ def breaks(before: pd.DataFrame, after: pd.DataFrame, relation: str) -> np.ndarr
     if relation == RELATIONS[0]:
         worse = after["paid"] - after["loans"] > np.maximum(0, before["paid"] - before["loans"])
     elif relation == RELATIONS[1]:
-        worse = (after["ratio"] - after["debt"] / after["income"]).abs() > 0.5 * 10**-RATIO + 1e-8
+        worse = (
+            after["ratio"] - after["debt"] / after["income"]
+        ).abs() > 0.5 * 10**-RATIO + 1e-8
     elif relation == RELATIONS[2]:
         pilot = (after["job"] == "pilot") & (after["degree"] != "MSc")
         worse = pilot & ~((before["job"] == "pilot") & (before["degree"] != "MSc"))
     elif relation == ASKED[0]:
-        worse = after["loans"] + after["paid"] > np.maximum(12, before["loans"] + before["paid"])
+        worse = after["loans"] + after["paid"] > np.maximum(
+            12, before["loans"] + before["paid"]
+        )
     else:
         late = (after["late"] != CODE) & (after["late"] - after["loans"] > 6)
         worse = late & (after["late"] - after["loans"] > before["late"] - before["loans"])
     return worse.to_numpy()
 
 
-def verdicts(classifier: ct.CounterfactualClassifier, told: ct.Explanation, asked: dict[str, Any]) -> list[str]:
-    """The rules that the library's judge says are broken, by name, and the answers that it had withheld."""
-    stated = {name: rule for name, rule in asked.items() if name not in ("confidence", "n_options")}
+def verdicts(
+    classifier: ct.CounterfactualClassifier, told: ct.Explanation, asked: dict[str, Any]
+) -> list[str]:
+    """The rules that the library's judge says are broken, by name, and the answers that it had
+    withheld.
+    """
+    stated = {
+        name: rule for name, rule in asked.items() if name not in ("confidence", "n_options")
+    }
     rules = Rules(**stated)
     encoder = classifier.encoder_.with_schema(rules.narrow(classifier.schema_))
-    judge = PlanJudge(encoder, advice_constraints(encoder, classifier.num_std_), rules.max_changes)
+    judge = PlanJudge(
+        encoder, advice_constraints(encoder, classifier.num_std_), rules.max_changes
+    )
     found = [f"judge: {v.column}: {v.rule}" for v in judge(told.original, told.frame)]
     return found + ["withheld"] * sum("broke a rule" in note for note in told.notes)
 
@@ -182,8 +233,11 @@ def verdicts(classifier: ct.CounterfactualClassifier, told: ct.Explanation, aske
 def superfluous(
     classifier: ct.CounterfactualClassifier, told: ct.Explanation, relations: Sequence[str]
 ) -> tuple[int, int]:
-    """Changes of answers that can be undone alone with the target still reached, and how many were tried."""
-    before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+    """Changes of answers that can be undone alone with the target still reached, and how many were
+    tried.
+    """
+    before = told.original.reset_index(drop=True)
+    after = told.frame.reset_index(drop=True)
     mask = told.changed.to_numpy() & (told.status == "converged")[:, None]
     row, column = np.nonzero(mask & (told.distance > 0))
     if len(row) == 0:
@@ -195,16 +249,24 @@ def superfluous(
     if RELATIONS[1] in relations:
         undone["ratio"] = (undone["debt"] / undone["income"]).round(RATIO)
     own_rows = before.iloc[row].reset_index(drop=True)
-    allowed = ~np.any([np.zeros(len(row), bool), *(breaks(own_rows, undone, text) for text in relations)], axis=0)
+    allowed = ~np.any(
+        [np.zeros(len(row), bool), *(breaks(own_rows, undone, text) for text in relations)],
+        axis=0,
+    )
     chance = classifier.predict_proba(undone)
     places = np.searchsorted(classifier.classes_, told.target[row])
     own = chance[np.arange(len(row)), places]
     rival = np.where(np.arange(chance.shape[1]) == places[:, None], -1.0, chance).max(1)
-    bar = own / (own + rival) - 0.5 if told.asked is None else own - told.asked
+    if told.asked is None:
+        bar = own / (own + rival) - 0.5
+    else:
+        bar = own - told.asked
     return int((allowed & (bar > 3e-6)).sum()), int(allowed.sum())
 
 
-def _intervals(name: str, schema: dict[str, Any], asked: dict[str, Any]) -> list[tuple[float, float]]:
+def _intervals(
+    name: str, schema: dict[str, Any], asked: dict[str, Any]
+) -> list[tuple[float, float]]:
     stated = [schema.get(name, {}).get("domain"), asked.get("domain", {}).get(name)]
     return [pair for pair in stated if pair is not None and name != "job"]
 
@@ -214,7 +276,9 @@ def same_columns(told: ct.Explanation) -> int:
     if told.frame.index.nlevels == 1:
         return 0
     seen: Counter[tuple[Any, ...]] = Counter()
-    for label, status, line in zip(told.frame.index, told.status, told.changed.to_numpy(), strict=True):
+    for label, status, line in zip(
+        told.frame.index, told.status, told.changed.to_numpy(), strict=True
+    ):
         if status == "converged":
             seen[(label[0], line.tobytes())] += 1
     return sum(count - 1 for count in seen.values())
@@ -224,26 +288,42 @@ def one_table(seed: int, num_rows: int) -> tuple[Counter[str], Counter[str]]:
     """One random table with four questions: what was counted, and what was broken."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
-    counts, wrong = Counter[str](), Counter[str]()
+    counts = Counter[str]()
+    wrong = Counter[str]()
     rng = np.random.default_rng(seed)
     people, y = draw_people(rng, num_rows)
     schema = draw_schema(rng)
     relations = [text for text in RELATIONS if rng.random() < 0.3]
-    gate = "density" if seed % 8 == 0 else "none"
+    if seed % 8 == 0:
+        gate = "density"
+    else:
+        gate = "none"
     classifier = ct.CounterfactualClassifier(
-        hidden=(16,), epochs=4, random_state=seed, schema=schema, relations=relations, gate=gate, progress=False
+        hidden=(16,),
+        epochs=4,
+        random_state=seed,
+        schema=schema,
+        relations=relations,
+        gate=gate,
+        progress=False,
     ).fit(people[:600], y[:600])
-    rows = people if gate == "none" else people[:400]
+    if gate == "none":
+        rows = people
+    else:
+        rows = people[:400]
     for _ in range(4):
         asked = draw_question(rng)
         told = classifier.explain(rows, **asked)
         related = [*relations, *asked.get("relations", ())]
         counts.update({"counterfactuals": len(told), "questions": 1})
         counts.update(told.status.tolist())
-        counts.update([*(f"rule {name}" for name in asked), *(f"relation {text}" for text in related)])
+        counts.update(
+            [*(f"rule {name}" for name in asked), *(f"relation {text}" for text in related)]
+        )
         wrong.update(broken(told, people, schema, asked))
         wrong.update(verdicts(classifier, told, asked))
-        before, after = told.original.reset_index(drop=True), told.frame.reset_index(drop=True)
+        before = told.original.reset_index(drop=True)
+        after = told.frame.reset_index(drop=True)
         wrong.update({text: int(breaks(before, after, text).sum()) for text in related})
         wrong["options with the same columns"] += same_columns(told)
         if gate == "none":
@@ -254,14 +334,19 @@ def one_table(seed: int, num_rows: int) -> tuple[Counter[str], Counter[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="folder of rules.md")
     parser.add_argument("--number", type=int, default=1_000_000, help="of counterfactuals")
     parser.add_argument("--rows", type=int, default=4000, help="per table")
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--first", type=int, default=0, help="seed of the first table")
     arguments = parser.parse_args()
-    counts, wrong, seed, started = Counter[str](), Counter[str](), arguments.first, time.time()
+    counts = Counter[str]()
+    wrong = Counter[str]()
+    seed = arguments.first
+    started = time.time()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         while counts["counterfactuals"] < arguments.number:
@@ -271,23 +356,43 @@ def main() -> None:
                 wrong.update(broken_rules)
             seed = seeds.stop
             said = {name: n for name, n in wrong.items() if n}
-            print(seed, counts["counterfactuals"], said, round(time.time() - started), flush=True)
+            print(
+                seed, counts["counterfactuals"], said, round(time.time() - started), flush=True
+            )
             # After every round, so that a run that is stopped has its page, too.
-            text = page(counts, wrong, f"seeds {arguments.first} to {seed - 1}", arguments, time.time() - started)
+            text = page(
+                counts,
+                wrong,
+                f"seeds {arguments.first} to {seed - 1}",
+                arguments,
+                time.time() - started,
+            )
             atomic_write(arguments.out / "rules.md", text.encode())
 
 
-def page(counts: Counter[str], wrong: Counter[str], seeds: str, arguments: argparse.Namespace, seconds: float) -> str:
+def page(
+    counts: Counter[str],
+    wrong: Counter[str],
+    seeds: str,
+    arguments: argparse.Namespace,
+    seconds: float,
+) -> str:
     lines = [
         "# Do rules hold?\n",
-        f"`python -m benchmarks.rules results --number {arguments.number} --rows {arguments.rows}`, "
+        f"`python -m benchmarks.rules results --number {arguments.number} --rows "
+        f"{arguments.rows}`, "
         f"{seeds}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
         f"version {ct.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}, {seconds:.0f} s.\n",
         f"{counts['counterfactuals']:,} counterfactuals, {sum(wrong.values()):,} broken rules.\n",
-        f"{counts[TRIED]:,} changes of answers were taken back, each alone, and the model asked again: "
+        f"{counts[TRIED]:,} changes of answers were taken back, each alone, and the model asked "
+        "again: "
         f"{wrong[SUPERFLUOUS]:,} of them were superfluous, the target still reached.\n",
-        *(f"- {name}: {n:,}" for name, n in sorted(counts.items()) if name not in ("counterfactuals", TRIED)),
+        *(
+            f"- {name}: {n:,}"
+            for name, n in sorted(counts.items())
+            if name not in ("counterfactuals", TRIED)
+        ),
         *(f"- broken: {name}: {n:,}" for name, n in sorted(wrong.items()) if n),
     ]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,10 @@
 """Pictures of every panel of `ct serve`, at three widths, light and dark, to be looked at.
 
-    python -m benchmarks.screenshots OUT MODEL --data FILE [--against MODEL] [--target CLASS] [--target-column COLUMN]
+    python -m benchmarks.screenshots OUT MODEL --data FILE [--against MODEL] [--target CLASS]
+    [--target-column COLUMN]
 
-Needs Playwright and Chromium or Chrome. Exits with an error if a panel is wider than the screen, or complains.
+Needs Playwright and Chromium or Chrome. Exits with an error if a panel is wider than the screen, or
+complains.
 """
 
 from __future__ import annotations
@@ -53,11 +55,21 @@ def _read() -> argparse.Namespace:
 @contextmanager
 def _serving(arguments: argparse.Namespace) -> Iterator[str]:
     """The address of a server that ends with the block."""
-    command = [sys.executable, "-m", "counterfactual_training.cli", "serve", arguments.model, "--json", "--no-open"]
+    command = [
+        sys.executable,
+        "-m",
+        "counterfactual_training.cli",
+        "serve",
+        arguments.model,
+        "--json",
+        "--no-open",
+    ]
     for name in ("data", "against", "target", "target_column"):
         if getattr(arguments, name) is not None:
             command += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
-    process = subprocess.Popen([*command, "--port", "0", "--log-level", "error"], stdout=subprocess.PIPE, text=True)  # noqa: S603
+    process = subprocess.Popen(  # noqa: S603
+        [*command, "--port", "0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
+    )
     try:
         yield _address(process)
     finally:
@@ -68,7 +80,10 @@ def _serving(arguments: argparse.Namespace) -> Iterator[str]:
 def _address(process: subprocess.Popen[str]) -> str:
     text = ""
     while not text.rstrip().endswith("}"):
-        line = process.stdout.readline() if process.stdout else ""
+        if process.stdout:
+            line = process.stdout.readline()
+        else:
+            line = ""
         if not line:
             sys.exit("ct serve did not start")
         text += line
@@ -88,14 +103,20 @@ def browsing() -> Iterator[Any]:
     if path is None:
         sys.exit(f"no browser found: install one of {', '.join(BROWSERS)}")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 
 
-def _photograph(browser: Any, url: str, out: Path, scheme: str, width: int, height: int) -> Iterator[str]:
+def _photograph(
+    browser: Any, url: str, out: Path, scheme: str, width: int, height: int
+) -> Iterator[str]:
     """Write one picture per panel; yield what is wrong with them."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme
+    )
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     errors: list[str] = []

@@ -1,8 +1,10 @@
-"""Thousands of requests that nobody should send, to ``ct serve`` as a real process: what it answers, and what it logs.
+"""Thousands of requests that nobody should send, to ``ct serve`` as a real process: what it
+answers, and what it logs.
 
-``python -m benchmarks.serve_fuzz results --number 10000``. Adult comes from ``CT_DATA_HOME``; without it, the loan data
-are drawn. :class:`Fuzzer` draws the requests from a seed and says what must become of each; between them stand valid
-ones, whose answers must stay the same. Whatever is sent holds canaries, none of which may turn up in the log.
+``python -m benchmarks.serve_fuzz results --number 10000``. Adult comes from ``CT_DATA_HOME``;
+without it, the loan data are drawn. :class:`Fuzzer` draws the requests from a seed and says what
+must become of each; between them stand valid ones, whose answers must stay the same. Whatever is
+sent holds canaries, none of which may turn up in the log.
 """
 
 from __future__ import annotations
@@ -25,14 +27,17 @@ from benchmarks.report import Table, Value
 from benchmarks.serve_load import FLAT, HOST, Connection, Server, make_subject, serving, write
 
 # Secrets of a server that lives for minutes.
-TOKEN, KEY = "CANARY-token-of-the-server", "CANARY-key-of-its-receipts"
+TOKEN = "CANARY-token-of-the-server"  # noqa: S105
+KEY = "CANARY-key-of-its-receipts"
 # Seconds until a request without an answer counts as hung; and clients at once.
-PATIENCE, CLIENTS = 40.0, 8
+PATIENCE = 40.0
+CLIENTS = 8
 # A number that stands in rows, and must not stand in the log.
 MARKED = 7319.0451
 # What tells of the inside of the server. Nothing of it is ever sent.
 LEAKS = re.compile(
-    r"Traceback|site-packages|File \"|counterfactual_training|pandas|numpy|torch|starlette|uvicorn\.|/usr/lib|/home/"
+    r"Traceback|site-packages|File "
+    r"\"|counterfactual_training|pandas|numpy|torch|starlette|uvicorn\.|/usr/lib|/home/"
     r"|/tmp/|object at 0x|[a-z]Error\b|\.py\b|root:x:0"
 )
 # Text between these is written into a body as it is: JSON has no way to say 1e999.
@@ -46,8 +51,9 @@ class Case:
     """A request, and what must become of it.
 
     Attributes:
-        expect: ``refused`` (4xx that says why), ``same`` (200, with the answer known from the start), ``either`` of
-            200 and 4xx, ``invalid`` (4xx, or 200 that says that a receipt is not valid), ``closed`` (4xx, or nothing).
+        expect: ``refused`` (4xx that says why), ``same`` (200, with the answer known from the
+            start), ``either`` of 200 and 4xx, ``invalid`` (4xx, or 200 that says that a receipt is
+            not valid), ``closed`` (4xx, or nothing).
         chunked: send the body without saying how long it is.
         raw: bytes to send instead, as they are; then nothing more comes.
         reference: name of the known answer.
@@ -64,7 +70,7 @@ class Case:
     reference: str = ""
 
 
-# ---- the world -------------------------------------------------------------------------------------------------------
+# ---- the world -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -82,11 +88,17 @@ class World:
     @classmethod
     def look(cls, ask: Ask, token: str | None = None) -> World:
         """Learn it from the API itself."""
-        model, schema = ask("GET", "/api/v1/model", None)["model"], ask("GET", "/api/v1/schema", None)
+        model = ask("GET", "/api/v1/model", None)["model"]
+        schema = ask("GET", "/api/v1/schema", None)
         rows = [entry["values"] for entry in ask("POST", "/api/v1/rows", {"limit": 70})["rows"]]
-        wanted = model["wanted"] if model["wanted"] is not None else model["classes"][-1]
+        if model["wanted"] is not None:
+            wanted = model["wanted"]
+        else:
+            wanted = model["classes"][-1]
         # Who has the wanted decision already: only plans that reach it get a receipt.
-        lucky = ask("POST", "/api/v1/rows", {"limit": 1, "decision": wanted})["rows"][0]["values"]
+        lucky = ask("POST", "/api/v1/rows", {"limit": 1, "decision": wanted})["rows"][0][
+            "values"
+        ]
         receipt = ask("POST", "/api/v1/receipt", {"row": lucky, "plan": lucky})["receipt"]
         world = cls(schema["columns"], model["classes"], wanted, rows, receipt, token)
         world.references = {name: ask(*request) for name, request in world.valid().items()}
@@ -94,12 +106,26 @@ class World:
 
     def valid(self) -> dict[str, tuple[str, str, Document | None]]:
         """Requests whose answers must stay the same."""
-        asked: dict[str, tuple[str, str, Document | None]] = {"schema": ("GET", "/api/v1/schema", None)}
+        asked: dict[str, tuple[str, str, Document | None]] = {
+            "schema": ("GET", "/api/v1/schema", None)
+        }
         asked["health"] = ("GET", "/health", None)
         for i in range(6):
-            asked[f"predict {i}"] = ("POST", "/api/v1/predict", {"rows": self.rows[i : 2 * i + 1]})
-            asked[f"explain {i}"] = ("POST", "/api/v1/explain", {"rows": [self.rows[i]], "target": self.wanted})
-        asked["rows"] = ("POST", "/api/v1/rows", {"limit": 20, "sort": "confidence", "decision": self.wanted})
+            asked[f"predict {i}"] = (
+                "POST",
+                "/api/v1/predict",
+                {"rows": self.rows[i : 2 * i + 1]},
+            )
+            asked[f"explain {i}"] = (
+                "POST",
+                "/api/v1/explain",
+                {"rows": [self.rows[i]], "target": self.wanted},
+            )
+        asked["rows"] = (
+            "POST",
+            "/api/v1/rows",
+            {"limit": 20, "sort": "confidence", "decision": self.wanted},
+        )
         asked["verify"] = ("POST", "/api/v1/verify", {"receipt": self.receipt})
         asked["map"] = ("POST", "/api/v1/map", {"row": self.rows[0], "size": 5})
         return asked
@@ -119,11 +145,15 @@ class World:
 
 
 def same(one: Any, other: Any, key: str = "") -> bool:
-    """Whether two answers say the same: but for how long they took, and digits that depend on the batch."""
+    """Whether two answers say the same: but for how long they took, and digits that depend on the
+    batch.
+    """
     if key == "seconds":
         return True
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name], name) for name in one)
+        return one.keys() == other.keys() and all(
+            same(one[name], other[name], name) for name in one
+        )
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, float) and isinstance(other, float):
@@ -132,7 +162,7 @@ def same(one: Any, other: Any, key: str = "") -> bool:
     return bool(one == other)
 
 
-# ---- requests --------------------------------------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------------
 
 # What a field holds, and values that it must not hold; "CANARY" becomes a new one each time.
 WRONG: dict[str, list[Any]] = {
@@ -143,89 +173,295 @@ WRONG: dict[str, list[Any]] = {
     "whole": [0, 1e6, 1.5, "3", True, [], {}, None, "CANARY", -1, 10**400, "@@1e999@@"],
     "count": [0, 1e6, 1.5, "3", True, [], {}, "CANARY", -1, 10**400],
     "offset": [-1, 1.5, "3", True, [], {}, None, "CANARY", 10**400],
-    "names": ["CANARY", 5, {}, ["CANARY"], [5], [None], [["CANARY"]], True, ["x" * 10_000], ["CANARY"] * 2000],
+    "names": [
+        "CANARY",
+        5,
+        {},
+        ["CANARY"],
+        [5],
+        [None],
+        [["CANARY"]],
+        True,
+        ["x" * 10_000],
+        ["CANARY"] * 2000,
+    ],
     "by name": [[], 5, "CANARY", {"CANARY": 1}, True, {"": 1}, {"\ud800": 1}],
-    "relations": [5, "CANARY", {}, [5], ["CANARY <> 1"], ["(" * 400], ["a <= b"] * 21, ["x" * 501], [None], ["\ud800"]],
+    "relations": [
+        5,
+        "CANARY",
+        {},
+        [5],
+        ["CANARY <> 1"],
+        ["(" * 400],
+        ["a <= b"] * 21,
+        ["x" * 501],
+        [None],
+        ["\ud800"],
+    ],
     "model": ["CANARY", 5, None, [], {}, True, ""],
     "flag": [1, 0, "true", None, [], {}, "CANARY"],
     "text": [5, True, [], {}, ["CANARY"], "x" * 201, "\ud83d"],
-    "filters": [5, "CANARY", {}, [5], [{}], [{"column": "CANARY", "in": []}], [[]], [{"CANARY": 1}], [None]],
+    "filters": [
+        5,
+        "CANARY",
+        {},
+        [5],
+        [{}],
+        [{"column": "CANARY", "in": []}],
+        [[]],
+        [{"CANARY": 1}],
+        [None],
+    ],
     "plans": [5, "CANARY", {}, [5], ["CANARY"], [{"CANARY": 1}], [[]], None, [{}] * 11],
     "groups": [None, 5, "CANARY", [], ["CANARY"], [5], {}, ["CANARY*CANARY"], [""], [None]],
     "pair": [5, "CANARY", {}, [], ["CANARY", "CANARY"], [5, 5], [None, None]],
     "receipt": [None, 5, "CANARY", [], True, ["CANARY"]],
-    "question": [5, "CANARY", [], True, {"CANARY": 1}, {"lock": "CANARY"}, {"target": "CANARY"}, None],
-}  # fmt: skip
+    "question": [
+        5,
+        "CANARY",
+        [],
+        True,
+        {"CANARY": 1},
+        {"lock": "CANARY"},
+        {"target": "CANARY"},
+        None,
+    ],
+}
 RULES = {
-    "target": "class", "confidence": "share", "vary": "names", "lock": "names", "ranges": "by name", "step": "by name",
-    "max_change": "by name", "difficulty": "by name", "max_changes": "count", "relations": "relations",
-}  # fmt: skip
+    "target": "class",
+    "confidence": "share",
+    "vary": "names",
+    "lock": "names",
+    "ranges": "by name",
+    "step": "by name",
+    "max_change": "by name",
+    "difficulty": "by name",
+    "max_changes": "count",
+    "relations": "relations",
+}
 FIELDS: dict[str, dict[str, str]] = {
     "predict": {"rows": "rows", "model": "model"},
     "explain": {"rows": "rows", "options": "whole", "model": "model", **RULES},
-    "map": {"row": "row", "columns": "pair", "plans": "plans", "model": "model", "size": "whole"},
-    "rows": {"offset": "offset", "limit": "whole", "sort": "class", "descending": "flag", "decision": "class",
-             "search": "text", "filters": "filters"},
+    "map": {
+        "row": "row",
+        "columns": "pair",
+        "plans": "plans",
+        "model": "model",
+        "size": "whole",
+    },
+    "rows": {
+        "offset": "offset",
+        "limit": "whole",
+        "sort": "class",
+        "descending": "flag",
+        "decision": "class",
+        "search": "text",
+        "filters": "filters",
+    },
     "audit": {"groups": "groups", "people": "whole", "model": "model", "target": "class"},
     "receipt": {"row": "row", "plan": "row", "question": "question", "model": "model"},
     "verify": {"receipt": "receipt"},
-}  # fmt: skip
-GETS = ("/health", "/metrics", "/api/v1/model", "/api/v1/schema", "/api/schema", "/api/v1/openapi.json", "/")
+}
+GETS = (
+    "/health",
+    "/metrics",
+    "/api/v1/model",
+    "/api/v1/schema",
+    "/api/schema",
+    "/api/v1/openapi.json",
+    "/",
+)
 METHODS = ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CANARY", "PROPFIND")
 ODD = (
-    "\ud800", "\udfff CANARY", "CANARY\x00CANARY", "\u202eCANARY\u202c", "👩‍👩‍👧‍👦CANARY", "CANARY" * 1700,
-    "CANARY\r\nX: y", "ﷺ" * 50, "a\u0300" * 300, "\ufeffCANARY", "\uffff", "CANARY\u2028",
-    "<script>CANARY</script>", "{{CANARY}}", "%s%n CANARY",
-    "'; DROP TABLE CANARY; --", "${CANARY}", "\x1b[31mCANARY", "И" * 1001, "\U0010ffff", " ", "\x7f", "٣", "Ⅷ",
-)  # fmt: skip
-ABSURD = ("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" + "0" * 400, "9" * 5000, "1e301", "-1e308")
-VAST = ("-0", "-0.0", "1e-400", "1e299", "-1e299", "9007199254740993", "18446744073709551616", "1" + "0" * 290)
-NO_NUMBER = ("01", "+1", ".5", "1.", "0x10", "1_000", "1e", "--1", "1,5", "nan", "TRUE", "undefined")
+    "\ud800",
+    "\udfff CANARY",
+    "CANARY\x00CANARY",
+    "\u202eCANARY\u202c",
+    "👩‍👩‍👧‍👦CANARY",
+    "CANARY" * 1700,
+    "CANARY\r\nX: y",
+    "ﷺ" * 50,
+    "a\u0300" * 300,
+    "\ufeffCANARY",
+    "\uffff",
+    "CANARY\u2028",
+    "<script>CANARY</script>",
+    "{{CANARY}}",
+    "%s%n CANARY",
+    "'; DROP TABLE CANARY; --",
+    "${CANARY}",
+    "\x1b[31mCANARY",
+    "И" * 1001,
+    "\U0010ffff",
+    " ",
+    "\x7f",
+    "٣",
+    "Ⅷ",
+)
+ABSURD = (
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "-1e999",
+    "1" + "0" * 400,
+    "9" * 5000,
+    "1e301",
+    "-1e308",
+)
+VAST = (
+    "-0",
+    "-0.0",
+    "1e-400",
+    "1e299",
+    "-1e299",
+    "9007199254740993",
+    "18446744073709551616",
+    "1" + "0" * 290,
+)
+NO_NUMBER = (
+    "01",
+    "+1",
+    ".5",
+    "1.",
+    "0x10",
+    "1_000",
+    "1e",
+    "--1",
+    "1,5",
+    "nan",
+    "TRUE",
+    "undefined",
+)
 DEEP = (
-    b"[" * 100_000, b'{"rows":' * 100_000, b"[" * 100_000 + b"]" * 100_000,
+    b"[" * 100_000,
+    b'{"rows":' * 100_000,
+    b"[" * 100_000 + b"]" * 100_000,
     b'{"rows":' + b"[" * 900 + b"]" * 900 + b"}",
     b'{"receipt":{"question":' + b'{"a":' * 100_000,
-)  # fmt: skip
+)
 NO_JSON = (
-    b"", b" ", b"null", b"[]", b'"CANARY"', b"5", b"{", b"}", b"{,}", b'{"rows": [],}', b"{'rows': []}", b"\x00",
-    b"true", b"// CANARY\n{}", b"rows=CANARY", b"<x>CANARY</x>", b'{"rows": "\xc3\x28"}', b'{"rows": "\x01"}',
-    b'{"a" 1}', b'{"\\ud800": "\\udc00"', b'{"rows": "\\x41"}', b"--CANARY\r\n", b"{1: 2}",
-)  # fmt: skip
+    b"",
+    b" ",
+    b"null",
+    b"[]",
+    b'"CANARY"',
+    b"5",
+    b"{",
+    b"}",
+    b"{,}",
+    b'{"rows": [],}',
+    b"{'rows': []}",
+    b"\x00",
+    b"true",
+    b"// CANARY\n{}",
+    b"rows=CANARY",
+    b"<x>CANARY</x>",
+    b'{"rows": "\xc3\x28"}',
+    b'{"rows": "\x01"}',
+    b'{"a" 1}',
+    b'{"\\ud800": "\\udc00"',
+    b'{"rows": "\\x41"}',
+    b"--CANARY\r\n",
+    b"{1: 2}",
+)
 HEADERS: list[list[tuple[str, str]]] = [
-    [("Host", "CANARY.example")], [("Host", "")], [("Host", "127.0.0.1.CANARY.example")],
-    [("Host", "CANARY@127.0.0.1")], [("Host", "localhost"), ("Host", "CANARY")], [("Host", "127.0.0.1/CANARY")],
+    [("Host", "CANARY.example")],
+    [("Host", "")],
+    [("Host", "127.0.0.1.CANARY.example")],
+    [("Host", "CANARY@127.0.0.1")],
+    [("Host", "localhost"), ("Host", "CANARY")],
+    [("Host", "127.0.0.1/CANARY")],
     [("Host", "[::1"), ("Origin", "CANARY")],
-    [("Origin", "http://CANARY.example")], [("Origin", "null")], [("Origin", "file://CANARY")],
-    [("Origin", "http://127.0.0.1"), ("Origin", "http://CANARY")], [("Sec-Fetch-Site", "cross-site")],
-    [("Sec-Fetch-Site", "CANARY")], [("Sec-Fetch-Site", "same-site")], [], [("Content-Type", "text/plain")],
-    [("Content-Type", "application/x-www-form-urlencoded")], [("Content-Type", "multipart/form-data; boundary=CANARY")],
-    [("Content-Type", "CANARY")], [("Content-Type", "application/json"), ("content-type", "text/plain")],
-    [("Content-Type", "application/json-CANARY")], [("Content-Type", "")],
-]  # fmt: skip
-TOKENS = ("", "Bearer", "Bearer CANARY", "Basic CANARY", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "é", TOKEN)
+    [("Origin", "http://CANARY.example")],
+    [("Origin", "null")],
+    [("Origin", "file://CANARY")],
+    [("Origin", "http://127.0.0.1"), ("Origin", "http://CANARY")],
+    [("Sec-Fetch-Site", "cross-site")],
+    [("Sec-Fetch-Site", "CANARY")],
+    [("Sec-Fetch-Site", "same-site")],
+    [],
+    [("Content-Type", "text/plain")],
+    [("Content-Type", "application/x-www-form-urlencoded")],
+    [("Content-Type", "multipart/form-data; boundary=CANARY")],
+    [("Content-Type", "CANARY")],
+    [("Content-Type", "application/json"), ("content-type", "text/plain")],
+    [("Content-Type", "application/json-CANARY")],
+    [("Content-Type", "")],
+]
+TOKENS = (
+    "",
+    "Bearer",
+    "Bearer CANARY",
+    "Basic CANARY",
+    f"Bearer {TOKEN[:-1]}",
+    f"Bearer {TOKEN}x",
+    "é",
+    TOKEN,
+)
 _GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-_POST = b"POST /api/v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+_POST = (
+    b"POST /api/v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+)
 RAW = (
-    b"GET", b"\r\n\r\n", b"GET /\r\n\r\n", b"GET /CANARY HTTP/9.9\r\n\r\n", b"CANARY\r\n\r\n", b"\x00" * 1000,
-    b"GET /CANARY HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost 127.0.0.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    b"GET /\x00CANARY HTTP/1.1\r\n\r\n", b"GET /\xe9 HTTP/1.1\r\n\r\n", b"GET /" + b"a" * 70_000,
-    _GET + b"X: " + b"CANARY" * 12_000 + b"\r\n\r\n", _GET + b"X: \x00\r\n\r\n",
-    _POST + b"Content-Length: -5\r\n\r\n", _POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nCANARY",
-    _POST + b"Content-Length: CANARY\r\n\r\n", _POST + b"Content-Length: 1" + b"0" * 30 + b"\r\n\r\n",
-    _POST + b"Transfer-Encoding: chunked\r\n\r\nCANARY\r\n", _POST + b"Transfer-Encoding: CANARY\r\n\r\n",
+    b"GET",
+    b"\r\n\r\n",
+    b"GET /\r\n\r\n",
+    b"GET /CANARY HTTP/9.9\r\n\r\n",
+    b"CANARY\r\n\r\n",
+    b"\x00" * 1000,
+    b"GET /CANARY HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost 127.0.0.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET /\x00CANARY HTTP/1.1\r\n\r\n",
+    b"GET /\xe9 HTTP/1.1\r\n\r\n",
+    b"GET /" + b"a" * 70_000,
+    _GET + b"X: " + b"CANARY" * 12_000 + b"\r\n\r\n",
+    _GET + b"X: \x00\r\n\r\n",
+    _POST + b"Content-Length: -5\r\n\r\n",
+    _POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nCANARY",
+    _POST + b"Content-Length: CANARY\r\n\r\n",
+    _POST + b"Content-Length: 1" + b"0" * 30 + b"\r\n\r\n",
+    _POST + b"Transfer-Encoding: chunked\r\n\r\nCANARY\r\n",
+    _POST + b"Transfer-Encoding: CANARY\r\n\r\n",
     _POST + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
     _POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"GET /api/v1/CANARY HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
-)  # fmt: skip
+)
 TRAVERSAL = (
-    "/../../../../etc/passwd", "/static/../../../etc/passwd", "/static/%2e%2e/%2e%2e/etc/passwd",
-    "/static/..%2f..%2fetc", "/static/..%5c..%5cwindows", "/%2e%2e%2f", "//etc/passwd", "/api/v1/CANARY",
+    "/../../../../etc/passwd",
+    "/static/../../../etc/passwd",
+    "/static/%2e%2e/%2e%2e/etc/passwd",
+    "/static/..%2f..%2fetc",
+    "/static/..%5c..%5cwindows",
+    "/%2e%2e%2f",
+    "//etc/passwd",
+    "/api/v1/CANARY",
     "/api/v1/../../metrics/CANARY",
-    "/api/v2/model", "/api/v1", "/api/v1/", "/api//v1/model", "/api/v1/model%00", "/api/v1/model%2fCANARY", "/%",
-    "/%zz", "/%ff%fe", "/static/", "/static/page.js%00.css", "/.git/config", "/static/page.js.map", "/API/v1/model",
-    "/api/v1/explain;CANARY", "/" + "CANARY" * 1300, "/" + "a/" * 4000, "/api/v1/%F0%9F%92%A9", "/favicon.ico/CANARY",
-    "/api/v1/openapi.json/CANARY", "/api/v1/model/CANARY?CANARY=CANARY#CANARY", "/~root", "/proc/self/environ",
-)  # fmt: skip
+    "/api/v2/model",
+    "/api/v1",
+    "/api/v1/",
+    "/api//v1/model",
+    "/api/v1/model%00",
+    "/api/v1/model%2fCANARY",
+    "/%",
+    "/%zz",
+    "/%ff%fe",
+    "/static/",
+    "/static/page.js%00.css",
+    "/.git/config",
+    "/static/page.js.map",
+    "/API/v1/model",
+    "/api/v1/explain;CANARY",
+    "/" + "CANARY" * 1300,
+    "/" + "a/" * 4000,
+    "/api/v1/%F0%9F%92%A9",
+    "/favicon.ico/CANARY",
+    "/api/v1/openapi.json/CANARY",
+    "/api/v1/model/CANARY?CANARY=CANARY#CANARY",
+    "/~root",
+    "/proc/self/environ",
+)
 
 
 class Fuzzer:
@@ -235,23 +471,40 @@ class Fuzzer:
         self.world, self.rng = world, random.Random(seed)  # noqa: S311 - not secret
         # Kinds and how often they come.
         self.kinds: dict[Callable[[], Case], int] = {
-            self.wrong_type: 20, self.wrong_cell: 12, self.absurd_number: 8, self.keys: 8, self.broken_json: 10,
-            self.odd_text: 10, self.limits: 3, self.rules: 1, self.receipts: 5, self.method: 4, self.path: 5,
-            self.header: 7, self.huge: 1, self.garbage: 4, self.cut_off: 1, self.valid: 10,
-        }  # fmt: skip
+            self.wrong_type: 20,
+            self.wrong_cell: 12,
+            self.absurd_number: 8,
+            self.keys: 8,
+            self.broken_json: 10,
+            self.odd_text: 10,
+            self.limits: 3,
+            self.rules: 1,
+            self.receipts: 5,
+            self.method: 4,
+            self.path: 5,
+            self.header: 7,
+            self.huge: 1,
+            self.garbage: 4,
+            self.cut_off: 1,
+            self.valid: 10,
+        }
 
     def cases(self, number: int, wire: bool = True) -> Iterator[Case]:
         """So many requests; without ``wire``, only those that are HTTP at all."""
-        kinds = [kind for kind in self.kinds if wire or kind not in (self.garbage, self.cut_off)]
+        kinds = [
+            kind for kind in self.kinds if wire or kind not in (self.garbage, self.cut_off)
+        ]
         for kind in self.rng.choices(kinds, [self.kinds[kind] for kind in kinds], k=number):
             case = kind()
             token = self.world.token
             named = {name.lower() for name, _ in case.headers}
             if token is not None and "authorization" not in named:
-                case = replace(case, headers=(*case.headers, ("Authorization", f"Bearer {token}")))
+                case = replace(
+                    case, headers=(*case.headers, ("Authorization", f"Bearer {token}"))
+                )
             yield case
 
-    # ---- parts -----------------------------------------------------------------------------------------------------
+    # ---- parts -----------------------------------------------------------------------------------
 
     def canary(self) -> str:
         return f"CANARY{self.rng.getrandbits(40):010x}"
@@ -264,23 +517,40 @@ class Fuzzer:
 
     def body(self, path: str) -> Document:
         """A body in which every field is valid."""
-        world, row = self.world, self.pick(self.world.rows)
+        world = self.world
+        row = self.pick(self.world.rows)
         number = self.pick(world.numbers)
-        rules: Document = {"lock": [number], "difficulty": {number: 2}, "max_changes": 2, "target": world.wanted}
+        rules: Document = {
+            "lock": [number],
+            "difficulty": {number: 2},
+            "max_changes": 2,
+            "target": world.wanted,
+        }
         bodies: dict[str, Document] = {
             "predict": {"rows": [row]},
             "explain": {"rows": [row], "options": 1, **rules},
-            "map": {"row": row, "columns": world.numbers[:2] if len(world.numbers) > 1 else None, "plans": [row],
-                    "size": 3},
-            "rows": {"limit": 2, "sort": number, "search": "CANARY", "filters": [{"column": number, "in": [MARKED]}]},
+            "map": {
+                "row": row,
+                "columns": world.numbers[:2] if len(world.numbers) > 1 else None,
+                "plans": [row],
+                "size": 3,
+            },
+            "rows": {
+                "limit": 2,
+                "sort": number,
+                "search": "CANARY",
+                "filters": [{"column": number, "in": [MARKED]}],
+            },
             "audit": {"groups": [number], "people": 10},
             "receipt": {"row": row, "plan": row, "question": {}},
             "verify": {"receipt": world.receipt},
-        }  # fmt: skip
+        }
         return json.loads(json.dumps(bodies[path]))
 
     def text(self, document: Any) -> bytes:
-        """JSON with canaries and bare words filled in; half of it without escapes, as most libraries write it."""
+        """JSON with canaries and bare words filled in; half of it without escapes, as most
+        libraries write it.
+        """
         try:
             plain = json.dumps(document, ensure_ascii=self.rng.random() < 0.5)
             plain.encode()
@@ -292,92 +562,155 @@ class Fuzzer:
         base = self.pick(["/api/v1", "/api"])
         return Case(kind, expect, path=f"{base}/{path}", body=self.text(document))
 
-    # ---- bodies ----------------------------------------------------------------------------------------------------
+    # ---- bodies ----------------------------------------------------------------------------------
 
     def wrong_type(self) -> Case:
         path = self.pick(list(FIELDS))
         name = self.pick(list(FIELDS[path]))
-        return self.post("wrong type", "refused", path, self.body(path) | {name: self.pick(WRONG[FIELDS[path][name]])})
+        return self.post(
+            "wrong type",
+            "refused",
+            path,
+            self.body(path) | {name: self.pick(WRONG[FIELDS[path][name]])},
+        )
 
     def wrong_cell(self) -> Case:
-        path, world = self.pick(["predict", "predict", "explain", "map", "receipt"]), self.world
+        path = self.pick(["predict", "predict", "explain", "map", "receipt"])
+        world = self.world
         numbers: list[Any] = ["CANARY", "", [], {}, True, ["CANARY"], {"CANARY": 1}, "5"]
         categories: list[Any] = [[], {}, ["CANARY"], 5.25, {"CANARY": []}, "CANARY" * 200]
         if self.rng.random() < 0.6 or world.categories == world.numbers:
-            name, value = self.pick(world.numbers), self.pick(numbers)
+            name = self.pick(world.numbers)
+            value = self.pick(numbers)
         else:
-            name, value = self.pick(world.categories), self.pick(categories)
+            name = self.pick(world.categories)
+            value = self.pick(categories)
         return self.post("wrong cell", "refused", path, self.with_cell(path, name, value))
 
     def with_cell(self, path: str, name: str, value: Any) -> Document:
         body = self.body(path)
-        row = body["rows"][0] if "rows" in body else body[self.pick([part for part in ("row", "plan") if part in body])]
+        if "rows" in body:
+            row = body["rows"][0]
+        else:
+            row = body[self.pick([part for part in ("row", "plan") if part in body])]
         row[name] = value
         return body
 
     def absurd_number(self) -> Case:
-        path, name = self.pick(["predict", "explain", "map"]), self.pick(self.world.numbers)
+        path = self.pick(["predict", "explain", "map"])
+        name = self.pick(self.world.numbers)
         which = self.rng.random()
         if which < 0.85:
             body = self.with_cell(path, name, f"@@{self.pick(ABSURD + NO_NUMBER)}@@")
             return self.post("absurd number", "refused", path, body)
         # Finite, if hardly a person's: an answer is as good as a refusal.
-        return self.post("odd number", "either", "predict", self.with_cell("predict", name, f"@@{self.pick(VAST)}@@"))
+        return self.post(
+            "odd number",
+            "either",
+            "predict",
+            self.with_cell("predict", name, f"@@{self.pick(VAST)}@@"),
+        )
 
     def keys(self) -> Case:
         """Keys that are missing, unknown, or there twice."""
-        path, which = self.pick(list(FIELDS)), self.rng.randrange(5)
+        path = self.pick(list(FIELDS))
+        which = self.rng.randrange(5)
         body = self.body(path)
         if which == 0:
-            return self.post("unknown key", "refused", path, body | {self.marked(self.pick(("CANARY", "", *ODD))): 1})
+            return self.post(
+                "unknown key",
+                "refused",
+                path,
+                body | {self.marked(self.pick(("CANARY", "", *ODD))): 1},
+            )
         if which == 1 and path != "rows":
             body.pop(next(iter(body)))
             return self.post("missing key", "refused", path, body)
         if which == 2:
-            doubled = self.text(body).decode()[:-1] + ", " + json.dumps(next(iter(body))) + ": 1}"
+            doubled = (
+                self.text(body).decode()[:-1] + ", " + json.dumps(next(iter(body))) + ": 1}"
+            )
             return Case("double key", "refused", path=f"/api/v1/{path}", body=doubled.encode())
-        row = body["rows"][0] if which == 3 and path in ("predict", "explain") else None
+        if which == 3 and path in ("predict", "explain"):
+            row = body["rows"][0]
+        else:
+            row = None
         if row is None:
-            return self.post("unknown column", "refused", "predict", self.with_cell("predict", self.canary(), 1))
+            return self.post(
+                "unknown column",
+                "refused",
+                "predict",
+                self.with_cell("predict", self.canary(), 1),
+            )
         row.pop(self.pick(list(row)))
         return self.post("missing column", "refused", path, body)
 
     def broken_json(self) -> Case:
-        path, which = self.pick(list(FIELDS)), self.rng.randrange(9)
+        path = self.pick(list(FIELDS))
+        which = self.rng.randrange(9)
         good = self.text(self.body(path))
         if which == 0:
-            return self.as_body("truncated JSON", "refused", path, good[: self.rng.randrange(len(good))])
+            return self.as_body(
+                "truncated JSON", "refused", path, good[: self.rng.randrange(len(good))]
+            )
         if which == 1:
             broken = bytearray(good)
             broken[self.rng.randrange(len(broken))] ^= 1 << self.rng.randrange(8)
             # May still be valid, and then it is answered; the audit would take long.
-            path = "predict" if path in ("audit", "explain") else path
+            if path in ("audit", "explain"):
+                path = "predict"
             return self.as_body("flipped bit", "either", path, bytes(broken))
         if which in (2, 3):
             return self.as_body("deep JSON", "refused", path, self.pick(DEEP))
-        text = self.marked(self.pick([*NO_JSON, good + good, b"[" + good + b"]", b"\xff\xfe" + good]).decode("latin-1"))
-        recoded = [text.encode("latin-1"), good.decode().encode("utf-16"), b"\xef\xbb\xbf" + good]
-        return self.as_body("broken JSON", "refused", path, self.rng.choices(recoded, [8, 1, 1])[0])
+        text = self.marked(
+            self.pick([*NO_JSON, good + good, b"[" + good + b"]", b"\xff\xfe" + good]).decode(
+                "latin-1"
+            )
+        )
+        recoded = [
+            text.encode("latin-1"),
+            good.decode().encode("utf-16"),
+            b"\xef\xbb\xbf" + good,
+        ]
+        return self.as_body(
+            "broken JSON", "refused", path, self.rng.choices(recoded, [8, 1, 1])[0]
+        )
 
     def as_body(self, kind: str, expect: str, path: str, body: bytes) -> Case:
         return Case(kind, expect, path=f"/api/v1/{path}", body=body)
 
     def odd_text(self) -> Case:
-        odd, which, world = self.pick(ODD), self.rng.randrange(8), self.world
+        odd = self.pick(ODD)
+        which = self.rng.randrange(8)
+        world = self.world
         if which == 0:  # a category that training never saw
             body = self.with_cell("predict", self.pick(world.categories), odd)
             return self.post("odd text", "either", "predict", body)
         if which == 1:
             return self.post("odd text", "either", "rows", {"search": odd})
         if which == 2:
-            return self.post("odd text", "refused", "predict", {"rows": [{**world.rows[0], odd: 1}]})
+            return self.post(
+                "odd text", "refused", "predict", {"rows": [{**world.rows[0], odd: 1}]}
+            )
         if which == 3:
-            return self.post("odd text", "refused", "explain", self.body("explain") | {"relations": [odd + " <"]})
+            return self.post(
+                "odd text",
+                "refused",
+                "explain",
+                self.body("explain") | {"relations": [odd + " <"]},
+            )
         if which == 4:
             ranges = {self.pick(world.categories): [odd]}
-            return self.post("odd text", "refused", "explain", self.body("explain") | {"ranges": ranges})
+            return self.post(
+                "odd text", "refused", "explain", self.body("explain") | {"ranges": ranges}
+            )
         if which == 5:
-            named = [("explain", "target"), ("rows", "sort"), ("predict", "model"), ("rows", "decision")]
+            named = [
+                ("explain", "target"),
+                ("rows", "sort"),
+                ("predict", "model"),
+                ("rows", "decision"),
+            ]
             path, name = self.pick(named)
             return self.post("odd text", "refused", path, self.body(path) | {name: odd})
         if which == 6:
@@ -386,67 +719,132 @@ class Fuzzer:
         return self.post("odd text", "refused", "explain", self.body("explain") | rules)
 
     def limits(self) -> Case:
-        rows, number = self.world.rows, self.world.numbers[0]
+        rows = self.world.rows
+        number = self.world.numbers[0]
         many = (rows * (65 // len(rows) + 1))[:65]
-        path, expect, body = self.pick([
-            ("predict", "refused", {"rows": many}), ("explain", "refused", {"rows": many}),
-            ("predict", "refused", {"rows": []}),
-            ("predict", "either", {"rows": many[:64]}), ("explain", "refused", {"rows": rows[:1], "options": 11}),
-            ("rows", "refused", {"limit": 501}), ("rows", "either", {"offset": 10**9}),
-            ("rows", "either", {"limit": 500}),
-            ("rows", "refused", {"filters": [{"column": number, "in": [1]}] * 51}),
-            ("rows", "refused", {"filters": [{"column": number, "in": [1] * 1001}]}),
-            ("rows", "refused", {"filters": [{"column": number, "in": [1], "between": [0, 1]}]}),
-            ("rows", "either", {"filters": [{"column": number, "between": [MARKED, None]}]}),
-            ("map", "refused", {"row": rows[0], "size": 81}), ("map", "refused", {"row": rows[0], "plans": rows[:11]}),
-            ("audit", "refused", {"groups": [number] * 6}),
-        ])  # fmt: skip
+        path, expect, body = self.pick(
+            [
+                ("predict", "refused", {"rows": many}),
+                ("explain", "refused", {"rows": many}),
+                ("predict", "refused", {"rows": []}),
+                ("predict", "either", {"rows": many[:64]}),
+                ("explain", "refused", {"rows": rows[:1], "options": 11}),
+                ("rows", "refused", {"limit": 501}),
+                ("rows", "either", {"offset": 10**9}),
+                ("rows", "either", {"limit": 500}),
+                ("rows", "refused", {"filters": [{"column": number, "in": [1]}] * 51}),
+                ("rows", "refused", {"filters": [{"column": number, "in": [1] * 1001}]}),
+                (
+                    "rows",
+                    "refused",
+                    {"filters": [{"column": number, "in": [1], "between": [0, 1]}]},
+                ),
+                (
+                    "rows",
+                    "either",
+                    {"filters": [{"column": number, "between": [MARKED, None]}]},
+                ),
+                ("map", "refused", {"row": rows[0], "size": 81}),
+                ("map", "refused", {"row": rows[0], "plans": rows[:11]}),
+                ("audit", "refused", {"groups": [number] * 6}),
+            ]
+        )
         return self.post("limits", expect, path, body)
 
     def rules(self) -> Case:
         """Rules that contradict each other, the model, or reason."""
         world = self.world
-        number, other, category = world.numbers[0], world.numbers[-1], self.pick(world.categories)
+        number = world.numbers[0]
+        other = world.numbers[-1]
+        category = self.pick(world.categories)
         refused: list[Document] = [
-            {"vary": [number], "lock": [number]}, {"ranges": {number: [5, 1]}}, {"ranges": {number: [1, 2, 3]}},
-            {"ranges": {number: ["CANARY", 5]}}, {"ranges": {category: ["CANARY"]}}, {"max_changes": 10**6},
-            {"step": {number: 0}}, {"max_change": {number: -1}}, {"difficulty": {number: 0}},
-        ]  # fmt: skip
+            {"vary": [number], "lock": [number]},
+            {"ranges": {number: [5, 1]}},
+            {"ranges": {number: [1, 2, 3]}},
+            {"ranges": {number: ["CANARY", 5]}},
+            {"ranges": {category: ["CANARY"]}},
+            {"max_changes": 10**6},
+            {"step": {number: 0}},
+            {"max_change": {number: -1}},
+            {"difficulty": {number: 0}},
+        ]
         either: list[Document] = [
-            {"lock": [column["name"] for column in world.columns]}, {"vary": []}, {"ranges": {number: [None, None]}},
-            {"ranges": {number: [1e299, 1e300]}}, {"ranges": {category: [None]}}, {"difficulty": {other: 1e300}},
-            {"difficulty": {other: 1e-12}}, {"step": {other: 1e300}}, {"step": {other: 1e-12}}, {"confidence": 1.0},
-            {"max_change": {other: 1e-12}}, {"confidence": 1e-6}, {"target": world.classes[0]},
-            {"relations": [f"{number} <= {other}", f"{number} > {other}"]}, {"relations": [f"{number} <= {number}"]},
-            {"relations": [f"{number} = {other} / 0"]}, {"relations": [f"{number} <= " + "9" * 480]},
-        ]  # fmt: skip
-        expect, rules = self.pick([("refused", self.pick(refused)), ("either", self.pick(either))])
+            {"lock": [column["name"] for column in world.columns]},
+            {"vary": []},
+            {"ranges": {number: [None, None]}},
+            {"ranges": {number: [1e299, 1e300]}},
+            {"ranges": {category: [None]}},
+            {"difficulty": {other: 1e300}},
+            {"difficulty": {other: 1e-12}},
+            {"step": {other: 1e300}},
+            {"step": {other: 1e-12}},
+            {"confidence": 1.0},
+            {"max_change": {other: 1e-12}},
+            {"confidence": 1e-6},
+            {"target": world.classes[0]},
+            {"relations": [f"{number} <= {other}", f"{number} > {other}"]},
+            {"relations": [f"{number} <= {number}"]},
+            {"relations": [f"{number} = {other} / 0"]},
+            {"relations": [f"{number} <= " + "9" * 480]},
+        ]
+        expect, rules = self.pick(
+            [("refused", self.pick(refused)), ("either", self.pick(either))]
+        )
         return self.post("rules", expect, "explain", {"rows": [self.pick(world.rows)], **rules})
 
     def receipts(self) -> Case:
         """A receipt with one thing altered, or none at all."""
         receipt = json.loads(json.dumps(self.world.receipt))
-        parts = [receipt] + [receipt[name] for name in ("question", "person", "plan", "decision", "promise", "model")]
-        odd = self.pick([None, 5, "CANARY", [], {}, True, ["CANARY"], {"CANARY": 1}, "é" * 32, "x" * 64, -1,
-                         "@@1e999@@", 10**400, "\ud800", "2024-01-01"])  # fmt: skip
+        parts = [receipt] + [
+            receipt[name]
+            for name in ("question", "person", "plan", "decision", "promise", "model")
+        ]
+        odd = self.pick(
+            [
+                None,
+                5,
+                "CANARY",
+                [],
+                {},
+                True,
+                ["CANARY"],
+                {"CANARY": 1},
+                "é" * 32,
+                "x" * 64,
+                -1,
+                "@@1e999@@",
+                10**400,
+                "\ud800",
+                "2024-01-01",
+            ]
+        )
         part = self.pick(parts)
-        names = [*part, *RULES] if part is receipt["question"] else [*part, self.canary()]
+        if part is receipt["question"]:
+            names = [*part, *RULES]
+        else:
+            names = [*part, self.canary()]
         # Without a key, nobody can tell a wrong signature.
         unsigned = part is receipt and receipt["signature"] is None
         name = self.pick([name for name in names if not (unsigned and name == "signature")])
-        # Its own value would leave it as it is; the model's name is for people, and nothing that counts.
+        # Its own value would leave it as it is; the model's name is for people, and nothing that
+        # counts.
         if part.get(name, self) == odd:
             odd = "CANARY"
         part[name] = odd
         return self.post("altered receipt", "invalid", "verify", {"receipt": receipt})
 
-    # ---- HTTP ------------------------------------------------------------------------------------------------------
+    # ---- HTTP ------------------------------------------------------------------------------------
 
     def method(self) -> Case:
         if self.rng.random() < 0.5:
             method = self.marked(self.pick([*METHODS, "GET", "HEAD", "post"]))
             return Case("method", "refused", method, f"/api/v1/{self.pick(list(FIELDS))}", ())
-        return Case("method", "refused", self.marked(self.pick([*METHODS, "POST", "get"])), self.pick(GETS))
+        return Case(
+            "method",
+            "refused",
+            self.marked(self.pick([*METHODS, "POST", "get"])),
+            self.pick(GETS),
+        )
 
     def path(self) -> Case:
         path = self.marked(self.pick(TRAVERSAL))
@@ -456,7 +854,12 @@ class Fuzzer:
         return Case("path", "refused", self.pick(["GET", "POST"]), path)
 
     def header(self) -> Case:
-        headers = self.pick([*HEADERS, *([("Authorization", wrong)] for wrong in (TOKENS if self.world.token else ()))])
+        headers = self.pick(
+            [
+                *HEADERS,
+                *([("Authorization", wrong)] for wrong in (TOKENS if self.world.token else ())),
+            ]
+        )
         if not any(name.lower() == "content-type" for name, _ in headers) and headers:
             headers = [*headers, ("Content-Type", "application/json")]
         marked = tuple((name, self.marked(value)) for name, value in headers)
@@ -466,23 +869,48 @@ class Fuzzer:
         size = self.rng.randrange(1_000_001, 3_000_000)
         if self.rng.random() < 0.2:  # just within the limit
             body = self.text(self.world.valid()["predict 0"][2])
-            return Case("large body", "same", body=body + b" " * (999_999 - len(body)), reference="predict 0")
+            return Case(
+                "large body",
+                "same",
+                body=body + b" " * (999_999 - len(body)),
+                reference="predict 0",
+            )
         chunked = self.rng.random() < 0.5
-        return Case("huge body", "refused", body=b'{"rows": "' + b"CANARY" * (size // 6), chunked=chunked)
+        return Case(
+            "huge body",
+            "refused",
+            body=b'{"rows": "' + b"CANARY" * (size // 6),
+            chunked=chunked,
+        )
 
     def garbage(self) -> Case:
         """What is hardly HTTP."""
-        made = [self.rng.randbytes(self.rng.randrange(1, 500)), b"\x16\x03\x01\x02\x00\x01" + self.rng.randbytes(300)]
+        made = [
+            self.rng.randbytes(self.rng.randrange(1, 500)),
+            b"\x16\x03\x01\x02\x00\x01" + self.rng.randbytes(300),
+        ]
         raw = self.pick([*RAW, *made])
-        return Case("not HTTP", "closed", raw=re.sub(b"CANARY", lambda _: self.canary().encode(), raw))
+        return Case(
+            "not HTTP", "closed", raw=re.sub(b"CANARY", lambda _: self.canary().encode(), raw)
+        )
 
     def cut_off(self) -> Case:
         """A body that ends before it should."""
         body = self.text(self.body(self.pick(["predict", "explain"])))
         part = body[: self.rng.randrange(len(body))]
-        token = f"Authorization: Bearer {self.world.token}\r\n" if self.world.token else ""
-        head = f"POST /api/v1/predict HTTP/1.1\r\nHost: {HOST}\r\n{token}Content-Type: application/json\r\n"
-        return Case("cut off", "closed", raw=f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + part)
+        if self.world.token:
+            token = f"Authorization: Bearer {self.world.token}\r\n"
+        else:
+            token = ""
+        head = (
+            f"POST /api/v1/predict HTTP/1.1\r\nHost: {HOST}\r\n{token}Content-Type: "
+            "application/json\r\n"
+        )
+        return Case(
+            "cut off",
+            "closed",
+            raw=f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + part,
+        )
 
     def valid(self) -> Case:
         names = list(self.world.references)
@@ -490,21 +918,28 @@ class Fuzzer:
         weights = [0.3 if name.startswith("explain") else 2 for name in names]
         name = self.rng.choices(names, weights)[0]
         method, path, document = self.world.valid()[name]
-        body = b"" if document is None else self.text(document)
+        if document is None:
+            body = b""
+        else:
+            body = self.text(document)
         return Case("valid", "same", method, path, body=body, reference=name)
 
 
-# ---- judgement -------------------------------------------------------------------------------------------------------
+# ---- judgement -----------------------------------------------------------------------------------
 
 
-def judge(case: Case, status: int, headers: Mapping[str, str], body: bytes, world: World) -> str | None:
+def judge(
+    case: Case, status: int, headers: Mapping[str, str], body: bytes, world: World
+) -> str | None:
     """What is wrong with an answer; ``None`` if nothing is."""
     text = body.decode("utf-8", "replace")
     if status >= 500:
         return f"status {status}: {text[:200]}"
     if "x-request-id" not in headers and (case.expect == "closed" or _two_hosts(case)):
         # The layer below answered, which knows no JSON.
-        return None if status == 400 and len(text) < 200 and not LEAKS.search(text) else f"said {status} {text[:200]}"
+        if status == 400 and len(text) < 200 and not LEAKS.search(text):
+            return None
+        return f"said {status} {text[:200]}"
     if status == 200:
         return _judge_answer(case, text, world)
     if not 400 <= status < 500:
@@ -515,7 +950,9 @@ def judge(case: Case, status: int, headers: Mapping[str, str], body: bytes, worl
         return f"tells of its inside: {text[:300]}"
     if headers.get("x-api-version") != "1":
         return "no X-API-Version"
-    return None if case.method == "HEAD" else _judge_refusal(headers, text)
+    if case.method == "HEAD":
+        return None
+    return _judge_refusal(headers, text)
 
 
 def _two_hosts(case: Case) -> bool:
@@ -540,14 +977,20 @@ def _judge_refusal(headers: Mapping[str, str], text: str) -> str | None:
         return f"not an error as promised: {text[:200]}"
     # Short enough to read, and a sentence.
     message = error["message"]
-    if not 15 <= len(message) <= 2500 or message[-1] not in ".…?!'^":  # ^ points into a relation
+    if (
+        not 15 <= len(message) <= 2500 or message[-1] not in ".…?!'^"
+    ):  # ^ points into a relation
         return f"no clear message: {message[:300]!r}"
     return None
 
 
 def judge_log(text: str) -> list[str]:
     """What the log should not hold."""
-    return [f"log, line {i}: {line[:300]}" for i, line in enumerate(text.splitlines(), 1) if not _harmless(line)]
+    return [
+        f"log, line {i}: {line[:300]}"
+        for i, line in enumerate(text.splitlines(), 1)
+        if not _harmless(line)
+    ]
 
 
 def _harmless(line: str) -> bool:
@@ -557,10 +1000,14 @@ def _harmless(line: str) -> bool:
     except ValueError:
         return False
     sent = "canary" in line.lower() or str(MARKED) in line
-    return not sent and entry.get("event") != "fault" and not LEAKS.search(json.dumps(entry | {"error": None}))
+    return (
+        not sent
+        and entry.get("event") != "fault"
+        and not LEAKS.search(json.dumps(entry | {"error": None}))
+    )
 
 
-# ---- sending ---------------------------------------------------------------------------------------------------------
+# ---- sending -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -575,9 +1022,13 @@ class Report:
     def note(self, case: Case, outcome: str, problem: str | None) -> None:
         self.counts[case.kind, outcome] += 1
         if problem is not None:
-            sent = case.raw if case.raw is not None else case.body
+            if case.raw is not None:
+                sent = case.raw
+            else:
+                sent = case.body
             self.problems.append(
-                f"{case.kind} {case.method} {case.path[:80]} {sent[:100]!r} … {sent[-400:]!r} {case.headers}: {problem}"
+                f"{case.kind} {case.method} {case.path[:80]} {sent[:100]!r} … {sent[-400:]!r} "
+                f"{case.headers}: {problem}"
             )
 
 
@@ -592,10 +1043,15 @@ def wire(case: Case, port: int) -> bytes:
     if case.chunked:
         headers.append(("Transfer-Encoding", "chunked"))
         pieces = [body[i : i + 65_536] for i in range(0, len(body), 65_536)]
-        body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+        body = (
+            b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+        )
     elif body or case.method == "POST":
         headers.append(("Content-Length", str(len(body))))
-    lines = [f"{case.method} {case.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
+    lines = [
+        f"{case.method} {case.path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in headers),
+    ]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
@@ -630,7 +1086,10 @@ async def _send(connection: Connection, case: Case, report: Report, world: World
         return False
     except (OSError, EOFError) as error:
         report.unanswered += 1
-        problem = None if case.expect == "closed" else f"the connection was closed without an answer ({error!r})"
+        if case.expect == "closed":
+            problem = None
+        else:
+            problem = f"the connection was closed without an answer ({error!r})"
         report.note(case, "closed", problem)
         return False
     finally:
@@ -646,7 +1105,9 @@ async def _send(connection: Connection, case: Case, report: Report, world: World
 async def _write(connection: Connection, case: Case) -> None:
     connection.writer.write(wire(case, connection.port))
     await connection.writer.drain()
-    if case.raw is not None:  # nothing more comes, so that a server that waits for more can stop
+    if (
+        case.raw is not None
+    ):  # nothing more comes, so that a server that waits for more can stop
         connection.writer.write_eof()
 
 
@@ -654,22 +1115,30 @@ def fuzz(server: Server, number: int, seed: int) -> tuple[Report, dict[str, Any]
     """Send requests, and look at the server before and after."""
 
     def ask(method: str, path: str, document: Document | None) -> Any:
-        status, content = server.ask(method, path, b"" if document is None else json.dumps(document).encode())
+        status, content = server.ask(
+            method, path, b"" if document is None else json.dumps(document).encode()
+        )
         if status != 200:
-            raise SystemExit(f"{path} answered {status} before anything was wrong: {content[:300]!r}")
+            raise SystemExit(
+                f"{path} answered {status} before anything was wrong: {content[:300]!r}"
+            )
         return json.loads(content)
 
     world = World.look(ask, TOKEN)
     fuzzer = Fuzzer(world, seed)
     # What is made on first use is made before memory is looked at.
     asyncio.run(send_all(server, fuzzer.cases(min(500, number // 4)), world, Report()))
-    processes, memory, before = server.processes, [server.memory()], _requests(server)
-    started, report = time.perf_counter(), Report()
+    processes = server.processes
+    memory = [server.memory()]
+    before = _requests(server)
+    started = time.perf_counter()
+    report = Report()
     for half in (number // 2, number - number // 2):
         asyncio.run(send_all(server, fuzzer.cases(half), world, report))
         memory.append(server.memory())
     seconds = time.perf_counter() - started
-    after, late = server.metrics(), {name: ask(*request) for name, request in world.valid().items()}
+    after = server.metrics()
+    late = {name: ask(*request) for name, request in world.valid().items()}
     counted = _requests(server) - before - len(late) - 2  # but for our own looks at numbers
     return report, {
         "seconds": seconds,
@@ -684,23 +1153,42 @@ def fuzz(server: Server, number: int, seed: int) -> tuple[Report, dict[str, Any]
 
 
 def _requests(server: Server) -> int:
-    return int(sum(number for name, number in server.metrics().items() if name.startswith("ct_requests_total")))
+    return int(
+        sum(
+            number
+            for name, number in server.metrics().items()
+            if name.startswith("ct_requests_total")
+        )
+    )
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------
 
 
-def tables(report: Report, facts: Mapping[str, Any], arguments: argparse.Namespace, name: str) -> list[Table]:
+def tables(
+    report: Report, facts: Mapping[str, Any], arguments: argparse.Namespace, name: str
+) -> list[Table]:
     """Counts by kind and outcome; and what was checked of the server."""
     outcomes = sorted({outcome for _, outcome in report.counts})
     kinds = list(dict.fromkeys(kind for kind, _ in sorted(report.counts)))
     rows: list[tuple[Value, ...]] = [
-        (kind, *(report.counts[kind, outcome] or "" for outcome in outcomes),
-         sum(report.counts[kind, outcome] for outcome in outcomes)) for kind in kinds
-    ]  # fmt: skip
-    rows.append(("all", *(sum(report.counts[kind, outcome] for kind in kinds) for outcome in outcomes),
-                 sum(report.counts.values())))  # fmt: skip
-    note = NOTE.format(number=sum(report.counts.values()), seed=arguments.seed, name=name, clients=CLIENTS)
+        (
+            kind,
+            *(report.counts[kind, outcome] or "" for outcome in outcomes),
+            sum(report.counts[kind, outcome] for outcome in outcomes),
+        )
+        for kind in kinds
+    ]
+    rows.append(
+        (
+            "all",
+            *(sum(report.counts[kind, outcome] for kind in kinds) for outcome in outcomes),
+            sum(report.counts.values()),
+        )
+    )
+    note = NOTE.format(
+        number=sum(report.counts.values()), seed=arguments.seed, name=name, clients=CLIENTS
+    )
     checks: list[tuple[Value, ...]] = [
         (what, said, "yes" if good else "NO") for what, said, good in checked(report, facts)
     ]
@@ -720,25 +1208,47 @@ with 200 and `"valid": false`."""
 def checked(report: Report, facts: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Name, finding, and whether it is as it should be."""
     *_, half, end = facts["memory"]
-    counted, seen = facts["counted by the server"], report.counted
+    counted = facts["counted by the server"]
+    seen = report.counted
     hung = sum(number for (_, outcome), number in report.counts.items() if outcome == "hung")
     found = [
-        ("answers that are wrong, unclear, 5xx or tell of the inside", str(len(report.problems)), not report.problems),
+        (
+            "answers that are wrong, unclear, 5xx or tell of the inside",
+            str(len(report.problems)),
+            not report.problems,
+        ),
         ("requests that hung", str(hung), not hung),
-        ("answers received; counted by /metrics", f"{seen:,}; {counted:,}",
-         seen <= counted <= seen + report.unanswered),
-        ("valid requests answered the same at the end", str(facts["same answers at the end"]),
-         facts["same answers at the end"]),
-        ("the same processes, none restarted, no search failed",
-         f"{facts['same processes']}, {facts['restarts']}, {facts['failed searches']}",
-         facts["same processes"] and not facts["restarts"] and not facts["failed searches"]),
-        ("lines of the log that hold what was sent, a path, a module, a fault or no JSON", str(len(facts["log"])),
-         not facts["log"]),
-        ("MB of server and workers, shared pages counted once: before, halfway, after",
-         ", ".join(f"{sample:.0f}" for sample in facts["memory"]), end <= half * (1 + FLAT)),
-        ("seconds; requests per second",
-         f"{facts['seconds']:.0f}; {sum(report.counts.values()) / facts['seconds']:.0f}", True),
-    ]  # fmt: skip
+        (
+            "answers received; counted by /metrics",
+            f"{seen:,}; {counted:,}",
+            seen <= counted <= seen + report.unanswered,
+        ),
+        (
+            "valid requests answered the same at the end",
+            str(facts["same answers at the end"]),
+            facts["same answers at the end"],
+        ),
+        (
+            "the same processes, none restarted, no search failed",
+            f"{facts['same processes']}, {facts['restarts']}, {facts['failed searches']}",
+            facts["same processes"] and not facts["restarts"] and not facts["failed searches"],
+        ),
+        (
+            "lines of the log that hold what was sent, a path, a module, a fault or no JSON",
+            str(len(facts["log"])),
+            not facts["log"],
+        ),
+        (
+            "MB of server and workers, shared pages counted once: before, halfway, after",
+            ", ".join(f"{sample:.0f}" for sample in facts["memory"]),
+            end <= half * (1 + FLAT),
+        ),
+        (
+            "seconds; requests per second",
+            f"{facts['seconds']:.0f}; {sum(report.counts.values()) / facts['seconds']:.0f}",
+            True,
+        ),
+    ]
     return found
 
 
@@ -753,7 +1263,9 @@ def main(arguments: argparse.Namespace) -> int:
     write(arguments.out, "serve_fuzz", "Requests that nobody should send", made, started)
     for problem in [*report.problems, *facts["log"]]:
         print(problem)
-    return 0 if all(good for *_, good in checked(report, facts)) else 1
+    if all(good for *_, good in checked(report, facts)):
+        return 0
+    return 1
 
 
 if __name__ == "__main__":
@@ -761,5 +1273,9 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--number", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="the loan data, which need no download and little time")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the loan data, which need no download and little time",
+    )
     raise SystemExit(main(parser.parse_args()))

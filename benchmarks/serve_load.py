@@ -1,8 +1,10 @@
-"""How ``ct serve`` bears load: many clients at once, clients that are slow or greedy, and one in a browser.
+"""How ``ct serve`` bears load: many clients at once, clients that are slow or greedy, and one in a
+browser.
 
-``python -m benchmarks.serve_load results --seconds 60 --clients 50``. Adult comes from ``CT_DATA_HOME``; without it,
-the loan data are drawn. The server is the real command in a process of its own, on loopback; the clients share another
-process, so that they take as little as possible of the server's time. Clicks need Playwright and Chromium or Chrome.
+``python -m benchmarks.serve_load results --seconds 60 --clients 50``. Adult comes from
+``CT_DATA_HOME``; without it, the loan data are drawn. The server is the real command in a process
+of its own, on loopback; the clients share another process, so that they take as little as possible
+of the server's time. Clicks need Playwright and Chromium or Chrome.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ from benchmarks.report import Record, Table, Value, circumstances
 HOST = "127.0.0.1"
 OPTIONS = 3
 # Clients who ask while others are slow, and seconds for the server to be there at all.
-NORMAL, PATIENCE = 5, 120.0
+NORMAL = 5
+PATIENCE = 120.0
 # What a greedy client asks for: as much as one request may hold.
-MOST_ROWS, MOST_OPTIONS = 64, 10
+MOST_ROWS = 64
+MOST_OPTIONS = 10
 # People who are clicked on in the browser; the page shows 25 at a time.
 CLICKS = 20
 # Memory may differ by this share between the middle and the end of a run, and still counts as flat.
@@ -46,7 +50,7 @@ FLAT = 0.05
 Row = dict[str, Any]
 
 
-# ---- a model and its server ------------------------------------------------------------------------------------------
+# ---- a model and its server ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class Subject:
 
 
 def make_subject(folder: Path, seed: int, quick: bool = False) -> Subject:
-    """The default classifier of Adult, its test rows, and those of them that it denies; the loan data if ``quick``."""
+    """The default classifier of Adult, its test rows, and those of them that it denies; the loan
+    data if ``quick``.
+    """
     import numpy as np
 
     import counterfactual_training as ct
@@ -72,7 +78,9 @@ def make_subject(folder: Path, seed: int, quick: bool = False) -> Subject:
     except CounterfactualTrainingError:
         data = ct.load_dataset("loan")
     names = np.array(data.class_names, dtype=object)
-    classifier = ct.CounterfactualClassifier(schema=data.schema, random_state=seed, progress=False)
+    classifier = ct.CounterfactualClassifier(
+        schema=data.schema, random_state=seed, progress=False
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what may change is not the question here
         classifier.fit(data.frame_train, names[data.y_train.numpy()])
@@ -80,7 +88,9 @@ def make_subject(folder: Path, seed: int, quick: bool = False) -> Subject:
     data.frame_test.to_csv(folder / "rows.csv", index=False)
     denied = data.frame_test[classifier.predict(data.frame_test) == names[0]]
     rows = json.loads(denied.to_json(orient="records"))
-    return Subject(data.name, folder / "model.safetensors", folder / "rows.csv", str(names[1]), rows)
+    return Subject(
+        data.name, folder / "model.safetensors", folder / "rows.csv", str(names[1]), rows
+    )
 
 
 @dataclass
@@ -103,7 +113,8 @@ class Server:
     def memory(self) -> float:
         """MB of all processes together; pages that they share count once."""
         seen = [_memory(pid) for pid in self.processes]
-        # What they wrote is shared by nobody else; libraries are, also by programs that are not ours.
+        # What they wrote is shared by nobody else; libraries are, also by programs that are not
+        # ours.
         return sum(written for written, _ in seen) + max(read for _, read in seen)
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
@@ -118,18 +129,32 @@ class Server:
     def metrics(self) -> dict[str, float]:
         """``/metrics`` by name and labels."""
         _, text = self.ask("GET", "/metrics")
-        return {name: float(number) for name, number in (line.rsplit(" ", 1) for line in text.decode().splitlines())}
+        return {
+            name: float(number)
+            for name, number in (line.rsplit(" ", 1) for line in text.decode().splitlines())
+        }
 
 
 @contextlib.contextmanager
-def serving(subject: Subject, folder: Path, *options: str, **environment: str) -> Iterator[Server]:
+def serving(
+    subject: Subject, folder: Path, *options: str, **environment: str
+) -> Iterator[Server]:
     """A server that answers, until the block ends; ``environment`` as ``CT_TOKEN=…``."""
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
     log = folder / f"server-{port}.log"
     command = [str(Path(sys.executable).with_name("ct")), "serve", str(subject.model)]
-    command += ["--data", str(subject.table), "--target", subject.target, "--no-open", "--port", str(port), *options]
+    command += [
+        "--data",
+        str(subject.table),
+        "--target",
+        subject.target,
+        "--no-open",
+        "--port",
+        str(port),
+        *options,
+    ]
     with log.open("wb") as lines:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command, stdout=subprocess.DEVNULL, stderr=lines, env={**os.environ, **environment}
@@ -153,7 +178,9 @@ def _wait(server: Server) -> None:
             if server.ask("GET", "/health")[0] == 200:
                 return
         time.sleep(0.2)
-    raise SystemExit(f"The server did not start: {server.log.read_text(errors='replace')[-2000:]}")
+    raise SystemExit(
+        f"The server did not start: {server.log.read_text(errors='replace')[-2000:]}"
+    )
 
 
 def _children(pid: int) -> list[int]:
@@ -165,7 +192,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _memory(pid: int) -> tuple[float, float]:
-    """MB that a process wrote, of a page that n of them share one nth; and MB of the files that it has in memory."""
+    """MB that a process wrote, of a page that n of them share one nth; and MB of the files that it
+    has in memory.
+    """
     with contextlib.suppress(OSError):  # it has ended
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines}
@@ -173,12 +202,14 @@ def _memory(pid: int) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-# ---- HTTP ------------------------------------------------------------------------------------------------------------
+# ---- HTTP ----------------------------------------------------------------------------------------
 
 
 @dataclass
 class Connection:
-    """One connection that is kept; small on purpose, because the clients share two cores with the server."""
+    """One connection that is kept; small on purpose, because the clients share two cores with the
+    server.
+    """
 
     port: int
     reader: asyncio.StreamReader
@@ -188,7 +219,9 @@ class Connection:
     async def open(cls, port: int) -> Connection:
         return cls(port, *await asyncio.open_connection(HOST, port, limit=1 << 24))
 
-    async def ask(self, method: str, path: str, body: bytes = b"", token: str | None = None) -> tuple[int, bytes]:
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", token: str | None = None
+    ) -> tuple[int, bytes]:
         """Status and body of the answer."""
         self.writer.write(request(self.port, method, path, body, token))
         await self.writer.drain()
@@ -196,9 +229,14 @@ class Connection:
         return status, content
 
     async def answer(self, bodiless: bool = False) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body; ``bodiless`` for answers to HEAD, which announce a body that does not come."""
+        """Status, headers and body; ``bodiless`` for answers to HEAD, which announce a body that
+        does not come.
+        """
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:] if line)
+        }
         if bodiless:
             return int(head[0].split()[1]), headers, b""
         if "content-length" in headers:
@@ -222,15 +260,23 @@ async def connected(port: int) -> AsyncIterator[Connection]:
         await connection.close()
 
 
-def request(port: int, method: str, path: str, body: bytes = b"", token: str | None = None) -> bytes:
+def request(
+    port: int, method: str, path: str, body: bytes = b"", token: str | None = None
+) -> bytes:
     """A request as a browser would send it."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}:{port}"]
-    lines += [f"Authorization: Bearer {token}"] if token else []
-    lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"] if method == "POST" else []
+    if token:
+        lines += [f"Authorization: Bearer {token}"]
+    else:
+        lines += []
+    if method == "POST":
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    else:
+        lines += []
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-# ---- clients ---------------------------------------------------------------------------------------------------------
+# ---- clients -------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -249,8 +295,13 @@ class Diary:
         self.seconds.append(time.perf_counter() - started)
         document = json.loads(content)
         self.complete += bool(document.get("complete"))
-        # Somebody who asks for three options and gets plans that do not lead there was not served well.
-        self.answered += any(plan["answered"] for answer in document.get("answers", ()) for plan in answer["plans"])
+        # Somebody who asks for three options and gets plans that do not lead there was not served
+        # well.
+        self.answered += any(
+            plan["answered"]
+            for answer in document.get("answers", ())
+            for plan in answer["plans"]
+        )
 
     @property
     def errors(self) -> int:
@@ -259,7 +310,9 @@ class Diary:
     def at(self, share: float) -> float:
         """The quantile in milliseconds."""
         ordered = sorted(self.seconds)
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+        if ordered:
+            return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        return float("nan")
 
 
 @dataclass
@@ -273,13 +326,17 @@ class Crowd:
     diaries: dict[str, Diary]
 
     def body(self, number: int = 1, **wishes: Any) -> bytes:
-        return json.dumps({"rows": self.rng.sample(self.rows, min(number, len(self.rows))), **wishes}).encode()
+        return json.dumps(
+            {"rows": self.rng.sample(self.rows, min(number, len(self.rows))), **wishes}
+        ).encode()
 
     @property
     def open(self) -> bool:
         return time.monotonic() < self.until
 
-    async def asking(self, diary: str, path: str, body: Callable[[], bytes], pause: float = 0.0) -> None:
+    async def asking(
+        self, diary: str, path: str, body: Callable[[], bytes], pause: float = 0.0
+    ) -> None:
         """Ask, wait for the answer, ask again."""
         seen = self.diaries.setdefault(diary, Diary())
         async with connected(self.port) as connection:
@@ -325,20 +382,28 @@ class Crowd:
             loop = asyncio.get_running_loop()
             await loop.sock_connect(deaf, (HOST, self.port))
             with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout_at(loop.time() + max(0.0, self.until - time.monotonic())):
+                async with asyncio.timeout_at(
+                    loop.time() + max(0.0, self.until - time.monotonic())
+                ):
                     while True:
-                        await loop.sock_sendall(deaf, request(self.port, "POST", "/api/v1/rows", b'{"limit": 500}'))
+                        await loop.sock_sendall(
+                            deaf, request(self.port, "POST", "/api/v1/rows", b'{"limit": 500}')
+                        )
                         await asyncio.sleep(0.2)
 
     def gorging(self) -> Coroutine[Any, Any, None]:
         """Ask for as much as the limits allow, again and again."""
-        return self.asking("greedy", "explain", lambda: self.body(MOST_ROWS, options=MOST_OPTIONS))
+        return self.asking(
+            "greedy", "explain", lambda: self.body(MOST_ROWS, options=MOST_OPTIONS)
+        )
 
     async def leaving(self) -> None:
         """Ask and go away before the answer, four times a second."""
         while self.open:
             async with connected(self.port) as connection:
-                connection.writer.write(request(self.port, "POST", "/api/v1/explain", self.body(options=OPTIONS)))
+                connection.writer.write(
+                    request(self.port, "POST", "/api/v1/explain", self.body(options=OPTIONS))
+                )
                 await asyncio.sleep(0.25)
 
 
@@ -353,8 +418,8 @@ SLOW: dict[str, Callable[[Crowd], Coroutine[Any, Any, None]]] = {
 def crowd(
     port: int, rows: Sequence[Row], seconds: float, seed: int, clients: int, slow: Sequence[str]
 ) -> tuple[dict[str, Diary], float]:
-    """What so many clients and the slow ones beside them saw, and the seconds until the last had its answer; without
-    clients, five who ask for plans and five who ask for predictions."""
+    """What so many clients and the slow ones beside them saw, and the seconds until the last had
+    its answer; without clients, five who ask for plans and five who ask for predictions."""
 
     async def everybody() -> tuple[dict[str, Diary], float]:
         started = time.perf_counter()
@@ -367,7 +432,7 @@ def crowd(
     return asyncio.run(everybody())
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -391,13 +456,26 @@ class Run:
     def growth(self) -> float:
         """Of all memory, from the middle third to the last."""
         third = max(1, len(self.memory) // 3)
-        return mean(self.memory[-third:]) / mean(self.memory[third : 2 * third] or self.memory) - 1
+        return (
+            mean(self.memory[-third:]) / mean(self.memory[third : 2 * third] or self.memory) - 1
+        )
 
 
-def run(server: Server, subject: Subject, seconds: float, seed: int, clients: int, slow: Sequence[str] = ()) -> Run:
+def run(
+    server: Server,
+    subject: Subject,
+    seconds: float,
+    seed: int,
+    clients: int,
+    slow: Sequence[str] = (),
+) -> Run:
     """Let clients ask for so long, and watch the server."""
-    crowd(server.port, subject.denied, 1.0, seed + 1, 2, ())  # what is made on first use is made now
-    before, memory, over = server.metrics(), [], threading.Event()
+    crowd(
+        server.port, subject.denied, 1.0, seed + 1, 2, ()
+    )  # what is made on first use is made now
+    before = server.metrics()
+    memory = []
+    over = threading.Event()
 
     def watch() -> None:
         while not over.wait(1.0):
@@ -413,13 +491,31 @@ def run(server: Server, subject: Subject, seconds: float, seed: int, clients: in
         over.set()
         watching.join()
     after = server.metrics()
-    more = {name: after[name] - before[name] for name in ("ct_batches_total", "ct_batched_rows_total")}
-    return Run(took, diaries, memory or [server.memory()], more["ct_batches_total"], more["ct_batched_rows_total"],
-               after["ct_worker_restarts_total"])  # fmt: skip
+    more = {
+        name: after[name] - before[name]
+        for name in ("ct_batches_total", "ct_batched_rows_total")
+    }
+    return Run(
+        took,
+        diaries,
+        memory or [server.memory()],
+        more["ct_batches_total"],
+        more["ct_batched_rows_total"],
+        after["ct_worker_restarts_total"],
+    )
 
 
-LOAD = ("answers", "per second", "median ms", "99th percentile ms", "slowest ms", "errors", "complete",
-        "with a plan", "rows per batch")  # fmt: skip
+LOAD = (
+    "answers",
+    "per second",
+    "median ms",
+    "99th percentile ms",
+    "slowest ms",
+    "errors",
+    "complete",
+    "with a plan",
+    "rows per batch",
+)
 MEMORY = ("start", "middle", "end", "most", "growth", "flat", "workers restarted")
 
 
@@ -427,14 +523,34 @@ def load_row(run: Run) -> tuple[Value, ...]:
     seen = run.diaries["explain"]
     number = len(seen.seconds)
     # Those who asked in time are waited for, and their time counts.
-    return (number, number / run.seconds, seen.at(0.5), seen.at(0.99), seen.at(1.0), seen.errors,
-            share(seen.complete, number), share(seen.answered, number), run.batched / max(1, run.batches))  # fmt: skip
+    return (
+        number,
+        number / run.seconds,
+        seen.at(0.5),
+        seen.at(0.99),
+        seen.at(1.0),
+        seen.errors,
+        share(seen.complete, number),
+        share(seen.answered, number),
+        run.batched / max(1, run.batches),
+    )
 
 
 def memory_row(run: Run) -> tuple[Value, ...]:
-    flat = "yes" if run.growth <= FLAT else "no"
+    if run.growth <= FLAT:
+        flat = "yes"
+    else:
+        flat = "no"
     most = round(max(run.memory))
-    return run.stage(0), run.stage(0.5), run.stage(1), most, f"{run.growth:+.1%}", flat, int(run.restarts)
+    return (
+        run.stage(0),
+        run.stage(0.5),
+        run.stage(1),
+        most,
+        f"{run.growth:+.1%}",
+        flat,
+        int(run.restarts),
+    )
 
 
 def slow_rows(name: str, run: Run) -> list[tuple[Value, ...]]:
@@ -442,13 +558,25 @@ def slow_rows(name: str, run: Run) -> list[tuple[Value, ...]]:
     rows: list[tuple[Value, ...]] = []
     for path in ("predict", "explain"):
         seen = run.diaries[path]
-        rows.append((name, path, len(seen.seconds), seen.at(0.5), seen.at(0.99), seen.at(1.0), seen.errors,
-                     share(seen.complete, len(seen.seconds)) if path == "explain" else "–"))  # fmt: skip
+        rows.append(
+            (
+                name,
+                path,
+                len(seen.seconds),
+                seen.at(0.5),
+                seen.at(0.99),
+                seen.at(1.0),
+                seen.errors,
+                share(seen.complete, len(seen.seconds)) if path == "explain" else "–",
+            )
+        )
     return rows
 
 
 def share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "–"
+    if whole:
+        return f"{part / whole:.1%}"
+    return "–"
 
 
 # Clicks on a row, and waits until its plans are drawn.
@@ -475,7 +603,9 @@ def click(server: Server) -> Diary:
         page.locator("#people-rows tbody tr").first.wait_for()
         wanted = page.locator("#people-rows tbody tr:not(.chosen)")
         for row in wanted.element_handles()[:CLICKS]:
-            page.wait_for_timeout(200)  # a person reads, and the server does what it does on its own
+            page.wait_for_timeout(
+                200
+            )  # a person reads, and the server does what it does on its own
             seen.seconds.append(row.evaluate(CLICK))
             seen.statuses["200"] += 1
             seen.answered += page.locator("#plans-content .plan").count() > 0
@@ -489,23 +619,49 @@ def click_row(seen: Diary) -> tuple[Value, ...]:
 
 def measure(subject: Subject, folder: Path, arguments: argparse.Namespace) -> list[Table]:
     """All runs: of many clients, and of few beside slow ones, each on a server of its own."""
-    extra = [] if arguments.workers is None else ["--workers", str(arguments.workers)]
+    if arguments.workers is None:
+        extra = []
+    else:
+        extra = ["--workers", str(arguments.workers)]
     with serving(subject, folder, *extra) as server:
         clicks = click(server)
         found = run(server, subject, arguments.seconds, arguments.seed, arguments.clients)
-    slows = [row for row in slow_rows(f"{arguments.clients} clients", found) if row[1] == "predict"]
+    slows = [
+        row for row in slow_rows(f"{arguments.clients} clients", found) if row[1] == "predict"
+    ]
     short = min(arguments.seconds, 20.0)
     with serving(subject, folder, *extra) as server:
-        for name, slow in {"nobody slow": (), **{name: (name,) for name in SLOW}, "all of them": tuple(SLOW)}.items():
+        for name, slow in {
+            "nobody slow": (),
+            **{name: (name,) for name in SLOW},
+            "all of them": tuple(SLOW),
+        }.items():
             slows += slow_rows(name, run(server, subject, short, arguments.seed, 0, slow))
     return [
         Table(LOAD, [load_row(found)], "Load", load_note(subject, arguments)),
         Table(MEMORY, [memory_row(found)], "Memory", MEMORY_NOTE),
-        Table(("beside", "path", "answers", "median ms", "99th percentile ms", "slowest ms", "errors", "complete"),
-              slows, "Beside slow clients", SLOW_NOTE.format(short=short)),
-        Table(("clicks", "median ms", "90th percentile ms", "slowest ms", "with a plan"), [click_row(clicks)],
-              "In the browser", CLICK_NOTE),
-    ]  # fmt: skip
+        Table(
+            (
+                "beside",
+                "path",
+                "answers",
+                "median ms",
+                "99th percentile ms",
+                "slowest ms",
+                "errors",
+                "complete",
+            ),
+            slows,
+            "Beside slow clients",
+            SLOW_NOTE.format(short=short),
+        ),
+        Table(
+            ("clicks", "median ms", "90th percentile ms", "slowest ms", "with a plan"),
+            [click_row(clicks)],
+            "In the browser",
+            CLICK_NOTE,
+        ),
+    ]
 
 
 def load_note(subject: Subject, arguments: argparse.Namespace) -> str:
@@ -517,13 +673,15 @@ def load_note(subject: Subject, arguments: argparse.Namespace) -> str:
     that leads to the target."""
 
 
-MEMORY_NOTE = f"""MB of the server and all its processes, measured every second; pages that they share count once.
-*Growth*: from the middle third of the run to the last; flat is at most {FLAT:.0%}."""
-SLOW_NOTE = """What a prediction takes while the clients above ask for plans; then {short:g} s each of five clients who
-ask for plans and five who ask for a prediction ten times a second, beside nobody else, beside one slow client of each
-kind, and beside all of them. *Leaves early* asks for plans four times a second and hangs up."""
-CLICK_NOTE = """Headless Chromium on the same machine, before the load: from a click on somebody in the table to the
-frame in which the plans are drawn."""
+MEMORY_NOTE = f"""MB of the server and all its processes, measured every second; pages that they
+share count once. *Growth*: from the middle third of the run to the last; flat is at most
+{FLAT:.0%}."""
+SLOW_NOTE = """What a prediction takes while the clients above ask for plans; then {short:g} s each
+of five clients who ask for plans and five who ask for a prediction ten times a second, beside
+nobody else, beside one slow client of each kind, and beside all of them. *Leaves early* asks for
+plans four times a second and hangs up."""
+CLICK_NOTE = """Headless Chromium on the same machine, before the load: from a click on somebody in
+the table to the frame in which the plans are drawn."""
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -537,13 +695,19 @@ def main(arguments: argparse.Namespace) -> None:
 def write(out: Path, part: str, title: str, tables: list[Table], started: float) -> None:
     """The record as JSON and as a page."""
     facts = circumstances()
-    facts["versions"] |= {package: version(package) for package in ("starlette", "uvicorn", "h11")}
+    facts["versions"] |= {
+        package: version(package) for package in ("starlette", "uvicorn", "h11")
+    }
     # The folder of the results is the reader's own.
     command = f"python -m benchmarks.{part} {shlex.join([out.name, *sys.argv[2:]])}"
-    record = Record(part, title, command, tables, seconds=round(time.perf_counter() - started, 1), **facts)
+    record = Record(
+        part, title, command, tables, seconds=round(time.perf_counter() - started, 1), **facts
+    )
     print("wrote", record.save(out).with_suffix(".md"))
     text = re.sub(r"^#", "", record.markdown(), flags=re.MULTILINE)
-    (out / f"{part}.md").write_text(f"{text}\n\nTook {record.seconds:.0f} s.\n", encoding="utf-8")
+    (out / f"{part}.md").write_text(
+        f"{text}\n\nTook {record.seconds:.0f} s.\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
@@ -553,5 +717,9 @@ if __name__ == "__main__":
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--workers", type=int, help="of the server (default: its own)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="the loan data, which need no download and little time")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the loan data, which need no download and little time",
+    )
     main(parser.parse_args())

@@ -19,7 +19,9 @@ def race(contestants: dict[str, Callable[[], object]], rounds: int = 7) -> dict[
 
 
 def turns(contestants: dict[str, Callable[[], float]], rounds: int = 7) -> dict[str, float]:
-    """As :func:`race`, for contestants that measure their own seconds, such as programs in other environments."""
+    """As :func:`race`, for contestants that measure their own seconds, such as programs in other
+    environments.
+    """
     best = dict.fromkeys(contestants, float("inf"))
     for turn in range(rounds + 1):
         for name, run in contestants.items():

@@ -7,14 +7,16 @@ import torch
 import counterfactual_training as ct
 from benchmarks.timing import race
 
-ROWS, FEATURES, EPOCHS = 10_000, 30, 2
+ROWS = 10_000
+FEATURES = 30
+EPOCHS = 2
 
 
 def per_row_gradient(batch_size: int) -> dict[str, object]:
     """Seconds per row-gradient of CT / of conventional training of the same model.
 
-    Conventional training computes one gradient per row and epoch. CT computes one per row, x′, x⁺ and x_adv, and one
-    per step of every row's search.
+    Conventional training computes one gradient per row and epoch. CT computes one per row, x′, x⁺
+    and x_adv, and one per step of every row's search.
     """
     torch.manual_seed(0)
     x = torch.randn(ROWS, FEATURES)
@@ -33,8 +35,10 @@ def per_row_gradient(batch_size: int) -> dict[str, object]:
     searched = sum(record["mean_steps"] for record in histories["full"].records) * 5000
     gradients = {"vanilla": EPOCHS * ROWS, "full": EPOCHS * (ROWS + 3 * 5000) + searched}
     return {
-        "what": f"training {ROWS:,} × {FEATURES}, batch {batch_size}: CT / conventional, per row-gradient",
-        "ratio": (times["full"] / gradients["full"]) / (times["vanilla"] / gradients["vanilla"]),
+        "what": f"training {ROWS:,} × {FEATURES}, batch {batch_size}: CT / conventional, per "
+        "row-gradient",
+        "ratio": (times["full"] / gradients["full"])
+        / (times["vanilla"] / gradients["vanilla"]),
         "time_ratio": times["full"] / times["vanilla"],
         "gradient_ratio": gradients["full"] / gradients["vanilla"],
         **times,

@@ -1,4 +1,6 @@
-"""A DataFrame and a question: what would have to change for this loan to be granted? Age cannot; debt can only fall."""
+"""A DataFrame and a question: what would have to change for this loan to be granted? Age cannot;
+debt can only fall.
+"""
 
 import torch
 

@@ -1,7 +1,9 @@
-"""A classifier as an MLflow model: decisions, probabilities and, if asked for, advice. Nothing is pickled.
+"""A classifier as an MLflow model: decisions, probabilities and, if asked for, advice. Nothing is
+pickled.
 
-The artifact is the file that CounterfactualClassifier.save writes, and the code is this very file ("models from code").
-``pip install mlflow-skinny`` is enough to save and load; ``mlflow models serve -m FOLDER`` needs all of mlflow.
+The artifact is the file that CounterfactualClassifier.save writes, and the code is this very file
+("models from code"). ``pip install mlflow-skinny`` is enough to save and load; ``mlflow models
+serve -m FOLDER`` needs all of mlflow.
 """
 
 import os
@@ -24,8 +26,13 @@ except ImportError:
 
 
 def save(classifier: ct.CounterfactualClassifier, frame: pd.DataFrame, folder: str) -> None:
-    """Write the classifier as an MLflow model; ``frame`` are some rows, whose columns become the signature."""
-    spec = [ColSpec("double" if pd.api.types.is_numeric_dtype(frame[name]) else "string", name) for name in frame]
+    """Write the classifier as an MLflow model; ``frame`` are some rows, whose columns become the
+    signature.
+    """
+    spec = [
+        ColSpec("double" if pd.api.types.is_numeric_dtype(frame[name]) else "string", name)
+        for name in frame
+    ]
     params = [ParamSpec("advice", "boolean", False), ParamSpec("target", "string", "")]
     signature = ModelSignature(Schema(spec), params=ParamSchema(params))
     with tempfile.TemporaryDirectory() as scratch:
@@ -43,20 +50,32 @@ def save(classifier: ct.CounterfactualClassifier, frame: pd.DataFrame, folder: s
 if mlflow is not None:
 
     class Advisor(mlflow.pyfunc.PythonModel):
-        """Rows in, one row each out: ``decision``, ``p(class)`` and, with the parameter ``advice``, a sentence."""
+        """Rows in, one row each out: ``decision``, ``p(class)`` and, with the parameter ``advice``,
+        a sentence.
+        """
 
         def load_context(self, context):
             self.classifier = ct.CounterfactualClassifier.load(context.artifacts["classifier"])
 
-        def predict(self, context, model_input: pd.DataFrame, params: dict | None = None) -> pd.DataFrame:
+        def predict(
+            self, context, model_input: pd.DataFrame, params: dict | None = None
+        ) -> pd.DataFrame:
             probability = self.classifier.predict_proba(model_input)
-            columns = {f"p({label})": probability[:, k] for k, label in enumerate(self.classifier.classes_)}
-            found = pd.DataFrame({"decision": self.classifier.classes_[probability.argmax(1)], **columns})
+            columns = {
+                f"p({label})": probability[:, k]
+                for k, label in enumerate(self.classifier.classes_)
+            }
+            found = pd.DataFrame(
+                {"decision": self.classifier.classes_[probability.argmax(1)], **columns}
+            )
             params = params or {}
             if params.get("advice"):
                 # An empty target means the next most probable class of each row.
                 labels = {str(label): label for label in self.classifier.classes_}
-                target = labels[params["target"]] if params.get("target") else None
+                if params.get("target"):
+                    target = labels[params["target"]]
+                else:
+                    target = None
                 found["advice"] = self.classifier.explain(model_input, target).changes()
             return found.set_index(model_input.index)
 

@@ -1,4 +1,6 @@
-"""A generator of your own in ten lines: counterfactuals that are pulled towards the mean of their target class."""
+"""A generator of your own in ten lines: counterfactuals that are pulled towards the mean of their
+target class.
+"""
 
 import torch
 from torch import Tensor
@@ -9,7 +11,9 @@ from counterfactual_training.search import SearchState
 
 
 def prototype(means: Tensor, weight: float = 0.05, **settings: float) -> ct.Generator:
-    """Class loss and squared distance to the target's mean, after the prototypes of Van Looveren and Klaise (2021)."""
+    """Class loss and squared distance to the target's mean, after the prototypes of Van Looveren
+    and Klaise (2021).
+    """
 
     def pull(state: SearchState) -> Tensor:
         return weight * (state.x_cf - means[state.y_target]).square().sum(-1)
@@ -32,5 +36,6 @@ for generator in (ct.generic(learning_rate=0.5), own):
     found = ct.search(model, x, y_target, generator)
     away = (found.x_cf - means[y_target]).norm(dim=-1).mean()
     print(
-        f"{generator.name}: {found.converged.float().mean():.0%} arrive, {away:.2f} from the target's mean on average"
+        f"{generator.name}: {found.converged.float().mean():.0%} arrive, {away:.2f} from the "
+        "target's mean on average"
     )

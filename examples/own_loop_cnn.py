@@ -1,4 +1,6 @@
-"""A small CNN of your own, trained in a loop of your own: Algorithm 1 with `search` and `Objective`."""
+"""A small CNN of your own, trained in a loop of your own: Algorithm 1 with `search` and
+`Objective`.
+"""
 
 import torch
 from sklearn.datasets import load_digits
@@ -9,10 +11,16 @@ import counterfactual_training as ct
 torch.manual_seed(0)
 torch.set_num_threads(1)
 images, labels = load_digits(return_X_y=True)
-x, y = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 8 - 1, torch.tensor(labels)
+x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 8 - 1
+y = torch.tensor(labels)
 x, y, x_test, y_test = x[:1000], y[:1000], x[1000:], y[1000:]
 model = nn.Sequential(
-    nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 32), nn.ReLU(), nn.Linear(32, 10)
+    nn.Conv2d(1, 8, 3, stride=2, padding=1),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(128, 32),
+    nn.ReLU(),
+    nn.Linear(32, 10),
 )
 generator = ct.ecco(learning_rate=1.0, max_steps=15)
 constraints = ct.Constraints.build(64, domain=(-1, 1))  # pixels stay pixels
@@ -27,11 +35,20 @@ def accuracy() -> float:
 print(f"before: accuracy {accuracy():.2f}")
 for _ in range(10):
     for rows in torch.randperm(len(x)).split(100):
-        factuals, positives = rows[:20], torch.randperm(len(x))[:20]
-        y_target, x_pos = y[positives], x[positives]  # y⁺ ~ p(y), x⁺ a real sample of that class
+        factuals = rows[:20]
+        positives = torch.randperm(len(x))[:20]
+        y_target, x_pos = (
+            y[positives],
+            x[positives],
+        )  # y⁺ ~ p(y), x⁺ a real sample of that class
         found = ct.search(model, x[factuals], y_target, generator, constraints)
-        explanations = ct.CounterfactualBatch(found.x_cf, x_pos, found.x_adv, y_target, y[factuals], found.mature)
+        explanations = ct.CounterfactualBatch(
+            found.x_cf, x_pos, found.x_adv, y_target, y[factuals], found.mature
+        )
         optimizer.zero_grad()
         objective(model, x[rows], y[rows], explanations).total.backward()
         optimizer.step()
-print(f"after: accuracy {accuracy():.2f}, {found.mature.float().mean():.0%} of the last counterfactuals mature")
+print(
+    f"after: accuracy {accuracy():.2f}, {found.mature.float().mean():.0%} of the last "
+    "counterfactuals mature"
+)

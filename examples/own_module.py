@@ -13,7 +13,9 @@ class Residual(nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.enter = nn.Linear(2, width)
-        self.inner = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.1))
+        self.inner = nn.Sequential(
+            nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.1)
+        )
         self.leave = nn.Linear(width, 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -24,7 +26,8 @@ class Residual(nn.Module):
 torch.manual_seed(0)
 x, y = moons(1500, torch.Generator().manual_seed(0))
 x_val, y_val = moons(300, torch.Generator().manual_seed(1))
-# The first feature may not change at all, the second may only grow; the box is inferred from the data (Eq. 12).
+# The first feature may not change at all, the second may only grow; the box is inferred from the
+# data (Eq. 12).
 constraints = ct.Constraints.infer(x, mutability=["none", "increase"])
 result = ct.train(
     Residual(),
@@ -39,6 +42,8 @@ result = ct.train(
 columns = ["epoch", "loss", "validation_accuracy", "share_mature"]
 print(result.history.to_frame()[columns].iloc[[0, -1]].to_string(index=False))
 
-found = ct.search(result.model, x_val[:5], 1 - y_val[:5], ct.ecco(learning_rate=0.5), constraints)
+found = ct.search(
+    result.model, x_val[:5], 1 - y_val[:5], ct.ecco(learning_rate=0.5), constraints
+)
 print("how it went:", ", ".join(found.status_names))
 print("first feature untouched:", bool(torch.equal(found.x_cf[:, 0], x_val[:5, 0])))

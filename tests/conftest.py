@@ -11,13 +11,15 @@ from hypothesis import settings
 
 pytest_plugins = ["processor_time", "prompt_failures", "shared_models"]
 
-# The same examples every time: a failure is never a matter of luck. Explore with --hypothesis-profile=default.
+# The same examples every time: a failure is never a matter of luck. Explore with
+# --hypothesis-profile=default.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
-    # Otherwise every seed is noted with its stack, for devices that are never there: 2 ms, more than many tests take.
+    # Otherwise every seed is noted with its stack, for devices that are never there: 2 ms, more
+    # than many tests take.
     torch.manual_seed = torch.default_generator.manual_seed
 
 # Imported modules and collected tests stay: looking through them for garbage finds none.
@@ -42,7 +44,9 @@ def pytest_collection_finish():
     gc.enable()
 
 
-def draw_blobs(num_classes: int = 2, n: int = 60, d: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_blobs(
+    num_classes: int = 2, n: int = 60, d: int = 2, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """n rows around one random centre per class; every class occurs equally often."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % num_classes
@@ -66,7 +70,9 @@ def quick_gates(monkeypatch):
     """Gates that are learned in less than a second."""
     from counterfactual_training.gates import GateConfig
 
-    short = partial(GateConfig, epochs=8, num_counterfactuals=60, hidden=(32,), learning_rate=5e-3)
+    short = partial(
+        GateConfig, epochs=8, num_counterfactuals=60, hidden=(32,), learning_rate=5e-3
+    )
     monkeypatch.setattr("counterfactual_training.gates.learned.GateConfig", short)
 
 

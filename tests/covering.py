@@ -10,15 +10,19 @@ from hypothesis.strategies import SearchStrategy
 
 
 def covering(*axes: Iterable[object]) -> list[tuple[object, ...]]:
-    """A few combinations in which every two values of two axes meet at least once, the same ones every time.
+    """A few combinations in which every two values of two axes meet at least once, the same ones
+    every time.
 
-    A fault of one value, or of two values together, shows there already; only a fault that takes three is left out.
+    A fault of one value, or of two values together, shows there already; only a fault that takes
+    three is left out.
     """
     left = list(product(*axes))
     open_pairs = {pair for combination in left for pair in _pairs(combination)}
     chosen = []
     while open_pairs:
-        best = max(left, key=lambda combination: len(open_pairs.intersection(_pairs(combination))))
+        best = max(
+            left, key=lambda combination: len(open_pairs.intersection(_pairs(combination)))
+        )
         open_pairs.difference_update(_pairs(best))
         chosen.append(best)
         left.remove(best)
@@ -30,12 +34,15 @@ def _pairs(combination: tuple[object, ...]) -> list[tuple[tuple[int, object], ..
 
 
 def on_product(**axes: Iterable[object]) -> pytest.MarkDecorator:
-    """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked ``check``."""
+    """Parametrise a test by the product of named axes; what :func:`covering` leaves out is marked
+    ``check``.
+    """
     return _marked(axes, covering(*axes.values()))
 
 
 def each_value(**axes: Sequence[object]) -> pytest.MarkDecorator:
-    """The same where axes have little to do with each other: every value of the first, the longest, occurs once.
+    """The same where axes have little to do with each other: every value of the first, the longest,
+    occurs once.
 
     The other axes take turns, so that their values meet each other too.
     """
@@ -43,9 +50,13 @@ def each_value(**axes: Sequence[object]) -> pytest.MarkDecorator:
 
 
 def each_pair(**axes: Sequence[object]) -> pytest.MarkDecorator:
-    """As :func:`each_value`, but ``check`` runs no more than :func:`covering` asks for: for products of thousands."""
+    """As :func:`each_value`, but ``check`` runs no more than :func:`covering` asks for: for
+    products of thousands.
+    """
     few = _in_turn(*axes.values())
-    return _marked(axes, few, [*few, *(case for case in covering(*axes.values()) if case not in few)])
+    return _marked(
+        axes, few, [*few, *(case for case in covering(*axes.values()) if case not in few)]
+    )
 
 
 def _in_turn(first: Sequence[object], *others: Sequence[object]) -> list[tuple[object, ...]]:
@@ -66,7 +77,11 @@ def _marked(
     every: list[tuple[object, ...]] | None = None,
 ) -> pytest.MarkDecorator:
     cases = [
-        pytest.param(*values, marks=() if values in few else pytest.mark.check, id="-".join(map(str, values)))
+        pytest.param(
+            *values,
+            marks=() if values in few else pytest.mark.check,
+            id="-".join(map(str, values)),
+        )
         for values in every or product(*axes.values())
     ]
     return pytest.mark.parametrize(tuple(axes), cases)
@@ -78,22 +93,31 @@ def repeats(*values: object) -> list:
 
 
 def by_default(values: Iterable[object], *chosen: object) -> list:
-    """Values for ``parametrize`` of which ``make test`` runs the chosen ones; the others are marked ``check``."""
+    """Values for ``parametrize`` of which ``make test`` runs the chosen ones; the others are marked
+    ``check``.
+    """
     values = list(values)
     assert set(chosen) <= set(values), f"{set(chosen) - set(values)} is not among {values}"
-    return [value if value in chosen else pytest.param(value, marks=pytest.mark.check) for value in values]
+    return [
+        value if value in chosen else pytest.param(value, marks=pytest.mark.check)
+        for value in values
+    ]
 
 
 def on_examples(
     few: int, many: int, *strategies: SearchStrategy
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test, which takes nothing else, on a few drawn examples; on many of them it is marked ``check``."""
+    """Run a test, which takes nothing else, on a few drawn examples; on many of them it is marked
+    ``check``.
+    """
 
     def decorate(test: Callable) -> Callable:
         @pytest.mark.parametrize("num", [few, *repeats(many)])
         @wraps(test)
         def run(num: int) -> None:
-            limits = settings(max_examples=num, deadline=None, suppress_health_check=list(HealthCheck))
+            limits = settings(
+                max_examples=num, deadline=None, suppress_health_check=list(HealthCheck)
+            )
             limits(given(*strategies)(test))()
 
         del run.__wrapped__  # whose arguments pytest would take for fixtures

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 def fork(function: Callable[..., object], *args: object) -> multiprocessing.Process:
     """The started process; its ``exitcode`` is minus the signal that killed it."""
-    process = multiprocessing.get_context("fork").Process(target=function, args=args, daemon=True)
+    process = multiprocessing.get_context("fork").Process(
+        target=function, args=args, daemon=True
+    )
     process.start()
     return process

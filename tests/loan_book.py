@@ -32,7 +32,12 @@ def draw_loans(n: int = 240, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
         },
         index=np.arange(n) + 100,
     )
-    score = 1.5 - 0.12 * frame["debt"] + 0.02 * (frame["age"] - 50) + 0.5 * frame["degree"].map(DEGREES.index)
+    score = (
+        1.5
+        - 0.12 * frame["debt"]
+        + 0.02 * (frame["age"] - 50)
+        + 0.5 * frame["degree"].map(DEGREES.index)
+    )
     score += 0.8 * frame["owner"] + 0.5 * (frame["branch"] == "west")
     return frame, np.where(score > 0, "granted", "denied")
 
@@ -108,18 +113,32 @@ def make_finder():
     """A finder of a linear model with given weights, and of the columns of a frame."""
 
     def make(
-        frame, weights, bias=0.0, schema=None, mutability=None, domain=None, unseen="error", num_std=0.0, relations=None
+        frame,
+        weights,
+        bias=0.0,
+        schema=None,
+        mutability=None,
+        domain=None,
+        unseen="error",
+        num_std=0.0,
+        relations=None,
     ):
         stated = resolve_schema(frame, schema, mutability, domain, relations=relations)
         encoder = Encoder(stated, unseen=unseen).fit(frame)
-        return Finder(ByHand(weights, bias), encoder, encoder.constraints(num_std=num_std, keep_outside=True))
+        return Finder(
+            ByHand(weights, bias),
+            encoder,
+            encoder.constraints(num_std=num_std, keep_outside=True),
+        )
 
     return make
 
 
 @pytest.fixture(scope="session")
 def by_hand(make_finder):
-    """A frame of age, debt and four branches (in the order east, north, south, west), and a finder for it."""
+    """A frame of age, debt and four branches (in the order east, north, south, west), and a finder
+    for it.
+    """
 
     def make(weights, bias=0.0, **rules):
         frame = pd.DataFrame(

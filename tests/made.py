@@ -6,7 +6,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class LargestMade(TorchDispatchMode):
-    """``num`` is how many values the largest tensor has that is made within; views of what was there do not count."""
+    """``num`` is how many values the largest tensor has that is made within; views of what was
+    there do not count.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,7 +18,11 @@ class LargestMade(TorchDispatchMode):
         kwargs = kwargs or {}
         made = function(*args, **kwargs)
         there = {given.untyped_storage().data_ptr() for given in tensors((args, kwargs))}
-        new = [tensor.numel() for tensor in tensors(made) if tensor.untyped_storage().data_ptr() not in there]
+        new = [
+            tensor.numel()
+            for tensor in tensors(made)
+            if tensor.untyped_storage().data_ptr() not in there
+        ]
         self.num = max([self.num, *new])
         return made
 

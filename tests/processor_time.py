@@ -1,7 +1,8 @@
 """Processor seconds of every test: unlike the time on a clock, a busy machine does not change them.
 
-``pytest --processor-time 20`` prints the twenty dearest. Setting up counts: the first test that asks for a shared
-model pays for it. Processes that a test starts count where it waits for their end.
+``pytest --processor-time 20`` prints the twenty dearest. Setting up counts: the first test that
+asks for a shared model pays for it. Processes that a test starts count where it waits for their
+end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _spent: dict[str, float] = defaultdict(float)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processor-time", type=int, default=0, metavar="N", help="print the N dearest tests")
+    parser.addoption(
+        "--processor-time", type=int, default=0, metavar="N", help="print the N dearest tests"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,7 +42,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _spent[report.nodeid] = max(_spent[report.nodeid], spent)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     number = config.getoption("--processor-time")
     if not number:
         return

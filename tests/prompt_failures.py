@@ -1,4 +1,6 @@
-"""Print every failure as it happens; pytest itself prints all of them at the end, when minutes may have passed."""
+"""Print every failure as it happens; pytest itself prints all of them at the end, when minutes may
+have passed.
+"""
 
 from __future__ import annotations
 
@@ -21,5 +23,7 @@ class PromptFailures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # processes that xdist starts report to the one that prints
+    if not hasattr(
+        config, "workerinput"
+    ):  # processes that xdist starts report to the one that prints
         config.pluginmanager.register(PromptFailures(config))

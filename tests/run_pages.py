@@ -1,4 +1,6 @@
-"""One test for each page of a folder. A file of tests for each folder, so that they run side by side."""
+"""One test for each page of a folder. A file of tests for each folder, so that they run side by
+side.
+"""
 
 import gc
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Fitted models that many tests look at: fitted once per run, whichever process asks first, and loaded by all."""
+"""Fitted models that many tests look at: fitted once per run, whichever process asks first, and
+loaded by all.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ Share = Callable[[str, Callable[[], CounterfactualClassifier]], CounterfactualCl
 
 @pytest.fixture(scope="session")
 def share(tmp_path_factory) -> Share:
-    """``share(name, fit)``: the classifier of that name, from a file that ``fit`` fills if it is not there yet."""
+    """``share(name, fit)``: the classifier of that name, from a file that ``fit`` fills if it is
+    not there yet.
+    """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which the processes share
 
-    def load(name: str, fit: Callable[[], CounterfactualClassifier]) -> CounterfactualClassifier:
+    def load(
+        name: str, fit: Callable[[], CounterfactualClassifier]
+    ) -> CounterfactualClassifier:
         path = folder / f"{name}.safetensors"
         with FileLock(path.with_suffix(".lock")):
             if not path.exists():

@@ -27,12 +27,26 @@ SAID = {
     "own_generator.py": r"prototype: \d+% arrive",
     "own_loop_cnn.py": r"after: accuracy 0\.[89]\d, \d+% of the last counterfactuals mature",
     "own_module.py": r"first feature untouched: True",
-    "text.py": r"accuracy (1\.0|0\.9)[\s\S]*grain → \w+ \(converged\)[\s\S]*less: .*(silo|crop|grain|farmers)",
+    "text.py": r"accuracy (1\.0|0\.9)[\s\S]*grain → \w+ \(converged\)[\s\S]*less: "
+    r".*(silo|crop|grain|farmers)",
     "rules.py": r"Row \d+: with degree '(Bachelor|Master)' instead of .* the decision would be 'granted'",
 }
 
 # Of those that take any: what makes them quick.
-ARGUMENTS = {"digits.py": ["--rows", "500", "--epochs", "4", "--factuals", "4", "--steps", "10", "--patience", "60"]}
+ARGUMENTS = {
+    "digits.py": [
+        "--rows",
+        "500",
+        "--epochs",
+        "4",
+        "--factuals",
+        "4",
+        "--steps",
+        "10",
+        "--patience",
+        "60",
+    ]
+}
 
 
 def test_every_example_is_tested():
@@ -41,7 +55,9 @@ def test_every_example_is_tested():
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """No data at hand, no way to the network, an empty folder to work in; afterwards nothing is left registered."""
+    """No data at hand, no way to the network, an empty folder to work in; afterwards nothing is
+    left registered.
+    """
     monkeypatch.delenv("CT_DATA_HOME", raising=False)
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -85,20 +101,34 @@ def test_a_file_of_orange_is_read(tmp_path, offline, capsys, monkeypatch):
     paths = [tmp_path / "train.tab", tmp_path / "test.tab"]
     for seed, path in enumerate(paths):
         texts, labels = sample["made_up"](60, seed)
-        path.write_text(header + "".join(f"{label}\t{text} \n" for text, label in zip(texts, labels, strict=True)))
+        path.write_text(
+            header
+            + "".join(f"{label}\t{text} \n" for text, label in zip(texts, labels, strict=True))
+        )
     assert sample["read"](paths[0])[1] == sample["made_up"](60, 0)[1]
-    monkeypatch.setattr(sys, "argv", ["text.py", *map(str, paths), "--components", "10", "--epochs", "2"])
+    monkeypatch.setattr(
+        sys, "argv", ["text.py", *map(str, paths), "--components", "10", "--epochs", "2"]
+    )
     sample["main"]()
     assert "60 documents, " in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: no real data files at hand")
+@pytest.mark.skipif(
+    not os.environ.get("CT_DATA_HOME"),
+    reason="CT_DATA_HOME is not set: no real data files at hand",
+)
 def test_people_of_adult():
     done = subprocess.run(
         [sys.executable, EXAMPLES / "adult.py"],
-        check=True, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert len(re.findall(r"^Row \d: with .* would be '>50K'", done.stdout, re.MULTILINE)) == 5, done.stdout
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert (
+        len(re.findall(r"^Row \d: with .* would be '>50K'", done.stdout, re.MULTILINE)) == 5
+    ), done.stdout
     assert not re.search(r"education_num|'Never-worked'|'Without-pay'", done.stdout)
 
 

@@ -12,7 +12,14 @@ ROWS = "core/broadcast.py"
 
 
 def entry(**changes) -> Mutant:
-    plain = Mutant("one", ROWS, "from torch import Tensor", "from torch import nn", "wrong", ("tests/core",))
+    plain = Mutant(
+        "one",
+        ROWS,
+        "from torch import Tensor",
+        "from torch import nn",
+        "wrong",
+        ("tests/core",),
+    )
     return replace(plain, **changes)
 
 
@@ -23,12 +30,18 @@ def test_the_list_is_up_to_date():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"old": "no such line"}, "one: its old text occurs 0 times in core/broadcast.py, not once: 'no such line'"),
+        (
+            {"old": "no such line"},
+            "one: its old text occurs 0 times in core/broadcast.py, not once: 'no such line'",
+        ),
         ({"old": "e"}, "times in core/broadcast.py, not once"),
         ({"file": "core/nothing.py"}, "one: there is no file core/nothing.py"),
         ({"new": "from  torch import Tensor"}, "one: its new text is the old one"),
         ({"tests": ()}, "one: it names no tests"),
-        ({"tests": ("tests/core/test_nothing.py::test_it",)}, "one: there is no tests/core/test_nothing.py"),
+        (
+            {"tests": ("tests/core/test_nothing.py::test_it",)},
+            "one: there is no tests/core/test_nothing.py",
+        ),
     ],
 )
 def test_an_entry_that_does_not_fit_is_named(changes, message):

@@ -1,4 +1,6 @@
-"""Files: what was saved is what is loaded; half-written ones do not exist; strange ones are refused."""
+"""Files: what was saved is what is loaded; half-written ones do not exist; strange ones are
+refused.
+"""
 
 import json
 import math
@@ -69,7 +71,9 @@ def test_a_missing_file_is_named(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(cut=st.floats(0, 1), flip=st.integers(0, 7))
 def test_no_damage_gets_past(tmp_path_factory, cut, flip):
-    """A file cut anywhere is refused; one with a flipped bit is refused or differs in values only."""
+    """A file cut anywhere is refused; one with a flipped bit is refused or differs in values
+    only.
+    """
     path = tmp_path_factory.mktemp("damage") / "file"
     save_file(path, "thing", {"a": torch.arange(6.0)}, {"x": 1})
     whole = path.read_bytes()
@@ -87,7 +91,7 @@ def test_no_damage_gets_past(tmp_path_factory, cut, flip):
     assert all(isinstance(t, Tensor) for t in tensors.values()) and isinstance(content, dict)
 
 
-# ---- atomic writes -------------------------------------------------------------------------------------------------
+# ---- atomic writes -------------------------------------------------------------------------------
 
 
 def test_atomic_write_replaces(tmp_path):
@@ -98,20 +102,24 @@ def test_atomic_write_replaces(tmp_path):
 
 @pytest.mark.parametrize("fault", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError("disk"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, fault, error):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path, monkeypatch, fault, error
+):
     target = tmp_path / "file"
     atomic_write(target, b"old")
 
     def fail(*args):
         raise error
 
-    monkeypatch.setattr(os, "fsync", fail) if fault == "fsync" else monkeypatch.setattr("pathlib.Path.replace", fail)
+    monkeypatch.setattr(os, "fsync", fail) if fault == "fsync" else monkeypatch.setattr(
+        "pathlib.Path.replace", fail
+    )
     with pytest.raises(type(error)):
         atomic_write(target, b"new")
     assert target.read_bytes() == b"old" and [f.name for f in tmp_path.iterdir()] == ["file"]
 
 
-# ---- nested state --------------------------------------------------------------------------------------------------
+# ---- nested state --------------------------------------------------------------------------------
 
 
 def same(a: object, b: object) -> bool:
@@ -125,14 +133,20 @@ def same(a: object, b: object) -> bool:
 
 
 LEAVES = st.one_of(
-    st.none(), st.booleans(), st.integers(-9, 9), st.floats(-9, 9), st.text(max_size=4),
+    st.none(),
+    st.booleans(),
+    st.integers(-9, 9),
+    st.floats(-9, 9),
+    st.text(max_size=4),
     st.integers(0, 99).map(torch.tensor),
-)  # fmt: skip
+)
 STATES = st.recursive(
     LEAVES,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(alphabet="a/:01", max_size=4) | st.integers(0, 3), inner, max_size=3)
+        | st.dictionaries(
+            st.text(alphabet="a/:01", max_size=4) | st.integers(0, 3), inner, max_size=3
+        )
     ),
     max_leaves=12,
 )
@@ -168,7 +182,7 @@ def test_a_damaged_table_of_contents_is_refused(plain):
         unflatten_state({}, plain)
 
 
-# ---- weights -------------------------------------------------------------------------------------------------------
+# ---- weights -------------------------------------------------------------------------------------
 
 
 def test_weights_load():
@@ -182,7 +196,10 @@ def test_weights_load():
     [
         ({"weight": torch.zeros(2, 3)}, "Missing key"),
         ({"weight": torch.zeros(5, 3), "bias": torch.zeros(2)}, "size mismatch for weight"),
-        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "more": torch.zeros(1)}, "Unexpected key"),
+        (
+            {"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "more": torch.zeros(1)},
+            "Unexpected key",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_change_nothing(state, message):

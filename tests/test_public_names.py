@@ -13,13 +13,21 @@ import pytest
 import counterfactual_training as ct
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.py"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+]
 PACKAGES = {path.parent.name for path in Path(ct.__file__).parent.glob("*/__init__.py")}
 
 
 def names_used(text: str) -> set[str]:
-    """What a page takes from the package: ``ct.search`` and ``from counterfactual_training import search``."""
-    imported = re.findall(r"from counterfactual_training import (?:\(([^)]*)\)|([\w, ]+))", text)
+    """What a page takes from the package: ``ct.search`` and ``from counterfactual_training import
+    search``.
+    """
+    imported = re.findall(
+        r"from counterfactual_training import (?:\(([^)]*)\)|([\w, ]+))", text
+    )
     names = {name for pair in imported for part in pair for name in re.findall(r"\w+", part)}
     return names | set(re.findall(r"(?<![\w./])ct\.([A-Za-z]\w*)", text))
 
@@ -35,10 +43,14 @@ def test_every_name_a_page_uses_is_public(page):
 
 
 def test_all_is_sorted():
-    """Constants, classes, functions, each in the order of the alphabet, as ruff sorts them; no name twice."""
+    """Constants, classes, functions, each in the order of the alphabet, as ruff sorts them; no name
+    twice.
+    """
     assert len(set(ct.__all__)) == len(ct.__all__)
     kinds = [0 if name.isupper() else 1 if name[0].isupper() else 2 for name in ct.__all__]
-    assert list(zip(kinds, ct.__all__, strict=True)) == sorted(zip(kinds, ct.__all__, strict=True))
+    assert list(zip(kinds, ct.__all__, strict=True)) == sorted(
+        zip(kinds, ct.__all__, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in ct.__all__ if name != "__version__"])
@@ -93,7 +105,9 @@ with tempfile.NamedTemporaryFile() as file:
 
 def told_by(code: str) -> subprocess.CompletedProcess[str]:
     """What a process of its own says."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +148,11 @@ print([m for m in ("torch", "sklearn", "pandas", "numpy", "scipy") if m in sys.m
 
 def test_type_checkers_and_users_see_the_same_names():
     tree = ast.parse(Path(ct.__file__).read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    block = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    )
     stated = {
         alias.name: str(node.module).removeprefix("counterfactual_training.")
         for node in block.body

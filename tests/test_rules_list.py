@@ -74,7 +74,9 @@ def test_every_mutability_has_words():
 
 def test_the_reference_page_describes_every_rule():
     page = (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
-    assert [rule.name for rule in RULES if f"| `{rule.name}` | {rule.meaning} |" not in page] == []
+    assert [
+        rule.name for rule in RULES if f"| `{rule.name}` | {rule.meaning} |" not in page
+    ] == []
 
 
 @pytest.mark.parametrize("command", OPTIONS)
@@ -84,7 +86,9 @@ def test_help_describes_the_rules_that_options_state(command):
         run_ct([command, "--help"])
     text = " ".join(told.getvalue().split())
     # argparse breaks lines behind hyphens, too.
-    assert [name for name in OPTIONS[command] if meaning(name) not in text.replace("- ", "-")] == []
+    assert [
+        name for name in OPTIONS[command] if meaning(name) not in text.replace("- ", "-")
+    ] == []
 
 
 def test_the_document_of_the_api_describes_every_rule_of_a_question():

@@ -31,5 +31,8 @@ def test_what_the_host_uses_already_is_allowed(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     with sensible_threads(linear(2, 2), torch.randn(3, 2), 3):
         pass
-    with pytest.raises(InputError, match="from 1 to 3"), sensible_threads(linear(2, 2), torch.randn(3, 2), 4):
+    with (
+        pytest.raises(InputError, match="from 1 to 3"),
+        sensible_threads(linear(2, 2), torch.randn(3, 2), 4),
+    ):
         pass

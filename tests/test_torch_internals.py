@@ -17,7 +17,13 @@ from counterfactual_training.training.by_hand import walk_of
 SOURCE = Path(ct.__file__).parent
 OF_OBJECTS = {
     *(name for name in vars(nn.Module()) if name.startswith("_")),
-    *("_backward_hooks", "_post_accumulate_grad_hooks", "_version", "_base", "_load_from_state_dict"),
+    *(
+        "_backward_hooks",
+        "_post_accumulate_grad_hooks",
+        "_version",
+        "_base",
+        "_load_from_state_dict",
+    ),
     *("_opt_called", "_step_supports_amp_scaling"),
 }
 
@@ -27,13 +33,24 @@ def is_private(name: str) -> bool:
 
 
 def private_names(text: str) -> list[str]:
-    """Private names of torch in a file of Python: imported, behind ``torch.`` or ``nn.``, or of torch's objects."""
+    """Private names of torch in a file of Python: imported, behind ``torch.`` or ``nn.``, or of
+    torch's objects.
+    """
     names = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "torch":
-            names += [part for own in node.names for part in (*node.module.split("."), own.name) if is_private(part)]
+            names += [
+                part
+                for own in node.names
+                for part in (*node.module.split("."), own.name)
+                if is_private(part)
+            ]
         elif isinstance(node, ast.Import):
-            names += [own.name for own in node.names if own.name.startswith("torch.") and "._" in own.name]
+            names += [
+                own.name
+                for own in node.names
+                if own.name.startswith("torch.") and "._" in own.name
+            ]
         elif isinstance(node, ast.Attribute) and is_private(node.attr):
             root = ast.unparse(node.value).split(".")[0]
             names += [node.attr] if root in ("torch", "nn") or node.attr in OF_OBJECTS else []
@@ -60,7 +77,10 @@ def test_private_names_are_noticed(line):
 
 
 def test_private_names_of_torch_are_in_one_module():
-    private = {str(path.relative_to(SOURCE)): private_names(path.read_text()) for path in SOURCE.rglob("*.py")}
+    private = {
+        str(path.relative_to(SOURCE)): private_names(path.read_text())
+        for path in SOURCE.rglob("*.py")
+    }
     assert [path for path, names in private.items() if names] == ["torch_internals.py"]
 
 
@@ -98,7 +118,10 @@ def test_both_updates_of_adam_are_equal(skipped, without_kernels):
 
     def updated():
         weights = [tensor.clone() for tensor in start]
-        moments = ([torch.zeros_like(w) for w in weights], [torch.zeros_like(w) for w in weights])
+        moments = (
+            [torch.zeros_like(w) for w in weights],
+            [torch.zeros_like(w) for w in weights],
+        )
         count = torch.zeros(())
         for i, grad in enumerate(grads):
             bad = torch.tensor(float(i in skipped))
@@ -119,7 +142,9 @@ def test_training_without_the_kernels_gives_the_same_numbers(members, blobs, wit
     def trained():
         config = ct.TrainConfig(epochs=3, batch_size=20, num_counterfactuals=20)
         torch.manual_seed(0)
-        fleet = [ct.Member(ct.mlp(2, 2, (8,)), ct.Setting(config=config)) for _ in range(members)]
+        fleet = [
+            ct.Member(ct.mlp(2, 2, (8,)), ct.Setting(config=config)) for _ in range(members)
+        ]
         ct.Fleet(fleet).train(*blobs)
         return [p.detach() for member in fleet for p in member.model.parameters()]
 

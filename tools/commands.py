@@ -24,8 +24,9 @@ _SERVES = re.compile(r"^ct serve\b")
 def run_line(line: str) -> None:
     """Run one command in the current folder; what it prints goes to ``sys.stdout``.
 
-    ``ct`` runs in this process, which has imported torch. ``ct serve`` is started, awaited and interrupted. What
-    installs the package, and ``make``, are checked instead: the environment of the tests stays as it is.
+    ``ct`` runs in this process, which has imported torch. ``ct serve`` is started, awaited and
+    interrupted. What installs the package, and ``make``, are checked instead: the environment of
+    the tests stays as it is.
     """
     words = shlex.split(line, comments=True)
     if words[0] in ("pip", "make"):
@@ -40,19 +41,31 @@ def run_line(line: str) -> None:
 
 
 def check(line: str) -> None:
-    """Check a command without running it: its options exist, its extras exist, CI runs its make target."""
+    """Check a command without running it: its options exist, its extras exist, CI runs its make
+    target.
+    """
     words = shlex.split(line, comments=True)
     if words[0] == "ct":
         told = _help(words)
-        if missing := [word for word in words if word.startswith("--") and not _told(word.split("=")[0], told)]:
+        if missing := [
+            word
+            for word in words
+            if word.startswith("--") and not _told(word.split("=")[0], told)
+        ]:
             raise ValueError(f"{line!r}: {words[1]} has no option {missing[0]}")
     elif words[0] == "pip":
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-        asked = {name for extras in re.findall(r"\[([\w,-]+)\]", line) for name in extras.split(",")}
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+            "optional-dependencies"
+        ]
+        asked = {
+            name for extras in re.findall(r"\[([\w,-]+)\]", line) for name in extras.split(",")
+        }
         if unknown := asked - known.keys():
             raise ValueError(f"{line!r}: pyproject.toml has no extra {sorted(unknown)[0]!r}")
     elif words[0] == "make":
-        subprocess.run(["make", "--dry-run", "-C", str(ROOT), *words[1:]], check=True, capture_output=True)
+        subprocess.run(
+            ["make", "--dry-run", "-C", str(ROOT), *words[1:]], check=True, capture_output=True
+        )
 
 
 def _told(option: str, told: str) -> bool:
@@ -62,8 +75,14 @@ def _told(option: str, told: str) -> bool:
 def _ct(words: list[str]) -> None:
     from counterfactual_training.cli import main
 
-    file = Path(words[words.index(">") + 1]) if ">" in words else None
-    args = words[1 : words.index(">")] if file else words[1:]
+    if ">" in words:
+        file = Path(words[words.index(">") + 1])
+    else:
+        file = None
+    if file:
+        args = words[1 : words.index(">")]
+    else:
+        args = words[1:]
     out = io.StringIO()
     with contextlib.redirect_stdout(out if file else sys.stdout):
         try:
@@ -88,25 +107,36 @@ def _help(words: list[str]) -> str:
 
 def _environment() -> dict[str, str]:
     """Our own ``ct`` and ``python`` first."""
-    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
 
 
 def _shell(line: str) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", line],
-        check=False, env=_environment(), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        check=False,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     print(done.stdout, end="")
     if done.returncode:
         raise RuntimeError(f"{line!r} ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def _serve(words: list[str]) -> None:
-    """Start the page on a free port, wait until it says where it is, and stop it as a person would."""
+    """Start the page on a free port, wait until it says where it is, and stop it as a person
+    would.
+    """
     command = [*words, "--port", "0", "--no-open"]  # the last --port counts
     with (
         tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, stderr=log, text=True) as run,
+        subprocess.Popen(
+            command, env=_environment(), stdout=subprocess.PIPE, stderr=log, text=True
+        ) as run,
     ):
         too_late = threading.Timer(_PATIENCE, run.kill)
         too_late.start()

@@ -1,8 +1,10 @@
-"""Golden files: what the library answers today, so that a change of its shape can be seen to change nothing else.
+"""Golden files: what the library answers today, so that a change of its shape can be seen to change
+nothing else.
 
-``python -m tools.golden`` compares; ``--write`` writes anew, after a person has read the difference. The files are in
-``tests/golden``: tables of a quick reproduction, predictions and advice of ten random tables, and answers over HTTP.
-Numbers are compared to four digits: kernels differ between processors.
+``python -m tools.golden`` compares; ``--write`` writes anew, after a person has read the
+difference. The files are in ``tests/golden``: tables of a quick reproduction, predictions and
+advice of ten random tables, and answers over HTTP. Numbers are compared to four digits: kernels
+differ between processors.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ def reproduction() -> Any:
     """The main table of a quick reproduction, on two synthetic data sets."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["reproduce", "main", "--quick", "--data", "LS", "Moon", "--out", folder]
-        subprocess.run([sys.executable, "-m", "counterfactual_training.cli", *command], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "counterfactual_training.cli", *command],
+            check=True,
+            capture_output=True,
+        )
         return {
             name: pd.read_csv(Path(folder) / f"{name}.csv").astype(object).to_dict("list")
             for name in ("main", "main_performance", "truth")
@@ -76,7 +82,9 @@ def answers() -> Any:
 def http() -> Any:
     """What the server says of its model, of rows and of advice."""
     frame, y = draw(np.random.default_rng(1))
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=0, progress=False).fit(frame, y)
+    classifier = ct.CounterfactualClassifier(epochs=15, random_state=0, progress=False).fit(
+        frame, y
+    )
     served = Served(Model(classifier, "model.safetensors", "a" * 64))
     denied = frame[classifier.predict(frame) == 0].head(3).astype(object).to_dict("records")
     questions = {
@@ -90,15 +98,32 @@ def http() -> Any:
         for name in ("model", "schema"):
             found[name] = client.get(f"/api/v1/{name}").json()
         for name, body in questions.items():
-            path = name.split()[0] if name != "an unknown column" else "predict"
+            if name != "an unknown column":
+                path = name.split()[0]
+            else:
+                path = "predict"
             response = client.post(f"/api/v1/{path}", json=body)
             found[name] = {"status": response.status_code, "body": response.json()}
     return found
 
 
-PARTS: dict[str, Callable[[], Any]] = {"reproduction": reproduction, "answers": answers, "http": http}
+PARTS: dict[str, Callable[[], Any]] = {
+    "reproduction": reproduction,
+    "answers": answers,
+    "http": http,
+}
 # What differs from run to run.
-_PASSING = {"seconds", "id", "time", "created", "receipt", "digest", "signature", "version", "versions"}
+_PASSING = {
+    "seconds",
+    "id",
+    "time",
+    "created",
+    "receipt",
+    "digest",
+    "signature",
+    "version",
+    "versions",
+}
 
 
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
@@ -116,18 +141,25 @@ def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
 def _same(before: Any, after: Any) -> bool:
     numbers = (int, float)
     if isinstance(before, numbers) and isinstance(after, numbers):
-        return math.isclose(before, after, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE) or before != before != after
+        return (
+            math.isclose(before, after, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+            or before != before != after
+        )
     return bool(before == after)
 
 
 def _plain(value: Any) -> Any:
     """As JSON has it."""
-    return json.loads(json.dumps(value, default=lambda one: one.item() if hasattr(one, "item") else str(one)))
+    return json.loads(
+        json.dumps(value, default=lambda one: one.item() if hasattr(one, "item") else str(one))
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
+    parser.add_argument(
+        "parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default"
+    )
     parser.add_argument("--write", action="store_true", help="write the files anew")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

@@ -1,4 +1,6 @@
-"""The fenced blocks of a Markdown page, each with its directives and the output that is pasted below it."""
+"""The fenced blocks of a Markdown page, each with its directives and the output that is pasted
+below it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import Literal
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w-]*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="([^"]+)"')
-# Which blocks with a comment for tests run as it says: none, those that cannot run as they stand, or all.
+# Which blocks with a comment for tests run as it says: none, those that cannot run as they stand,
+# or all.
 Quick = Literal["never", "needed", "always"]
 _COMMENT = re.compile(r"^\s*<!-- *(quick|not run|varies): *(.*?) *-->\s*$")
 
@@ -22,9 +25,11 @@ class Block:
     Attributes:
         language, title: what stands behind the ticks: ```` ```toml title="rules.toml" ````.
         code: the content, without the fence's indent.
-        first, last: lines of the content, counted from zero; ``last`` is the line that closes the fence.
+        first, last: lines of the content, counted from zero; ``last`` is the line that closes the
+            fence.
         quick: texts to replace in tests, with what; an empty text appends to each command.
-        not_run: why the block does not run as it stands; in tests it may still, quickened. ``None`` for blocks that do.
+        not_run: why the block does not run as it stands; in tests it may still, quickened. ``None``
+            for blocks that do.
         varies: what in the output differs from run to run, so that its numbers are not compared.
         output: content of a block ``text`` directly below, which shows what this one prints.
     """
@@ -55,10 +60,17 @@ class Block:
         code = self.code
         for old, new in self.quick:
             if not old:
-                code = "\n".join(f"{_uncommented(line)} {new}" if line.strip() else line for line in code.splitlines())
+                code = "\n".join(
+                    f"{_uncommented(line)} {new}" if line.strip() else line
+                    for line in code.splitlines()
+                )
             elif old not in code:
-                raise ValueError(f"line {self.first + 1}: quick would replace {old!r}, which the block does not hold")
-            code = code.replace(old, new) if old else code
+                raise ValueError(
+                    f"line {self.first + 1}: quick would replace {old!r}, which the block does "
+                    "not hold"
+                )
+            if old:
+                code = code.replace(old, new)
         return code
 
 
@@ -66,20 +78,28 @@ def blocks(page: str) -> list[Block]:
     """All blocks of a page, in their order; a pasted output belongs to the block that prints it."""
     lines = page.splitlines()
     found = list(_fences(lines))
-    outputs = {id(shown): block for block, shown in pairwise(found) if _shows(lines, block, shown)}
+    outputs = {
+        id(shown): block for block, shown in pairwise(found) if _shows(lines, block, shown)
+    }
     by_code = {id(block): shown for shown in found if (block := outputs.get(id(shown)))}
-    return [Block(**{**vars(block), "output": by_code.get(id(block))}) for block in found if id(block) not in outputs]
+    return [
+        Block(**{**vars(block), "output": by_code.get(id(block))})
+        for block in found
+        if id(block) not in outputs
+    ]
 
 
 def _fences(lines: list[str]) -> list[Block]:
     """The fences alone: a fence ends at as many ticks as it began with."""
-    found, number = [], 0
+    found = []
+    number = 0
     while number < len(lines):
         opened = _FENCE.match(lines[number])
         if not opened:
             number += 1
             continue
-        first, closing = number + 1, opened["indent"] + opened["ticks"]
+        first = number + 1
+        closing = opened["indent"] + opened["ticks"]
         last = next((n for n in range(first, len(lines)) if lines[n].rstrip() == closing), None)
         if last is None:
             raise ValueError(f"line {first}: this fence is not closed")
@@ -89,7 +109,8 @@ def _fences(lines: list[str]) -> list[Block]:
 
 
 def _block(lines: list[str], opened: re.Match[str], first: int, last: int) -> Block:
-    quick, told_once = [], {"not run": None, "varies": None}
+    quick = []
+    told_once = {"not run": None, "varies": None}
     above = first - 2
     while above >= 0 and (told := _COMMENT.match(lines[above])):
         if told[1] == "quick":
@@ -100,9 +121,16 @@ def _block(lines: list[str], opened: re.Match[str], first: int, last: int) -> Bl
     title = _TITLE.search(opened["rest"])
     code = textwrap.dedent("\n".join(lines[first:last]))
     return Block(
-        opened["language"], title[1] if title else None, code, first, last, opened["indent"], tuple(quick),
-        told_once["not run"], told_once["varies"],
-    )  # fmt: skip
+        opened["language"],
+        title[1] if title else None,
+        code,
+        first,
+        last,
+        opened["indent"],
+        tuple(quick),
+        told_once["not run"],
+        told_once["varies"],
+    )
 
 
 def _replacement(told: str) -> tuple[str, str]:

@@ -4,9 +4,10 @@
     python -m tools.mutants gates search        # folders of the package, or names of entries
     python -m tools.mutants --check             # only: is the list up to date?
 
-Each wrong version is one change in a copy of ``src``. It is noticed if one of its tests fails. Tests that need
-more than ``--seconds`` of processor time leave it undecided, which counts as not noticed. The exit code is 0 if
-at least 95 % are noticed, 1 if fewer are, and 2 if the list is out of date or its tests fail on the code as it is.
+Each wrong version is one change in a copy of ``src``. It is noticed if one of its tests fails.
+Tests that need more than ``--seconds`` of processor time leave it undecided, which counts as not
+noticed. The exit code is 0 if at least 95 % are noticed, 1 if fewer are, and 2 if the list is out
+of date or its tests fail on the code as it is.
 """
 
 from __future__ import annotations
@@ -32,9 +33,18 @@ PACKAGE = "counterfactual_training"
 LIST = Path(__file__).with_name("mutants.toml")
 _ENOUGH = 0.95
 _PATIENCE = 20  # seconds on a clock for each processor second: a test may also wait for ever
-# Imported once and shared by all wrong versions: what the package and its tests need, but not the package itself.
+# Imported once and shared by all wrong versions: what the package and its tests need, but not the
+# package itself.
 _SHARED = (
-    *("torch", "torch.func", "torch._dynamo", "pandas", "scipy.stats", "sklearn.linear_model", "sklearn.ensemble"),
+    *(
+        "torch",
+        "torch.func",
+        "torch._dynamo",
+        "pandas",
+        "scipy.stats",
+        "sklearn.linear_model",
+        "sklearn.ensemble",
+    ),
     *("safetensors.torch", "pooch", "pytest"),
 )
 # One failure is enough, and its name is wanted; nothing is kept in the repository.
@@ -72,7 +82,7 @@ class Mutant:
         return source.replace(self.old, self.new)
 
 
-# ---- the list --------------------------------------------------------------------------------------------------------
+# ---- the list ------------------------------------------------------------------------------------
 
 
 def read_list(path: Path = LIST) -> list[Mutant]:
@@ -100,7 +110,9 @@ def _problems(mutant: Mutant, root: Path) -> list[str]:
         return [f"there is no file {mutant.file}"]
     times = path.read_text(encoding="utf-8").count(mutant.old)
     if times != 1:
-        messages.append(f"its old text occurs {times} times in {mutant.file}, not once: {mutant.old.strip()!r}")
+        messages.append(
+            f"its old text occurs {times} times in {mutant.file}, not once: {mutant.old.strip()!r}"
+        )
     if mutant.old.split() == mutant.new.split():
         messages.append("its new text is the old one")
     if not mutant.tests:
@@ -113,7 +125,9 @@ def _problems(mutant: Mutant, root: Path) -> list[str]:
 
 
 def changes_nothing(mutant: Mutant, root: Path = ROOT) -> bool:
-    """Whether the change is one of comments and spaces alone; raises SyntaxError if the new text is no Python."""
+    """Whether the change is one of comments and spaces alone; raises SyntaxError if the new text is
+    no Python.
+    """
     source = (root / "src" / PACKAGE / mutant.file).read_text(encoding="utf-8")
     return ast.dump(ast.parse(source)) == ast.dump(ast.parse(mutant.mutated(source)))
 
@@ -124,10 +138,14 @@ def chosen(mutants: Sequence[Mutant], wanted: Sequence[str]) -> list[Mutant]:
     unknown = [word for word in wanted if word not in known]
     if unknown:
         raise SystemExit(f"No entry and no folder of the list is called {', '.join(unknown)}.")
-    return [mutant for mutant in mutants if not wanted or mutant.name in wanted or mutant.folder in wanted]
+    return [
+        mutant
+        for mutant in mutants
+        if not wanted or mutant.name in wanted or mutant.folder in wanted
+    ]
 
 
-# ---- one process per wrong version -----------------------------------------------------------------------------------
+# ---- one process per wrong version ---------------------------------------------------------------
 
 
 @dataclass
@@ -150,7 +168,10 @@ class Job:
 
     @property
     def timed_out(self) -> bool:
-        return os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) in (signal.SIGXCPU, signal.SIGALRM)
+        return os.WIFSIGNALED(self.status) and os.WTERMSIG(self.status) in (
+            signal.SIGXCPU,
+            signal.SIGALRM,
+        )
 
     @property
     def passed(self) -> bool:
@@ -166,7 +187,9 @@ class Job:
 
 
 def run_jobs(jobs: Sequence[Job], number: int, limit: int, done: Callable[[Job], None]) -> None:
-    """Run jobs in forks of this process, ``number`` at a time; ``done`` is called as each one ends."""
+    """Run jobs in forks of this process, ``number`` at a time; ``done`` is called as each one
+    ends.
+    """
     waiting = list(reversed(jobs))
     running: dict[int, Job] = {}
     try:
@@ -187,11 +210,16 @@ def run_jobs(jobs: Sequence[Job], number: int, limit: int, done: Callable[[Job],
 
 def _start(job: Job, limit: int) -> int:
     job.folder = Path(tempfile.mkdtemp(prefix="mutant-"))
-    shutil.copytree(ROOT / "src" / PACKAGE, job.folder / "src" / PACKAGE, ignore=shutil.ignore_patterns("node_modules"))
+    shutil.copytree(
+        ROOT / "src" / PACKAGE,
+        job.folder / "src" / PACKAGE,
+        ignore=shutil.ignore_patterns("node_modules"),
+    )
     if job.mutant is not None:
         path = job.folder / "src" / PACKAGE / job.mutant.file
         path.write_text(job.mutant.mutated(path.read_text(encoding="utf-8")), encoding="utf-8")
-        # Bytecode is as new as its source to the second, and this one may have been written within it.
+        # Bytecode is as new as its source to the second, and this one may have been written within
+        # it.
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             compiled.unlink()
     sys.stdout.flush()
@@ -217,7 +245,10 @@ def _run(folder: Path, tests: Sequence[str], limit: int) -> None:
         import pytest
 
         # Tests that are named one by one run even if they are left to `make check`.
-        named = ["-m", "check or not check"] if all("::" in test for test in tests) else []
+        if all("::" in test for test in tests):
+            named = ["-m", "check or not check"]
+        else:
+            named = []
         code = int(pytest.main([*_OPTIONS, *named, f"--basetemp={folder / 'tmp'}", *tests]))
         home = str(getattr(sys.modules.get(PACKAGE), "__file__", ""))
         if code == 0 and not home.startswith(source):
@@ -247,7 +278,7 @@ def noticed_by(output: str) -> str:
     return ""
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 
 def run(mutants: Sequence[Mutant], number: int, limit: int) -> int:
@@ -265,7 +296,10 @@ def run(mutants: Sequence[Mutant], number: int, limit: int) -> int:
     jobs = [Job(mutant, mutant.tests) for mutant in mutants]
     run_jobs(jobs, number, limit, _report)
     code = _summary(jobs)
-    print(f"{time.monotonic() - started:.0f} s on a clock, {sum(job.seconds for job in jobs):.0f} of the processor.")
+    print(
+        f"{time.monotonic() - started:.0f} s on a clock, {sum(job.seconds for job in jobs):.0f} "
+        "of the processor."
+    )
     return code
 
 
@@ -277,7 +311,10 @@ def _sound(mutants: Sequence[Mutant], number: int, limit: int) -> bool:
     run_jobs(jobs, number, limit, lambda job: None)
     for job in jobs:
         if job.timed_out:
-            print(f"{' '.join(job.tests)} need more than {limit} s of the processor: what they miss is undecided.")
+            print(
+                f"{' '.join(job.tests)} need more than {limit} s of the processor: what they "
+                "miss is undecided."
+            )
     broken = [job for job in jobs if not job.passed and not job.timed_out]
     for job in broken:
         print(f"On the code as it is, {' '.join(job.tests)} fail:\n{job.output[-2000:]}")
@@ -314,11 +351,19 @@ def _share(jobs: Sequence[Job]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description="Run wrong versions of the code.")
-    parser.add_argument("wanted", nargs="*", help="names of entries, or folders of the package; all by default")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.mutants", description="Run wrong versions of the code."
+    )
+    parser.add_argument(
+        "wanted", nargs="*", help="names of entries, or folders of the package; all by default"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (2)")
-    parser.add_argument("--seconds", type=int, default=30, help="processor time for the tests of each (30)")
-    parser.add_argument("--check", action="store_true", help="only look whether the list is up to date")
+    parser.add_argument(
+        "--seconds", type=int, default=30, help="processor time for the tests of each (30)"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only look whether the list is up to date"
+    )
     options = parser.parse_args(arguments)
     mutants = read_list()
     messages = problems(mutants)

@@ -49,7 +49,10 @@ def docstring(name: str) -> str:
     """Of a public name. That of a constant only the source holds, below the assignment."""
     value = getattr(ct, name)
     if inspect.isclass(value) or inspect.isroutine(value):
-        own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+        if inspect.isclass(value):
+            own = vars(value).get("__doc__")
+        else:
+            own = value.__doc__
         return inspect.cleandoc(own or "")
     return str(getattr(constant(name).docstring, "value", ""))
 
@@ -57,7 +60,9 @@ def docstring(name: str) -> str:
 @cache
 def constant(name: str) -> Any:
     """A public constant, as Griffe reads it from the source."""
-    package = griffe.load("counterfactual_training", search_paths=[_SOURCE], resolve_aliases=True)
+    package = griffe.load(
+        "counterfactual_training", search_paths=[_SOURCE], resolve_aliases=True
+    )
     return package[ct._HOME[name]][name].final_target
 
 
@@ -70,13 +75,19 @@ def linked(text: str, folder: str = "") -> str:
     """
 
     def link(role: re.Match[str]) -> str:
-        name = role[2].rpartition(".")[2] if role[2].startswith("counterfactual_training") else role[2]
+        if role[2].startswith("counterfactual_training"):
+            name = role[2].rpartition(".")[2]
+        else:
+            name = role[2]
         owner = name.partition(".")[0]
         if name == "RULES":
             return f"[`RULES`]({'' if folder else '../'}rules.md)"
-        # A method goes by the name of its class; alone it is one of the class that is being described.
+        # A method goes by the name of its class; alone it is one of the class that is being
+        # described.
         known = owner in PAGE_OF and (role[1] != "meth" or "." in name)
-        return f"[`{name}`]({folder}{PAGE_OF[owner]}.md#{owner})" if known else f"`{name}`"
+        if known:
+            return f"[`{name}`]({folder}{PAGE_OF[owner]}.md#{owner})"
+        return f"`{name}`"
 
     return _ROLE.sub(link, text)
 

@@ -1,4 +1,6 @@
-"""What a page shows beside what its code prints: words must agree, numbers within what machines differ by."""
+"""What a page shows beside what its code prints: words must agree, numbers within what machines
+differ by.
+"""
 
 from __future__ import annotations
 

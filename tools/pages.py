@@ -1,10 +1,12 @@
 """Run the code of documentation pages; paste what it prints and draws into them.
 
-    python -m tools.pages docs/tutorials/dataframe.md            # runs it and compares with what is pasted
-    python -m tools.pages docs/tutorials/dataframe.md --write    # runs it and pastes outputs and pictures
+    python -m tools.pages docs/tutorials/dataframe.md            # runs it and compares with what is
+    pasted python -m tools.pages docs/tutorials/dataframe.md --write    # runs it and pastes outputs
+    and pictures
 
-Blocks of a page share one namespace and one empty folder. ``python`` is executed, ``bash`` line by line; a block with a
-title is written to the file of that name. CONTRIBUTING.md describes the comments that make a block quicker in tests.
+Blocks of a page share one namespace and one empty folder. ``python`` is executed, ``bash`` line by
+line; a block with a title is written to the file of that name. CONTRIBUTING.md describes the
+comments that make a block quicker in tests.
 """
 
 from __future__ import annotations
@@ -51,31 +53,48 @@ class PageRun:
 
 
 def run_page(page: Path, quick: Quick = "always") -> PageRun:
-    """Run all blocks of a page in the current folder; ``quick`` says which of them as the comments for tests ask."""
+    """Run all blocks of a page in the current folder; ``quick`` says which of them as the comments
+    for tests ask.
+    """
     found = PageRun()
-    module = sys.modules["__page__"] = ModuleType("__page__")  # where dataclasses of the page look for their names
+    module = sys.modules["__page__"] = ModuleType(
+        "__page__"
+    )  # where dataclasses of the page look for their names
     scope = vars(module)
     comparable = True
     for block in blocks(page.read_text(encoding="utf-8")):
         # A block that does not run as it stands is not what later outputs were made by.
         comparable = comparable and not (block.shortened(quick) and block.not_run is None)
         try:
-            code = block.quickened() if block.shortened(quick) else block.code
-            printed = _run(block, code, scope, page.name) if block.runs(quick) else _check(block, page.name)
+            if block.shortened(quick):
+                code = block.quickened()
+            else:
+                code = block.code
+            if block.runs(quick):
+                printed = _run(block, code, scope, page.name)
+            else:
+                printed = _check(block, page.name)
         except (Exception, SystemExit):
-            found.faults.append(f"{page.name}, line {block.first + 1}: {traceback.format_exc(limit=-4)}")
+            found.faults.append(
+                f"{page.name}, line {block.first + 1}: {traceback.format_exc(limit=-4)}"
+            )
             break
         if block.output and block.runs(quick):
             found.printed.append((block, printed))
             as_shown = agree(block.output.code, printed, numbers=block.varies is None)
             if comparable and not block.shortened(quick) and not as_shown:
                 found.outdated.append(
-                    f"{page.name}, line {block.output.first + 1}: the page shows\n{block.output.code}\n"
+                    f"{page.name}, line {block.output.first + 1}: the page "
+                    f"shows\n{block.output.code}\n"
                     f"but the code above prints\n{printed}\n"
                     f"If that is right, run python -m tools.pages {page.name} --write."
                 )
     if not found.faults:
-        found.faults += [f"{page.name}: no block draws {name}" for name in pictures(page) if not Path(name).is_file()]
+        found.faults += [
+            f"{page.name}: no block draws {name}"
+            for name in pictures(page)
+            if not Path(name).is_file()
+        ]
     return found
 
 
@@ -83,7 +102,9 @@ def pictures(page: Path) -> list[str]:
     """File names of the pictures that the page's own code draws."""
     own = f"images/{page.stem}/"
     return [
-        link.removeprefix(own) for link in PICTURE.findall(page.read_text(encoding="utf-8")) if link.startswith(own)
+        link.removeprefix(own)
+        for link in PICTURE.findall(page.read_text(encoding="utf-8"))
+        if link.startswith(own)
     ]
 
 
@@ -93,14 +114,22 @@ def write_page(page: Path, found: PageRun) -> None:
     for block, printed in reversed(found.printed):
         shown = block.output
         assert shown is not None  # noqa: S101
-        lines[shown.first : shown.last] = [shown.indent + line if line else "" for line in printed.splitlines()]
+        lines[shown.first : shown.last] = [
+            shown.indent + line if line else "" for line in printed.splitlines()
+        ]
     if lines and lines[-1].startswith(MADE):
         lines = lines[:-2]
     if found.printed or pictures(page):
         path = page.resolve().relative_to(ROOT).as_posix()
-        made = f"counterfactual-training {version('counterfactual-training')}, torch {version('torch').split('+')[0]}"
+        made = (
+            f"counterfactual-training {version('counterfactual-training')}, torch "
+            f"{version('torch').split('+')[0]}"
+        )
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-        lines += ["", f"{MADE} {path} --write` with {made} and {python}, {date.today().isoformat()}.*"]
+        lines += [
+            "",
+            f"{MADE} {path} --write` with {made} and {python}, {date.today().isoformat()}.*",
+        ]
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name in pictures(page):
         beside = page.parent / "images" / page.stem / name
@@ -135,12 +164,19 @@ def _check(block: Block, name: str) -> str:
 
 
 def _execute(code: str, scope: dict[str, object], name: str) -> None:
-    """Execute as a notebook would: the value of a last expression is shown. Lines keep their place in tracebacks."""
+    """Execute as a notebook would: the value of a last expression is shown. Lines keep their place
+    in tracebacks.
+    """
     tree = ast.parse(code, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = tree.body.pop()
+    else:
+        last = None
     exec(compile(tree, name, "exec", dont_inherit=True), scope)  # noqa: S102
     if last is not None:
-        value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), scope)  # noqa: S307
+        value = eval(  # noqa: S307
+            compile(ast.Expression(last.value), name, "eval", dont_inherit=True), scope
+        )
         if value is not None:
             print(value if hasattr(value, "to_string") else repr(value))
 
@@ -148,7 +184,11 @@ def _execute(code: str, scope: dict[str, object], name: str) -> None:
 def commands(code: str) -> list[str]:
     """The commands of a bash block: continued lines joined, comments and blanks left out."""
     joined = re.sub(r"\\\n\s*", "", code)
-    return [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return [
+        line
+        for line in joined.splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
 
 
 @contextlib.contextmanager
@@ -171,11 +211,17 @@ def empty_folder() -> Iterator[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="+", type=Path)
-    parser.add_argument("--write", action="store_true", help="paste outputs and pictures into the pages")
     parser.add_argument(
-        "--quick", action="store_true", help="as the tests do: with the replacements that make it quick"
+        "--write", action="store_true", help="paste outputs and pictures into the pages"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="as the tests do: with the replacements that make it quick",
     )
     args = parser.parse_args()
     failed = False

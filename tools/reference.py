@@ -27,25 +27,43 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 _COLUMNS = "100"  # width of the help texts
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
+# ---- names ---------------------------------------------------------------------------------------
 
 
 def api_page(group: str) -> str:
-    """One page of the API reference: a table of its names, then each with signature, arguments and example."""
+    """One page of the API reference: a table of its names, then each with signature, arguments and
+    example.
+    """
     title, _ = GROUPS[group]
     table = [f"| [`{name}`](#{name}) | {first_sentence(name)} |" for name in names_of(group)]
-    lines = [MADE, "", f"# {title}", "", "`import counterfactual_training as ct`, then `ct.` and the name.", ""]
+    lines = [
+        MADE,
+        "",
+        f"# {title}",
+        "",
+        "`import counterfactual_training as ct`, then `ct.` and the name.",
+        "",
+    ]
     lines += ["| name | what it is |", "|---|---|", *table]
     for name in names_of(group):
         lines += ["", f'<a id="{name}"></a>', "", f"::: {_path(name)}"]
-        if GROUPS[group][1][0] == "estimator":  # what one calls is inherited: fit, explain, tune
+        if (
+            GROUPS[group][1][0] == "estimator"
+        ):  # what one calls is inherited: fit, explain, tune
             lines += ["    options:", "      inherited_members: true"]
     return "\n".join(lines) + "\n"
 
 
 def api_index() -> str:
     """All public names on one page."""
-    lines = [MADE, "", "# All public names", "", "`import counterfactual_training as ct` offers:", ""]
+    lines = [
+        MADE,
+        "",
+        "# All public names",
+        "",
+        "`import counterfactual_training as ct` offers:",
+        "",
+    ]
     for group, (title, _) in GROUPS.items():
         names = ", ".join(f"[`{name}`]({group}.md#{name})" for name in names_of(group))
         lines.append(f"- [{title}]({group}.md): {names}")
@@ -59,12 +77,19 @@ def _path(name: str) -> str:
     return str(constant(name).path)
 
 
-# ---- commands --------------------------------------------------------------------------------------------------------
+# ---- commands ------------------------------------------------------------------------------------
 
 
 def commands_page() -> str:
     """The help of every command."""
-    lines = [MADE, "", "# Commands", "", "`ct --help`, and what every command says of itself.", ""]
+    lines = [
+        MADE,
+        "",
+        "# Commands",
+        "",
+        "`ct --help`, and what every command says of itself.",
+        "",
+    ]
     lines += [f"- [`ct {name}`](#ct-{name}): {purpose}" for name, purpose in COMMANDS.items()]
     for name in COMMANDS:
         lines += ["", f"## ct {name}", "", "```text", _help(name), "```"]
@@ -87,18 +112,26 @@ def _help(*words: str) -> str:
 def _actions(command: str) -> list[str]:
     """Commands within a command: ``ct grid run``."""
     top = next(action for action in make_parser([command])._actions if action.choices)
-    inner = [action for action in top.choices[command]._actions if isinstance(action, argparse._SubParsersAction)]
+    inner = [
+        action
+        for action in top.choices[command]._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
     return [name for action in inner for name in action.choices]
 
 
-# ---- rules -----------------------------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 
 _SORTS = {
-    "filter": ("Filters", "A filter leaves out values that a column may not take, before any are combined."),
+    "filter": (
+        "Filters",
+        "A filter leaves out values that a column may not take, before any are combined.",
+    ),
     "limit": ("Limits", "A limit says how far the search goes, or what it pays."),
     "check": (
         "Checks",
-        "A check judges a whole row that was changed, because it takes several columns to tell. Rows that break one "
+        "A check judges a whole row that was changed, because it takes several columns to tell. "
+        "Rows that break one "
         "already are told so, and not made worse.",
     ),
 }
@@ -115,17 +148,22 @@ def rules_page() -> str:
     lines = [MADE, "", "# Rules", "", _ABOUT_RULES]
     for sort, (title, said) in _SORTS.items():
         lines += ["", f"## {title}", "", said, ""]
-        lines += ["| rule | meaning | for the | columns | written as |", "|---|---|---|---|---|"]
+        lines += [
+            "| rule | meaning | for the | columns | written as |",
+            "|---|---|---|---|---|",
+        ]
         lines += [_rule(rule) for rule in RULES if rule.sort == sort]
     return "\n".join(lines) + "\n"
 
 
 def _rule(rule: Rule) -> str:
     places = ", ".join(_PLACES[place] for place in rule.stated) or "–"
-    return f"| `{rule.name}` | {cell(rule.meaning)} | {places} | {rule.columns} | {rule.written} |"
+    return (
+        f"| `{rule.name}` | {cell(rule.meaning)} | {places} | {rule.columns} | {rule.written} |"
+    )
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -149,8 +187,12 @@ def write_reference(check: bool = False) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page would change")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a page would change"
+    )
     write_reference(parser.parse_args().check)
 
 

@@ -1,4 +1,6 @@
-"""An extension of Griffe, which mkdocstrings uses: Sphinx roles in docstrings become links of the site."""
+"""An extension of Griffe, which mkdocstrings uses: Sphinx roles in docstrings become links of the
+site.
+"""
 
 from __future__ import annotations
 

@@ -15,13 +15,22 @@ from tools.names import MADE, PAGE_OF, cell, first_sentence, linked
 
 # What the page lists, in its order. The first sentence of each docstring introduces its table.
 SHOWN = (
-    *("CounterfactualClassifier", "CounterfactualRegressor", "Setting", "TrainConfig", "Objective", "Generator"),
+    *(
+        "CounterfactualClassifier",
+        "CounterfactualRegressor",
+        "Setting",
+        "TrainConfig",
+        "Objective",
+        "Generator",
+    ),
     *("GateConfig", "EvaluationProtocol"),
 )
 
 
 def settings_page() -> str:
-    """Every setting with its default, from the classes that own them, and what the presets change."""
+    """Every setting with its default, from the classes that own them, and what the presets
+    change.
+    """
     lines = [
         MADE,
         "",
@@ -44,25 +53,36 @@ def settings_page() -> str:
 
 def _rows(owner: type) -> list[str]:
     """One row for each meaning: settings that the docstring describes together stand together."""
-    told, values = _meanings(owner), _defaults(owner)
+    told = _meanings(owner)
+    values = _defaults(owner)
     together: dict[str, list[str]] = {}
     for name in values:
         together.setdefault(told.get(name, name), []).append(name)
-    return [_row([(name, _default(values[name])) for name in names], told) for names in together.values()]
+    return [
+        _row([(name, _default(values[name])) for name in names], told)
+        for names in together.values()
+    ]
 
 
 def _row(settings: list[tuple[str, str]], told: Mapping[str, str]) -> str:
     names, defaults = zip(*settings, strict=True)
     said = told.get(names[0], "")
-    return f"| {', '.join(f'`{name}`' for name in names)} | {', '.join(dict.fromkeys(defaults))} | {said} |"
+    return (
+        f"| {', '.join(f'`{name}`' for name in names)} | {', '.join(dict.fromkeys(defaults))} | "
+        f"{said} |"
+    )
 
 
 def _defaults(owner: type) -> dict[str, Any]:
-    """By setting: fields of a dataclass that its constructor takes, or arguments of the constructor."""
+    """By setting: fields of a dataclass that its constructor takes, or arguments of the
+    constructor.
+    """
     if not dataclasses.is_dataclass(owner):
         return {name: of.default for name, of in inspect.signature(owner).parameters.items()}
     return {
-        of.name: of.default_factory() if of.default_factory is not dataclasses.MISSING else of.default
+        of.name: of.default_factory()
+        if of.default_factory is not dataclasses.MISSING
+        else of.default
         for of in dataclasses.fields(owner)
         if of.init
     }
@@ -74,17 +94,24 @@ def _default(value: Any) -> str:
     if value is None:
         return "`None`"
     if isinstance(value, float | int | str | tuple):
-        return f"`{value!r}`" if value != () else "`()`"
+        if value != ():
+            return f"`{value!r}`"
+        return "`()`"
     return f"`{getattr(value, 'name', None) or type(value).__name__}`"
 
 
 def _meanings(owner: type) -> dict[str, str]:
     """What the docstring says of each setting; ``a, b: …`` is said of both."""
     told = {}
-    for section in griffe.Docstring(inspect.getdoc(owner) or "").parse("google", warnings=False):
+    for section in griffe.Docstring(inspect.getdoc(owner) or "").parse(
+        "google", warnings=False
+    ):
         if section.kind.value in ("parameters", "attributes"):
             for item in section.value:
-                told |= {name.strip(): cell(linked(item.description, "api/")) for name in item.name.split(",")}
+                told |= {
+                    name.strip(): cell(linked(item.description, "api/"))
+                    for name in item.name.split(",")
+                }
     return told
 
 
@@ -92,11 +119,25 @@ def _presets() -> list[str]:
     """What presets of the classifier disagree on."""
     told = {name: _flat(preset) for name, preset in PRESETS.items()}
     keys = list(dict.fromkeys(key for values in told.values() for key in values))
-    differing = [key for key in keys if len({values.get(key, "–") for values in told.values()}) > 1]
-    lines = ["", "## Presets", "", "`CounterfactualClassifier(preset=…)`, where they differ. `ct.preset(…)` gives the "]
+    differing = [
+        key for key in keys if len({values.get(key, "–") for values in told.values()}) > 1
+    ]
+    lines = [
+        "",
+        "## Presets",
+        "",
+        "`CounterfactualClassifier(preset=…)`, where they differ. `ct.preset(…)` gives the ",
+    ]
     lines[-1] += "training setting of all but `default`."
-    lines += ["", f"| setting | {' | '.join(f'`{name}`' for name in told)} |", "|---|" + "---|" * len(told)]
-    rows = [f"| `{key}` | {' | '.join(values.get(key, '–') for values in told.values())} |" for key in differing]
+    lines += [
+        "",
+        f"| setting | {' | '.join(f'`{name}`' for name in told)} |",
+        "|---|" + "---|" * len(told),
+    ]
+    rows = [
+        f"| `{key}` | {' | '.join(values.get(key, '–') for values in told.values())} |"
+        for key in differing
+    ]
     return [*lines, *rows]
 
 
@@ -104,6 +145,9 @@ def _flat(preset: Any) -> dict[str, str]:
     """A preset as ``part.setting: value``."""
     values = {key: _default(value) for key, value in vars(preset).items() if key != "setting"}
     for part, numbers in preset.setting.describe().items():
-        inner = numbers if isinstance(numbers, Mapping) else {"": numbers}
+        if isinstance(numbers, Mapping):
+            inner = numbers
+        else:
+            inner = {"": numbers}
         values |= {f"{part}.{key}".rstrip("."): _default(value) for key, value in inner.items()}
     return values

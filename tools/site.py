@@ -3,8 +3,9 @@
     python -m tools.site           # writes site/; open site/index.html
     python -m tools.site --serve   # the same, on a local port
 
-Pages link to other files of the repository, as they should when read there. In the site, whatever they link to comes
-along: results and pictures as they are, source files as pages. README.md becomes the first page.
+Pages link to other files of the repository, as they should when read there. In the site, whatever
+they link to comes along: results and pictures as they are, source files as pages. README.md becomes
+the first page.
 """
 
 from __future__ import annotations
@@ -27,30 +28,44 @@ from tools.notebooks import write_notebooks
 from tools.reference import write_reference
 
 ROOT = Path(__file__).parent.parent
-STAGED, SITE = ROOT / "build" / "docs", ROOT / "site"
+STAGED = ROOT / "build" / "docs"
+SITE = ROOT / "site"
 _LINK = re.compile(r"`[^`]+`|(\]\()([^)\s]+)(\))")  # code that looks like a link is none
 _FENCE = re.compile(r"^ *(```+)")
 _SOURCES = {".py": "python", ".toml": "toml"}
-_UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"  # code and tables would bury what explains them
-# The theme takes this from a CDN to search in pages that were opened from a folder; ours is in docs/assets.
-_SHIM, _OWN_SHIM = "https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js"
+_UNSEARCHED = (
+    "---\nsearch:\n  exclude: true\n---\n\n"  # code and tables would bury what explains them
+)
+# The theme takes this from a CDN to search in pages that were opened from a folder; ours is in
+# docs/assets.
+_SHIM = "https://unpkg.com/iframe-worker/shim"
+_OWN_SHIM = "assets/iframe-worker.js"
 
 
-# ---- staging ---------------------------------------------------------------------------------------------------------
+# ---- staging -------------------------------------------------------------------------------------
 
 
 def stage() -> None:
     """Copy all pages, and what they link to, with links that hold in the site."""
     shutil.rmtree(STAGED, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "assets", STAGED / "assets")
-    waiting = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "ARCHITECTURE.md"))]
+    waiting = [
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *(ROOT / name for name in ("README.md", "ARCHITECTURE.md")),
+    ]
     waiting += [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "results" / "README.md"]
     done: dict[PurePosixPath, Path] = {}
     while waiting:
         path = waiting.pop()
         if (before := done.setdefault(site_path(path), path)) != path:
-            sys.exit(f"{before.relative_to(ROOT)} and {path.relative_to(ROOT)} have the same place in the site.")
-        waiting += [] if (STAGED / site_path(path)).exists() else _stage(path)
+            sys.exit(
+                f"{before.relative_to(ROOT)} and {path.relative_to(ROOT)} have the same place in "
+                "the site."
+            )
+        if (STAGED / site_path(path)).exists():
+            waiting += []
+        else:
+            waiting += _stage(path)
 
 
 def site_path(path: Path) -> PurePosixPath:
@@ -62,9 +77,13 @@ def site_path(path: Path) -> PurePosixPath:
         return PurePosixPath(*inside.parts[1:])
     if path.is_dir():
         return inside / "index.md"
-    if path.suffix == ".md" and path.with_suffix(".html").is_file():  # a page of its own, which would be overwritten
+    if (
+        path.suffix == ".md" and path.with_suffix(".html").is_file()
+    ):  # a page of its own, which would be overwritten
         return inside.with_name(f"{path.stem}-tables.md")
-    return inside.with_suffix(".md") if path.suffix in _SOURCES else inside
+    if path.suffix in _SOURCES:
+        return inside.with_suffix(".md")
+    return inside
 
 
 def _stage(path: Path) -> list[Path]:
@@ -73,12 +92,18 @@ def _stage(path: Path) -> list[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     linked: list[Path] = []
     if path.is_dir():
-        linked = sorted(inner for inner in path.iterdir() if not inner.name.startswith((".", "__")))
-        files = [f"- [{inner.name}]({os.path.relpath(STAGED / site_path(inner), target.parent)})" for inner in linked]
+        linked = sorted(
+            inner for inner in path.iterdir() if not inner.name.startswith((".", "__"))
+        )
+        files = [
+            f"- [{inner.name}]({os.path.relpath(STAGED / site_path(inner), target.parent)})"
+            for inner in linked
+        ]
         text = "\n".join([f"# {path.relative_to(ROOT)}", "", *files]) + "\n"
         target.write_text(_UNSEARCHED + text, encoding="utf-8")
     elif path.suffix in _SOURCES:
-        name, code = path.relative_to(ROOT), path.read_text(encoding="utf-8").rstrip()
+        name = path.relative_to(ROOT)
+        code = path.read_text(encoding="utf-8").rstrip()
         text = f"# {name}\n\n````{_SOURCES[path.suffix]}\n{code}\n````\n"
         target.write_text(_UNSEARCHED + text, encoding="utf-8")
     elif path.suffix == ".md":
@@ -95,7 +120,9 @@ def _stage(path: Path) -> list[Path]:
 
 
 def _relinked(path: Path, linked: list[Path]) -> str:
-    """The text of a page, its links as they are in the site; what they lead to is added to ``linked``."""
+    """The text of a page, its links as they are in the site; what they lead to is added to
+    ``linked``.
+    """
 
     def relink(match: re.Match[str]) -> str:
         address, sharp, anchor = (match[2] or "").partition("#")
@@ -109,7 +136,8 @@ def _relinked(path: Path, linked: list[Path]) -> str:
         return f"{match[1]}{relative}{sharp}{anchor}{match[3]}"
 
     return "".join(
-        line if code else _LINK.sub(relink, line) for line, code in _with_code(path.read_text(encoding="utf-8"))
+        line if code else _LINK.sub(relink, line)
+        for line, code in _with_code(path.read_text(encoding="utf-8"))
     )
 
 
@@ -125,7 +153,7 @@ def _with_code(text: str) -> Iterator[tuple[str, bool]]:
             fence = ""
 
 
-# ---- building --------------------------------------------------------------------------------------------------------
+# ---- building ------------------------------------------------------------------------------------
 
 
 def build() -> None:
@@ -137,7 +165,10 @@ def build() -> None:
         sys.exit(f"{done.stdout}\n{done.stderr}")
     for page in SITE.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        page.write_text(text.replace(_SHIM, os.path.relpath(SITE / _OWN_SHIM, page.parent)), encoding="utf-8")
+        page.write_text(
+            text.replace(_SHIM, os.path.relpath(SITE / _OWN_SHIM, page.parent)),
+            encoding="utf-8",
+        )
 
 
 class _Page(HTMLParser):
@@ -162,38 +193,61 @@ class _Page(HTMLParser):
 
 
 def faults(site: Path = SITE) -> list[str]:
-    """Links to pages or anchors that are not there, and whatever would be loaded from another host."""
-    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    """Links to pages or anchors that are not there, and whatever would be loaded from another
+    host.
+    """
+    pages = {
+        path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))
+    }
     found = []
     for path, page in pages.items():
         told: Callable[[str], str] = partial("{}: {}".format, path.relative_to(site))
-        found += [told(f"loads {url} from another host") for url in page.loads if urlsplit(url).netloc]
+        found += [
+            told(f"loads {url} from another host") for url in page.loads if urlsplit(url).netloc
+        ]
         for url in [*page.links, *page.loads]:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc or path.name == "404.html":
                 continue
-            to = Path(os.path.normpath(path.parent / unquote(parts.path))) if parts.path else path
-            to = to / "index.html" if to.is_dir() else to
+            if parts.path:
+                to = Path(os.path.normpath(path.parent / unquote(parts.path)))
+            else:
+                to = path
+            if to.is_dir():
+                to = to / "index.html"
             if not to.is_file():
                 found.append(told(f"{url} does not exist"))
-            elif parts.fragment and to in pages and unquote(parts.fragment) not in pages[to].anchors:
+            elif (
+                parts.fragment
+                and to in pages
+                and unquote(parts.fragment) not in pages[to].anchors
+            ):
                 found.append(told(f"{url} has no such anchor"))
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", action="store_true", help="serve the site on a local port afterwards")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="serve the site on a local port afterwards"
+    )
     serve = parser.parse_args().serve
     if missing := undocumented():
-        sys.exit(f"Public names without a docstring or a place in the reference: {', '.join(missing)}.")
+        sys.exit(
+            f"Public names without a docstring or a place in the reference: {', '.join(missing)}."
+        )
     write_reference()
     write_notebooks()
     stage()
     build()
     if wrong := faults():
         sys.exit("\n".join(wrong))
-    print(f"{sum(1 for _ in SITE.rglob('*.html'))} pages: open {(SITE / 'index.html').relative_to(ROOT)}")
+    print(
+        f"{sum(1 for _ in SITE.rglob('*.html'))} pages: open "
+        f"{(SITE / 'index.html').relative_to(ROOT)}"
+    )
     if serve:
         handler = partial(http.server.SimpleHTTPRequestHandler, directory=SITE)
         with http.server.ThreadingHTTPServer(("127.0.0.1", 8001), handler) as server:

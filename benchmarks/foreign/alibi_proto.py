@@ -1,6 +1,7 @@
 """alibi's CounterfactualProto on rows in their own units. Run in its own environment.
 
-It is given the network itself, so that TensorFlow tells it gradients, and rows scaled as the network takes them.
+It is given the network itself, so that TensorFlow tells it gradients, and rows scaled as the
+network takes them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,23 @@ from alibi.explainers import CounterfactualProto
 tf.compat.v1.disable_v2_behavior()
 problem = dict(np.load(f"{sys.argv[1]}/network.npz"))
 num_layers = int(problem["layers"])
-center, scale = problem["center"], problem["scale"]
-z, z_train = (((problem[name] - center) / scale).astype(np.float32) for name in ("x", "x_train"))
+center = problem["center"]
+scale = problem["scale"]
+z, z_train = (
+    ((problem[name] - center) / scale).astype(np.float32) for name in ("x", "x_train")
+)
 inputs = tf.keras.Input((z.shape[1],))
 hidden = tf.keras.layers.Lambda(tf.math.asinh)(inputs)
 for i in range(num_layers):
-    activation = "softmax" if i == num_layers - 1 else tf.nn.silu
+    if i == num_layers - 1:
+        activation = "softmax"
+    else:
+        activation = tf.nn.silu
     hidden = tf.keras.layers.Dense(problem[f"w{i}"].shape[0], activation=activation)(hidden)
 model = tf.keras.Model(inputs, hidden)
-model.set_weights([array for i in range(num_layers) for array in (problem[f"w{i}"].T, problem[f"b{i}"])])
+model.set_weights(
+    [array for i in range(num_layers) for array in (problem[f"w{i}"].T, problem[f"b{i}"])]
+)
 # theta and c_init as in alibi's examples of tables; the rest is its default.
 explainer = CounterfactualProto(
     model,

@@ -1,4 +1,6 @@
-"""alibi's Counterfactual (Wachter et al.) on rows and weights of a problem file. Run in its own environment."""
+"""alibi's Counterfactual (Wachter et al.) on rows and weights of a problem file. Run in its own
+environment.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,28 @@ from alibi.explainers import Counterfactual
 
 tf.compat.v1.disable_v2_behavior()
 problem = np.load(sys.argv[1])
-num_layers, d = int(problem["layers"]), problem["x"].shape[1]
+num_layers = int(problem["layers"])
+d = problem["x"].shape[1]
 inputs = tf.keras.Input((d,))
 hidden = inputs
 for i in range(num_layers):
-    activation = "softmax" if i == num_layers - 1 else "relu"
+    if i == num_layers - 1:
+        activation = "softmax"
+    else:
+        activation = "relu"
     hidden = tf.keras.layers.Dense(problem[f"w{i}"].shape[0], activation=activation)(hidden)
 model = tf.keras.Model(inputs, hidden)
-model.set_weights([array for i in range(num_layers) for array in (problem[f"w{i}"].T, problem[f"b{i}"])])
+model.set_weights(
+    [array for i in range(num_layers) for array in (problem[f"w{i}"].T, problem[f"b{i}"])]
+)
 span = (problem["x_train"].min(0)[None], problem["x_train"].max(0)[None])
 made: dict[int, Counterfactual] = {}
 
 
 def turn(rows: int, steps: int, out: str | None = None) -> dict[str, Any]:
-    """One counterfactual per row: its sweep over ten λs, a tenth of the steps each, then all steps with the λ found."""
+    """One counterfactual per row: its sweep over ten λs, a tenth of the steps each, then all steps
+    with the λ found.
+    """
     if steps not in made:
         # It accepts what lies within tol of the target probability: here, all that is of class 1.
         made[steps] = Counterfactual(

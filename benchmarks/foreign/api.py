@@ -1,4 +1,6 @@
-"""Calls that differ between the versions compared, each in one place; and networks out of arrays."""
+"""Calls that differ between the versions compared, each in one place; and networks out of
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def member(
     settings = (generator, constraints, objective, config)
     new: Any = getattr(ct, "Setting", None)
     make: Any = ct.Member
-    return make(model, *settings) if new is None else make(model, new(*settings))
+    if new is None:
+        return make(model, *settings)
+    return make(model, new(*settings))
 
 
 def train_fleet(
@@ -37,7 +41,10 @@ def train_fleet(
     options: dict[str, Any] = {}
     if listener is not None:
         new = hasattr(ct, "Setting")
-        options |= {"callbacks": [listener]} if new else {"on_epoch": listener.on_epoch_end}
+        if new:
+            options |= {"callbacks": [listener]}
+        else:
+            options |= {"on_epoch": listener.on_epoch_end}
     train: Any = ct.Fleet(members).train
     train(x, y, progress=False, **options)
 
@@ -47,7 +54,9 @@ def network(arrays: Numbers, index: int | None = None) -> nn.Sequential:
     layers: list[list[Tensor]] = []
     while f"w{len(layers)}" in arrays:
         pair = (arrays[f"w{len(layers)}"], arrays[f"b{len(layers)}"])
-        layers.append([torch.as_tensor(values if index is None else values[index]) for values in pair])
+        layers.append(
+            [torch.as_tensor(values if index is None else values[index]) for values in pair]
+        )
     widths = [len(bias) for _, bias in layers]
     model = ct.mlp(layers[0][0].shape[1], widths[-1], widths[:-1])
     linear = [layer for layer in model if isinstance(layer, nn.Linear)]
@@ -60,7 +69,9 @@ def network(arrays: Numbers, index: int | None = None) -> nn.Sequential:
 
 def layers_of(models: Sequence[nn.Module]) -> dict[str, Any]:
     """The inverse of :func:`network`: arrays ``w0, b0, …``, stacked over the models."""
-    pairs = [[layer for layer in model.modules() if isinstance(layer, nn.Linear)] for model in models]
+    pairs = [
+        [layer for layer in model.modules() if isinstance(layer, nn.Linear)] for model in models
+    ]
     arrays = {}
     for i in range(len(pairs[0])):
         arrays[f"w{i}"] = torch.stack([layers[i].weight.detach() for layers in pairs]).numpy()
@@ -68,12 +79,21 @@ def layers_of(models: Sequence[nn.Module]) -> dict[str, Any]:
     return arrays
 
 
-def settings_of(arrays: Numbers, i: int, job: Numbers) -> tuple[ct.Generator, ct.Objective, ct.TrainConfig]:
-    """Row i of a file of weights λ, for a training as the job says; without counterfactuals a conventional one."""
+def settings_of(
+    arrays: Numbers, i: int, job: Numbers
+) -> tuple[ct.Generator, ct.Objective, ct.TrainConfig]:
+    """Row i of a file of weights λ, for a training as the job says; without counterfactuals a
+    conventional one.
+    """
     num = job["num_counterfactuals"]
     weights = {name: float(arrays[name][i]) for name in ("lambda_div", "lambda_reg")}
-    objective = ct.make_objective("full", **weights) if num else ct.make_objective("vanilla")
+    if num:
+        objective = ct.make_objective("full", **weights)
+    else:
+        objective = ct.make_objective("vanilla")
     cost, energy = (float(arrays[name][i]) for name in ("lambda_cost", "lambda_energy"))
     seed = int(arrays["seed"][i])
-    config = ct.TrainConfig(job["epochs"], job["batch_size"], num_counterfactuals=max(num, 1), seed=seed, threads=1)
+    config = ct.TrainConfig(
+        job["epochs"], job["batch_size"], num_counterfactuals=max(num, 1), seed=seed, threads=1
+    )
     return ct.ecco(cost, energy, decision_threshold=job["threshold"]), objective, config

@@ -1,8 +1,8 @@
 """One of DiCE's methods on rows in their own units. Run in its own environment.
 
-``dice_explain.py FOLDER METHOD [bulk]``: METHOD is ``random``, ``genetic`` or ``kdtree``, which are only told
-probabilities. With ``bulk``, numbers stay within the bulk of the training rows. FOLDER holds rows, and either the
-arrays of a network or a fitted pipeline of scikit-learn.
+``dice_explain.py FOLDER METHOD [bulk]``: METHOD is ``random``, ``genetic`` or ``kdtree``, which are
+only told probabilities. With ``bulk``, numbers stay within the bulk of the training rows. FOLDER
+holds rows, and either the arrays of a network or a fitted pipeline of scikit-learn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-folder, method = Path(sys.argv[1]), sys.argv[2]
+folder = Path(sys.argv[1])
+method = sys.argv[2]
 problem = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
 columns = list(problem["columns"])
 levels = {name: own["levels"] for name, own in problem["columns"].items() if own["levels"]}
@@ -32,7 +33,10 @@ numbers = [name for name in columns if name not in levels]
 def rows_of(file: str) -> pd.DataFrame:
     """Rows as they were written: text stays text, and every digit of a number is kept."""
     return pd.read_csv(
-        folder / file, dtype=dict.fromkeys(levels, str), keep_default_na=False, float_precision="round_trip"
+        folder / file,
+        dtype=dict.fromkeys(levels, str),
+        keep_default_na=False,
+        float_precision="round_trip",
     )
 
 
@@ -44,7 +48,8 @@ class Network:
     def __init__(self, file: Path) -> None:
         arrays = np.load(file)
         self.layers = [
-            (torch.tensor(arrays[f"w{i}"]), torch.tensor(arrays[f"b{i}"])) for i in range(int(arrays["layers"]))
+            (torch.tensor(arrays[f"w{i}"]), torch.tensor(arrays[f"b{i}"]))
+            for i in range(int(arrays["layers"]))
         ]
 
     def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
@@ -52,7 +57,9 @@ class Network:
         hidden = torch.tensor(np.concatenate(parts, 1)).float().asinh()
         with torch.no_grad():
             for i, (weight, bias) in enumerate(self.layers):
-                hidden = torch.nn.functional.linear(torch.nn.functional.silu(hidden) if i else hidden, weight, bias)
+                hidden = torch.nn.functional.linear(
+                    torch.nn.functional.silu(hidden) if i else hidden, weight, bias
+                )
         return hidden.softmax(-1).numpy()
 
     def predict(self, frame: pd.DataFrame) -> np.ndarray:
@@ -67,9 +74,14 @@ class Network:
         return (code[:, None] == np.arange(own["width"])).astype(np.float64)
 
 
-people, train = rows_of("people.csv"), rows_of("train.csv")
+people = rows_of("people.csv")
+train = rows_of("train.csv")
 network = folder / "network.npz"
-model: Any = Network(network) if network.exists() else pickle.loads((folder / "model.pickle").read_bytes())  # noqa: S301
+model: Any
+if network.exists():
+    model = Network(network)
+else:
+    model = pickle.loads((folder / "model.pickle").read_bytes())  # noqa: S301
 data = dice_ml.Data(dataframe=train, continuous_features=numbers, outcome_name="y")
 explainer = dice_ml.Dice(data, dice_ml.Model(model=model, backend="sklearn"), method=method)
 options: dict[str, Any] = {}
@@ -80,17 +92,29 @@ if "bulk" in sys.argv[3:]:
 def turn(row: int | None = None, rows: int = 0) -> dict[str, Any]:
     """Counterfactuals of a row; or, without one, the probabilities of the first rows."""
     if row is None:
-        return {"probabilities": np.asarray(model.predict_proba(people[:rows]), dtype=float).tolist()}
+        return {
+            "probabilities": np.asarray(
+                model.predict_proba(people[:rows]), dtype=float
+            ).tolist()
+        }
     random.seed(row)
     np.random.seed(row)  # noqa: NPY002  (DiCE draws from it)
-    seed = {"random_seed": row} if method == "random" else {}
+    if method == "random":
+        seed = {"random_seed": row}
+    else:
+        seed = {}
     query = people[row : row + 1].reset_index(drop=True)
     found: list[list[Any]] = []
     error = ""
     started = time.process_time()
     try:
         answer = explainer.generate_counterfactuals(
-            query, total_CFs=problem["options"], desired_class=problem["target"], verbose=False, **seed, **options
+            query,
+            total_CFs=problem["options"],
+            desired_class=problem["target"],
+            verbose=False,
+            **seed,
+            **options,
         )
         table = answer.cf_examples_list[0].final_cfs_df
     except Exception as failure:  # whatever the library raises is part of the result
@@ -101,7 +125,11 @@ def turn(row: int | None = None, rows: int = 0) -> dict[str, Any]:
     if table is not None:
         cells = table[columns].astype(dict.fromkeys(numbers, float)).to_numpy(object)
         found = [
-            [float(v) if name in numbers else str(v) for name, v in zip(columns, row, strict=True)] for row in cells
+            [
+                float(v) if name in numbers else str(v)
+                for name, v in zip(columns, row, strict=True)
+            ]
+            for row in cells
         ]
     return {"seconds": seconds, "found": found, "error": error}
 

@@ -1,7 +1,8 @@
-"""A compiled JAX fleet: the same networks, search, objective and Adam as ours, vmapped over members.
+"""A compiled JAX fleet: the same networks, search, objective and Adam as ours, vmapped over
+members.
 
-Run in its own environment. One compiled program is a whole epoch: draws, search, and a scan over the mini-batches.
-Shapes are fixed, so a row that has arrived stays where it is and goes on costing.
+Run in its own environment. One compiled program is a whole epoch: draws, search, and a scan over
+the mini-batches. Shapes are fixed, so a row that has arrived stays where it is and goes on costing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import numpy as np
 import optax
 
 problem = np.load(sys.argv[1])
-x_all, y_all = jnp.asarray(problem["x"]), jnp.asarray(problem["y"])
-lower, upper = jnp.asarray(problem["lower"]), jnp.asarray(problem["upper"])
+x_all = jnp.asarray(problem["x"])
+y_all = jnp.asarray(problem["y"])
+lower = jnp.asarray(problem["lower"])
+upper = jnp.asarray(problem["upper"])
 rows_by_class = [jnp.flatnonzero(y_all == k) for k in (0, 1)]
 adam = optax.adam(1e-3, eps=1e-8)
 Tree = Any
@@ -40,7 +43,9 @@ def cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
     return energy(jax.nn.log_softmax(logits), y)
 
 
-def search(weights: Tree, x: jax.Array, target: jax.Array, knobs: Tree, steps: int) -> tuple[jax.Array, ...]:
+def search(
+    weights: Tree, x: jax.Array, target: jax.Array, knobs: Tree, steps: int
+) -> tuple[jax.Array, ...]:
     """Eq. 1 by gradient descent for one member's rows: x′, x_adv and whether x′ reached τ."""
     b = round(steps / 25)
     phi = jnp.asarray([b / 10 * (b + t + 1) ** -0.9 for t in range(steps)])
@@ -49,7 +54,9 @@ def search(weights: Tree, x: jax.Array, target: jax.Array, knobs: Tree, steps: i
         logits = logits_of(weights, x_cf)
         e = energy(logits, target)
         distance = jnp.abs(x_cf - x).sum(-1)
-        penalty = knobs["lambda_cost"] * distance + knobs["lambda_energy"] * decay * (e + 1e-3 * e**2)
+        penalty = knobs["lambda_cost"] * distance + knobs["lambda_energy"] * decay * (
+            e + 1e-3 * e**2
+        )
         return (cross_entropy(logits, target) + penalty).sum(), logits
 
     def confident(logits: jax.Array) -> jax.Array:
@@ -78,26 +85,42 @@ def explain(weights: Tree, key: jax.Array, knobs: Tree, num: int, steps: int) ->
     drawn = [own[(place * len(own)).astype(int)] for own in rows_by_class]
     x_pos = x_all[jnp.where(target == 0, drawn[0], drawn[1])]
     x_cf = jnp.where(mature[:, None], x_cf, x_pos)
-    return {"x_cf": x_cf, "x_pos": x_pos, "x_adv": x_adv, "target": target, "y_adv": y_all[rows]}
+    return {
+        "x_cf": x_cf,
+        "x_pos": x_pos,
+        "x_adv": x_adv,
+        "target": target,
+        "y_adv": y_all[rows],
+    }
 
 
-def objective(weights: Tree, x: jax.Array, y: jax.Array, found: Tree | None, knobs: Tree) -> jax.Array:
+def objective(
+    weights: Tree, x: jax.Array, y: jax.Array, found: Tree | None, knobs: Tree
+) -> jax.Array:
     """Eq. 2 of one member and mini-batch, by one forward pass."""
     if found is None:
         return cross_entropy(logits_of(weights, x), y).mean()
     m = len(found["target"])
-    logits = logits_of(weights, jnp.concatenate([x, found["x_pos"], found["x_cf"], found["x_adv"]]))
+    logits = logits_of(
+        weights, jnp.concatenate([x, found["x_pos"], found["x_cf"], found["x_adv"]])
+    )
     own, pos, cf, adv = jnp.split(logits, [len(x), len(x) + m, len(x) + 2 * m])
-    e_pos, e_cf = energy(pos, found["target"]), energy(cf, found["target"])
-    divergence, ridge = (e_pos - e_cf).mean(), (e_pos**2 + e_cf**2).mean()
+    e_pos = energy(pos, found["target"])
+    e_cf = energy(cf, found["target"])
+    divergence = (e_pos - e_cf).mean()
+    ridge = (e_pos**2 + e_cf**2).mean()
     terms = knobs["lambda_div"] * divergence + knobs["lambda_reg"] * ridge
     adversarial = cross_entropy(adv, found["y_adv"]).mean()
     return cross_entropy(own, y).mean() + terms + knobs["lambda_adv"] * adversarial
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "num", "steps"), donate_argnums=(0, 1))
-def epoch(weights: Tree, state: Tree, key: jax.Array, knobs: Tree, batch: int, num: int, steps: int) -> Tree:
-    """One epoch of all members: weights and knobs ``(M, …)``; ``num = 0`` is conventional training."""
+def epoch(
+    weights: Tree, state: Tree, key: jax.Array, knobs: Tree, batch: int, num: int, steps: int
+) -> Tree:
+    """One epoch of all members: weights and knobs ``(M, …)``; ``num = 0`` is conventional
+    training.
+    """
     batches = len(x_all) // batch
     members = len(knobs["threshold"])
     x = x_all[: batches * batch].reshape(batches, batch, -1)
@@ -108,13 +131,18 @@ def epoch(weights: Tree, state: Tree, key: jax.Array, knobs: Tree, batch: int, n
         found = jax.vmap(functools.partial(explain, num=num, steps=steps))(weights, keys, knobs)
         share = num // batches
         found = jax.tree.map(
-            lambda v: jnp.moveaxis(v[:, : share * batches].reshape(members, batches, share, *v.shape[2:]), 1, 0), found
+            lambda v: jnp.moveaxis(
+                v[:, : share * batches].reshape(members, batches, share, *v.shape[2:]), 1, 0
+            ),
+            found,
         )
 
     def update(carry: Tree, this: Tree) -> tuple[Tree, None]:
         weights, state = carry
         x, y, found = this
-        per_member = jax.vmap(objective, in_axes=(0, None, None, None if found is None else 0, 0))
+        per_member = jax.vmap(
+            objective, in_axes=(0, None, None, None if found is None else 0, 0)
+        )
         grads = jax.grad(lambda w: per_member(w, x, y, found, knobs).sum())(weights)
         updates, state = adam.update(grads, state)
         return (optax.apply_updates(weights, updates), state), None
@@ -135,12 +163,22 @@ def turn(members: int, batch: int, num: int, steps: int, threshold: float) -> di
     """One more epoch of this training; the first one of its kind is compiled."""
     run = (members, batch, num, threshold)
     weights, state = runs.pop(run, None) or start(members)
-    names = ("lambda_div", "lambda_reg", "lambda_adv", "lambda_cost", "lambda_energy", "rate", "epsilon")
+    names = (
+        "lambda_div",
+        "lambda_reg",
+        "lambda_adv",
+        "lambda_cost",
+        "lambda_energy",
+        "rate",
+        "epsilon",
+    )
     knobs = {name: jnp.array(problem[name][:members]) for name in names}
     knobs["threshold"] = jnp.full(members, threshold)
     jax.block_until_ready((weights, state, knobs))
     started = time.perf_counter()
-    weights, state = epoch(weights, state, jax.random.key(next(epochs)), knobs, batch, num, steps)
+    weights, state = epoch(
+        weights, state, jax.random.key(next(epochs)), knobs, batch, num, steps
+    )
     jax.block_until_ready(weights)
     seconds = time.perf_counter() - started
     runs[run] = (weights, state)

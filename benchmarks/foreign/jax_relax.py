@@ -1,4 +1,6 @@
-"""jax-relax's VanillaCF, vmapped and compiled, on rows and weights of a problem file. Run in its own environment."""
+"""jax-relax's VanillaCF, vmapped and compiled, on rows and weights of a problem file. Run in its
+own environment.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ import numpy as np
 from relax.methods import VanillaCF
 
 problem = np.load(sys.argv[1])
-weights = [(jnp.asarray(problem[f"w{i}"]), jnp.asarray(problem[f"b{i}"])) for i in range(int(problem["layers"]))]
+weights = [
+    (jnp.asarray(problem[f"w{i}"]), jnp.asarray(problem[f"b{i}"]))
+    for i in range(int(problem["layers"]))
+]
 
 
 def probability(x: jax.Array) -> jax.Array:
@@ -30,11 +35,18 @@ def probability(x: jax.Array) -> jax.Array:
 def program(steps: int, rate: float, hard: bool) -> Any:
     method = VanillaCF(config={"n_steps": steps, "lr": rate})
     # Its own target is the soft 1 − P(y = 1); a caller may also ask for class 1 outright.
-    target = {"y_target": jnp.ones(1)} if hard else {}
-    return jax.jit(jax.vmap(functools.partial(method.generate_cf, pred_fn=probability, **target)))
+    if hard:
+        target = {"y_target": jnp.ones(1)}
+    else:
+        target = {}
+    return jax.jit(
+        jax.vmap(functools.partial(method.generate_cf, pred_fn=probability, **target))
+    )
 
 
-def turn(rows: int, steps: int, rate: float, hard: bool, out: str | None = None) -> dict[str, Any]:
+def turn(
+    rows: int, steps: int, rate: float, hard: bool, out: str | None = None
+) -> dict[str, Any]:
     x = jnp.asarray(problem["x"][:rows])
     run = program(steps, rate, hard)
     started = time.perf_counter()

@@ -1,4 +1,6 @@
-"""MAPIE's sets of classes (split conformal, LAC) from probabilities of a problem file. Run in its own environment."""
+"""MAPIE's sets of classes (split conformal, LAC) from probabilities of a problem file. Run in its
+own environment.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Told(ClassifierMixin, BaseEstimator):
 
 def turn(case: str, coverage: float, out: str) -> dict[str, Any]:
     """The quantile at a coverage; the sets ``(n, k)`` of the test rows go to a file."""
-    calibration, labels, test = (problem[f"{case}-{part}"] for part in ("calibration", "labels", "test"))
+    calibration, labels, test = (
+        problem[f"{case}-{part}"] for part in ("calibration", "labels", "test")
+    )
     made = SplitConformalClassifier(
         Told(test.shape[1]), confidence_level=coverage, conformity_score="lac", prefit=True
     ).conformalize(calibration, labels)

@@ -19,12 +19,16 @@ import torch
 import counterfactual_training as ct
 
 if not Path(ct.__file__).resolve().is_relative_to(Path(sys.argv[1]).resolve()):
-    raise ImportError(f"counterfactual_training came from {ct.__file__}, not from {sys.argv[1]}")
+    raise ImportError(
+        f"counterfactual_training came from {ct.__file__}, not from {sys.argv[1]}"
+    )
 problem = dict(np.load(sys.argv[2]))
 model = api.network(problem)
 
 
-def turn(rows: int, steps: int, rate: float, threshold: float, threads: int | None, out: str) -> dict[str, Any]:
+def turn(
+    rows: int, steps: int, rate: float, threshold: float, threads: int | None, out: str
+) -> dict[str, Any]:
     """Wachter's objective, no diagnosis."""
     x = torch.from_numpy(problem["x"][:rows])
     target = torch.ones(len(x), dtype=torch.long)

@@ -1,8 +1,9 @@
-"""Our own library in the version that stands on the path: a training that makes one epoch whenever it is asked to.
+"""Our own library in the version that stands on the path: a training that makes one epoch whenever
+it is asked to.
 
-``ours.py SOURCE JOB``: SOURCE is the folder that the library must come from, JOB what to train, in JSON. The training
-is a plain call of the library; it waits in a callback, first after ``warm`` epochs. Asked once more after its last
-epoch it answers with the weights.
+``ours.py SOURCE JOB``: SOURCE is the folder that the library must come from, JOB what to train, in
+JSON. The training is a plain call of the library; it waits in a callback, first after ``warm``
+epochs. Asked once more after its last epoch it answers with the weights.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ Job = dict[str, Any]
 
 
 class Pause(ct.Callback):
-    """Waits for a request after every epoch but those of the warm-up, and answers with the seconds of the epoch."""
+    """Waits for a request after every epoch but those of the warm-up, and answers with the seconds
+    of the epoch.
+    """
 
     def __init__(self, warm: int) -> None:
-        self.warm, self.resumed = warm, 0.0
+        self.warm = warm
+        self.resumed = 0.0
 
     def on_epoch_end(self, run: Any) -> None:
         self.at(run.epoch)
@@ -58,7 +62,12 @@ def published(job: Job, pause: Pause) -> nn.Module:
         ct.ecco(decision_threshold=paper.decision_threshold),
         data.training_constraints,
         ct.make_objective("full", lambda_reg=paper.lambda_reg),
-        ct.TrainConfig(job["epochs"], paper.batch_size, num_counterfactuals=paper.num_counterfactuals, threads=1),
+        ct.TrainConfig(
+            job["epochs"],
+            paper.batch_size,
+            num_counterfactuals=paper.num_counterfactuals,
+            threads=1,
+        ),
         validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
         callbacks=[pause],
         progress=False,
@@ -80,7 +89,9 @@ def plain(job: Job, pause: Pause) -> nn.Module:
     model, x, y = _problem(job)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     for epoch in range(job["epochs"]):
-        for x_batch, y_batch in zip(x.split(job["batch_size"]), y.split(job["batch_size"]), strict=True):
+        for x_batch, y_batch in zip(
+            x.split(job["batch_size"]), y.split(job["batch_size"]), strict=True
+        ):
             optimizer.zero_grad(set_to_none=True)
             cross_entropy(model(x_batch), y_batch).backward()
             optimizer.step()
@@ -91,12 +102,17 @@ def plain(job: Job, pause: Pause) -> nn.Module:
 def fleet(job: Job, pause: Pause) -> nn.Module:
     """The first so many members of a file, by :class:`Fleet`."""
     arrays = dict(np.load(job["file"]))
-    x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
+    x = torch.from_numpy(arrays["x"])
+    y = torch.from_numpy(arrays["y"])
     constraints = ct.Constraints.infer(x)
-    x, y = x[: job["rows"]], y[: job["rows"]]
+    x = x[: job["rows"]]
+    y = y[: job["rows"]]
     models = [api.network(arrays, i) for i in range(job["members"])]
     settings = [api.settings_of(arrays, i, job) for i in range(job["members"])]
-    members = [api.member(m, g, constraints, o, c) for m, (g, o, c) in zip(models, settings, strict=True)]
+    members = [
+        api.member(m, g, constraints, o, c)
+        for m, (g, o, c) in zip(models, settings, strict=True)
+    ]
     api.train_fleet(members, x, y, pause)
     return models[0]
 
@@ -109,7 +125,12 @@ def _problem(job: Job) -> tuple[nn.Module, Tensor, Tensor]:
 def main(source: str, job: Job) -> None:
     if not Path(ct.__file__).resolve().is_relative_to(Path(source).resolve()):
         raise ImportError(f"counterfactual_training came from {ct.__file__}, not from {source}")
-    trainings = {"published": published, "conventional": conventional, "plain": plain, "fleet": fleet}
+    trainings = {
+        "published": published,
+        "conventional": conventional,
+        "plain": plain,
+        "fleet": fleet,
+    }
     model = trainings[job["training"]](job, Pause(job["warm"]))
     answer({"weights": torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()})
 

@@ -1,7 +1,8 @@
-"""What every script here shares: it runs in a process of its own and takes a turn whenever it is asked to.
+"""What every script here shares: it runs in a process of its own and takes a turn whenever it is
+asked to.
 
-Imported before the library it serves, so that the library finds one core where it is to use one. Speaks JSON lines;
-whatever the library prints goes to the log instead.
+Imported before the library it serves, so that the library finds one core where it is to use one.
+Speaks JSON lines; whatever the library prints goes to the log instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ os.dup2(2, 1)
 
 
 def serve(turn: Callable[..., dict[str, Any]], *packages: str) -> None:
-    """Greet with the versions of the packages, then answer every request with ``turn(**request)``."""
+    """Greet with the versions of the packages, then answer every request with
+    ``turn(**request)``.
+    """
     greet(*packages)
     while True:
         answer(turn(**next_request()))

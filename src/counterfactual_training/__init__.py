@@ -3,7 +3,8 @@
 ``import counterfactual_training as ct``, then one of three faces:
 
 * :class:`CounterfactualClassifier` for a DataFrame: ``fit``, ``predict``, ``explain``;
-  :class:`CounterfactualRegressor` for numbers; :class:`Explainer` for a model that was trained elsewhere;
+  :class:`CounterfactualRegressor` for numbers; :class:`Explainer` for a model that was trained
+  elsewhere;
 * :func:`train` for your own ``nn.Module``;
 * :func:`search` and :class:`Objective` for your own training loop.
 """
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
-    from counterfactual_training.estimator import CounterfactualClassifier, CounterfactualRegressor, Explainer, explain
+    from counterfactual_training.estimator import (
+        CounterfactualClassifier,
+        CounterfactualRegressor,
+        Explainer,
+        explain,
+    )
     from counterfactual_training.evaluation import (
         PAIRED,
         PUBLISHED,
@@ -209,13 +215,15 @@ __all__ = [
     "wachter",
 ]
 
-# Names come from their modules when they are first asked for: torch and scikit-learn take seconds to import.
+# Names come from their modules when they are first asked for: torch and scikit-learn take seconds
+# to import.
 _MODULES = {
     "constraints": "Constraints Domain OneHotGroup",
     "core.losses": "class_loss",
     "datasets": "Dataset load_dataset",
     "datasets.synthetic": "loan",
-    "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError ModelError",
+    "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError "
+    "ModelError",
     "advice": "Explanation",
     "audits": "Audit audit",
     "estimator": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
@@ -223,17 +231,22 @@ _MODULES = {
     "export": "export_onnx",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": (
-        "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple mlp_plr neurotree tabm"
+        "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple "
+        "mlp_plr neurotree tabm"
     ),
     "search": (
-        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm generic gravitational "
-        "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator revise search "
+        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm generic "
+        "gravitational "
+        "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator "
+        "revise search "
         "sparse wachter"
     ),
     "tabular": "Encoder Feature Schema",
     "training": (
-        "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch EarlyStopping "
-        "Fleet History LossTerms Member Objective Regime Round Run Schedule Setting TrainConfig TrainResult "
+        "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch "
+        "EarlyStopping "
+        "Fleet History LossTerms Member Objective Regime Round Run Schedule Setting TrainConfig "
+        "TrainResult "
         "make_objective make_regime preset train"
     ),
 }
@@ -241,7 +254,9 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names.sp
 
 
 class _Package(ModuleType):
-    """A package whose functions keep their names: importing the folder ``search`` does not hide the function."""
+    """A package whose functions keep their names: importing the folder ``search`` does not hide the
+    function.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

@@ -1,6 +1,8 @@
-"""Names to choose from, and defaults, that ``ct COMMAND --help`` shows. Importing them loads nothing else.
+"""Names to choose from, and defaults, that ``ct COMMAND --help`` shows. Importing them loads
+nothing else.
 
-The rooms that own them load torch, which takes seconds, so these few stand here, once, and the rooms import them.
+The rooms that own them load torch, which takes seconds, so these few stand here, once, and the
+rooms import them.
 """
 
 from __future__ import annotations
@@ -10,9 +12,21 @@ from typing import Final, Literal
 # Of data sets.
 VARIANT: Final = "default"
 
-# Of `search`: its recipes, in their order there; and the one that trains a classifier of a named data set.
+# Of `search`: its recipes, in their order there; and the one that trains a classifier of a named
+# data set.
 GENERATORS = (
-    *("generic", "ecco", "revise", "line", "wachter", "greedy", "sparse", "gravitational", "claproar", "eccco"),
+    *(
+        "generic",
+        "ecco",
+        "revise",
+        "line",
+        "wachter",
+        "greedy",
+        "sparse",
+        "gravitational",
+        "claproar",
+        "eccco",
+    ),
     *("probe", "nearest_unlike", "growing_spheres", "dice"),
 )
 GENERATOR = "ecco"
@@ -50,7 +64,8 @@ MAX_BODY = 1_000_000
 MAX_WAITING = 1000
 MAX_PEOPLE = 10_000
 
-# Of `audits` and cards: the most people to explain, and the noise on weights, relative to those of a layer.
+# Of `audits` and cards: the most people to explain, and the noise on weights, relative to those of
+# a layer.
 AUDIT_PEOPLE = 1000
 CARD_PEOPLE = 300
 WEIGHT_NOISE = 0.1

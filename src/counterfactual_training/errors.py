@@ -29,14 +29,16 @@ class CounterfactualTrainingError(Exception):
 
 
 class InputError(CounterfactualTrainingError, ValueError):
-    """The data handed in does not fit: shapes, dtypes, missing values, unknown names. Also a :class:`ValueError`.
+    """The data handed in does not fit: shapes, dtypes, missing values, unknown names. Also a
+    :class:`ValueError`.
 
     Examples:
         >>> import counterfactual_training as ct
         >>> ct.Schema.infer(ct.loan(300).frame, mutability={"dept": "decrease"})
         Traceback (most recent call last):
             ...
-        counterfactual_training.errors.InputError: Unknown column 'dept'. Did you mean 'debt'? Valid: 'age', 'debt'.
+        counterfactual_training.errors.InputError: Unknown column 'dept'. Did you mean 'debt'?
+        Valid: 'age', 'debt'.
     """
 
 
@@ -48,7 +50,8 @@ class ConstraintError(InputError):
         >>> ct.Feature("age", "integer", domain=(90, 18))
         Traceback (most recent call last):
             ...
-        counterfactual_training.errors.ConstraintError: The domain of 'age' is empty: lower > upper in [90, 18].
+        counterfactual_training.errors.ConstraintError: The domain of 'age' is empty: lower > upper
+        in [90, 18].
     """
 
 
@@ -62,7 +65,8 @@ class ModelError(CounterfactualTrainingError, ValueError):
         >>> ct.search(model, torch.randn(4, 2), torch.zeros(4, dtype=torch.long))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        counterfactual_training.errors.ModelError: The model's outputs are probabilities (...); return logits instead...
+        counterfactual_training.errors.ModelError: The model's outputs are probabilities (...);
+        return logits instead...
     """
 
 
@@ -74,12 +78,14 @@ class FileError(CounterfactualTrainingError, ValueError):
         >>> ct.Schema.from_file("columns.txt")
         Traceback (most recent call last):
             ...
-        counterfactual_training.errors.FileError: A schema file ends in .toml or .json, got 'columns.txt'.
+        counterfactual_training.errors.FileError: A schema file ends in .toml or .json, got
+        'columns.txt'.
     """
 
 
 class MissingExtraError(CounterfactualTrainingError, ImportError):
-    """An optional package is needed; the message says which extra installs it. Also an :class:`ImportError`.
+    """An optional package is needed; the message says which extra installs it. Also an
+    :class:`ImportError`.
 
     Examples:
         >>> from unittest import mock
@@ -88,22 +94,32 @@ class MissingExtraError(CounterfactualTrainingError, ImportError):
         ...     ct.export_onnx(ct.CounterfactualClassifier(), "loan.onnx")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        counterfactual_training.errors.MissingExtraError: onnx is not installed. Install it with: pip install ...
+        counterfactual_training.errors.MissingExtraError: onnx is not installed. Install it with:
+        pip install ...
     """
 
 
 def unknown(what: str, given: object, valid: Iterable[object]) -> str:
     """A sentence for an unknown name: what came, the nearest valid one, all valid ones."""
     names = {str(name): repr(name) for name in valid}
-    folded = {name.casefold(): text for name, text in names.items()}  # case alone is no reason to find nothing near
+    folded = {
+        name.casefold(): text for name, text in names.items()
+    }  # case alone is no reason to find nothing near
     asked = str(given).casefold()
-    begun = [name for name in folded if len(asked) > 1 and name.startswith(asked)]  # eps is rather epsilon than steps
+    begun = [
+        name for name in folded if len(asked) > 1 and name.startswith(asked)
+    ]  # eps is rather epsilon than steps
     close = begun or difflib.get_close_matches(asked, folded, n=1, cutoff=0.5)
-    hint = f" Did you mean {folded[close[0]]}?" if close else ""
+    if close:
+        hint = f" Did you mean {folded[close[0]]}?"
+    else:
+        hint = ""
     return f"Unknown {what} {given!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
 
 
-def check_name(what: str, given: object, valid: Collection[Any], error: type[Exception] = InputError) -> None:
+def check_name(
+    what: str, given: object, valid: Collection[Any], error: type[Exception] = InputError
+) -> None:
     """Raise, with the nearest valid name, unless ``given`` is one of ``valid``."""
     if given not in valid:
         raise error(unknown(what, given, valid))
@@ -116,7 +132,9 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
-def lookup(what: str, given: Any, table: Mapping[Any, T], error: type[Exception] = InputError) -> T:
+def lookup(
+    what: str, given: Any, table: Mapping[Any, T], error: type[Exception] = InputError
+) -> T:
     """``table[given]``; the one way to look things up by a name that a user wrote."""
     check_name(what, given, table, error)
     return table[given]
@@ -129,14 +147,21 @@ def need_extra(module: str, extra: str) -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0]
         raise MissingExtraError(
-            f'{package} is not installed. Install it with: pip install "counterfactual-training[{extra}]".'
+            f"{package} is not installed. Install it with: pip install "
+            f'"counterfactual-training[{extra}]".'
         ) from error
 
 
 def from_outside() -> int:
-    """The ``stacklevel`` of a warning that is about what the caller of this package did: it names their line."""
-    package, level = __name__.partition(".")[0], 0
+    """The ``stacklevel`` of a warning that is about what the caller of this package did: it names
+    their line.
+    """
+    package = __name__.partition(".")[0]
+    level = 0
     frame = inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
-        frame, level = frame.f_back, level + 1
+    while (
+        frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ):
+        frame = frame.f_back
+        level = level + 1
     return level

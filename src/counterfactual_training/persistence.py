@@ -1,4 +1,5 @@
-"""Files that are never half-written and never execute code: tensors and JSON in one safetensors file.
+"""Files that are never half-written and never execute code: tensors and JSON in one safetensors
+file.
 
 The JSON part is stored in the file's metadata, so that one atomic rename publishes both.
 """
@@ -34,7 +35,9 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write bit by bit; it takes its place when it is complete, and leaves nothing behind if it never is."""
+    """A file to write bit by bit; it takes its place when it is complete, and leaves nothing behind
+    if it never is.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -45,7 +48,9 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         umask = os.umask(0o077)  # it can only be read by setting it
         os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # mkstemp creates files that only the owner can read; open() does not
+        Path(name).chmod(
+            0o666 & ~umask
+        )  # mkstemp creates files that only the owner can read; open() does not
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -54,14 +59,20 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextmanager
 def locked(path: Path, timeout: float) -> Iterator[None]:
-    """Hold a lock on a file, waiting up to ``timeout`` seconds; the system releases it when its holder ends."""
+    """Hold a lock on a file, waiting up to ``timeout`` seconds; the system releases it when its
+    holder ends.
+    """
     lock = FileLock(path)
     try:
         lock.acquire(timeout=timeout)
     except Timeout:
-        raise FileError(f"Another process has held {path} for {timeout:g} s. Wait for it, or end it.") from None
+        raise FileError(
+            f"Another process has held {path} for {timeout:g} s. Wait for it, or end it."
+        ) from None
     except (OSError, NotImplementedError) as error:
-        raise FileError(f"{path} cannot be locked ({error}); use a folder on a local file system.") from error
+        raise FileError(
+            f"{path} cannot be locked ({error}); use a folder on a local file system."
+        ) from error
     try:
         yield
     finally:
@@ -69,17 +80,24 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
 
 
 def save_file(
-    path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    content: Mapping[str, Any],
 ) -> None:
     """Save tensors and JSON-able content as one file of the given kind."""
     # safetensors does not accept tensors that share memory, so clone them.
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    plain = {
+        name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()
+    }
     text = json.dumps(content)
     header = {"kind": kind, "format": 1, "sha256": _digest(plain, text), "content": text}
     atomic_write(path, save(plain, metadata={_KEY: json.dumps(header)}))
 
 
-def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_file(
+    path: str | os.PathLike[str], kind: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and content of a file that :func:`save_file` wrote; raises for any other file."""
     path = Path(path)
     if not path.is_file():
@@ -87,10 +105,14 @@ def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            # Clones are aligned like torch's own tensors; with other alignments the same sums may round differently.
+            # Clones are aligned like torch's own tensors; with other alignments the same sums may
+            # round differently.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         header = json.loads(metadata[_KEY])
-        found, version, text, digest = header["kind"], header["format"], header["content"], header["sha256"]
+        found = header["kind"]
+        version = header["format"]
+        text = header["content"]
+        digest = header["sha256"]
         content = json.loads(text)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError(
@@ -99,7 +121,9 @@ def load_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor
     if digest != _digest(tensors, text):
         raise FileError(f"{str(path)!r} is damaged: its content does not match its checksum.")
     if found != kind or version != 1:
-        raise FileError(f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1).")
+        raise FileError(
+            f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1)."
+        )
     if not isinstance(content, dict):
         raise FileError(f"{str(path)!r} is damaged: its content is not a JSON object.")
     return tensors, content
@@ -112,7 +136,15 @@ def blaming_file(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except FileError:  # already says what is wrong
         raise
-    except (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+    except (
+        InputError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+    ) as error:
         raise FileError(f"{str(path)!r} is damaged or was altered: {error}") from error
 
 
@@ -122,12 +154,16 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+        digest.update(
+            tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+        )
     return digest.hexdigest()
 
 
 def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
-    """Split a nested state dict into tensors by path and JSON with a placeholder for each tensor."""
+    """Split a nested state dict into tensors by path and JSON with a placeholder for each
+    tensor.
+    """
     if isinstance(state, Tensor):
         return {prefix: state}, {"tensor": prefix}
     if isinstance(state, Mapping):
@@ -135,14 +171,20 @@ def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]
         items = []
         for i, (key, value) in enumerate(state.items()):
             if not isinstance(key, (str, int)):
-                raise FileError(f"Cannot save a state with key {key!r} of type {type(key).__name__}.")
-            inner, plain = flatten_state(value, f"{prefix}/{i}:{key}")  # unique, even if a key contains a slash
+                raise FileError(
+                    f"Cannot save a state with key {key!r} of type {type(key).__name__}."
+                )
+            inner, plain = flatten_state(
+                value, f"{prefix}/{i}:{key}"
+            )  # unique, even if a key contains a slash
             tensors |= inner
             items.append([key, plain])
         return tensors, {"dict": items}
     if isinstance(state, (list, tuple)):
         parts = [flatten_state(value, f"{prefix}/{i}") for i, value in enumerate(state)]
-        return {k: v for inner, _ in parts for k, v in inner.items()}, {"list": [plain for _, plain in parts]}
+        return {k: v for inner, _ in parts for k, v in inner.items()}, {
+            "list": [plain for _, plain in parts]
+        }
     if state is None or isinstance(state, (bool, int, float, str)):
         return {}, {"value": state}
     raise FileError(f"Cannot save {type(state).__name__} without pickle.")

@@ -1,4 +1,6 @@
-"""One status line: it renews itself on a terminal and is silent elsewhere; messages that stay are printed anywhere."""
+"""One status line: it renews itself on a terminal and is silent elsewhere; messages that stay are
+printed anywhere.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,25 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO | None = None, live: bool | None = None) -> None:
-        self.stream = sys.stderr if stream is None else stream
-        self.live = self.stream.isatty() if live is None else live
+        if stream is None:
+            self.stream = sys.stderr
+        else:
+            self.stream = stream
+        if live is None:
+            self.live = self.stream.isatty()
+        else:
+            self.live = live
         self._text = ""
         # Work that is watched from a thread of its own must not print into the middle of a message.
         self._lock = threading.Lock()
 
     def show(self, text: str) -> None:
-        """Replace the line, cut to the width of the terminal; does nothing where the line is not live."""
+        """Replace the line, cut to the width of the terminal; does nothing where the line is not
+        live.
+        """
         width = shutil.get_terminal_size().columns - 1
-        text = text if len(text) <= width else f"{text[: width - 1]}…"
+        if not len(text) <= width:
+            text = f"{text[: width - 1]}…"
         if self.live and text != self._text:
             with self._lock:
                 print(f"{_CLEAR}{text}", end="", file=self.stream, flush=True)

@@ -1,4 +1,5 @@
-"""Every rule of advice, described once: its name, which of three things it is, what it means, where it is stated.
+"""Every rule of advice, described once: its name, which of three things it is, what it means, where
+it is stated.
 
 A rule is one of three things:
 
@@ -6,11 +7,12 @@ A rule is one of three things:
 - a *limit* says how far the search goes, or what it pays;
 - a *check* judges a whole row that was changed, because it takes several columns to tell.
 
-To add a rule, describe it here and write the function that keeps it: a filter of numbers in ``NUMBER_RULES`` of
-``tabular/plan_judge.py``, one of categories in ``may_become`` of ``tabular/constrain.py``, a check in ``worsened`` of
-``tabular/relate.py``. It is stated in a field of :class:`Feature`, of ``advice.rules.Rules``, or of both. The reference
-page, the help of ``ct``, drafts of ``ct schema``, the document of the HTTP API and the page of ``ct serve`` read their
-words from here. Importing this loads nothing else, because help is to come at once.
+To add a rule, describe it here and write the function that keeps it: a filter of numbers in
+``NUMBER_RULES`` of ``tabular/plan_judge.py``, one of categories in ``may_become`` of
+``tabular/constrain.py``, a check in ``worsened`` of ``tabular/relate.py``. It is stated in a field
+of :class:`Feature`, of ``advice.rules.Rules``, or of both. The reference page, the help of ``ct``,
+drafts of ``ct schema``, the document of the HTTP API and the page of ``ct serve`` read their words
+from here. Importing this loads nothing else, because help is to come at once.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class Rule:
         name: as users write it, and as the judge of plans calls it; relations share theirs.
         sort: which of the three things it is.
         meaning: a sentence, without its full stop.
-        stated: where users may state it: for the model, in a schema or an argument of its constructor; for a question,
-            in ``explain``. What is stated nowhere is learned from the training rows, or goes without saying.
+        stated: where users may state it: for the model, in a schema or an argument of its
+            constructor; for a question, in ``explain``. What is stated nowhere is learned from the
+            training rows, or goes without saying.
         columns: which have it.
         written: what users write, in Python.
         kept_by: the function that keeps it, from the folder of the package on.
@@ -64,10 +67,12 @@ RULES = (
     Rule(
         "mutability",
         "filter",
-        "which way advice may move a column: both ways, only up (increase), only down (decrease), or not at all (none)",
+        "which way advice may move a column: both ways, only up (increase), only down "
+        "(decrease), or not at all (none)",
         _FIT,
         "all; on ordered categories, up or down their order",
-        '`"both"`, `"none"`, `"increase"`, `"decrease"`; or 0, +1, −1 as in scikit-learn\'s `monotonic_cst`, where 0 '
+        '`"both"`, `"none"`, `"increase"`, `"decrease"`; or 0, +1, −1 as in scikit-learn\'s '
+        "`monotonic_cst`, where 0 "
         'means no limit (`"both"`, not `"none"`)',
         "tabular.limits.against",
     ),
@@ -95,7 +100,8 @@ RULES = (
         "where advice may lead; what lies outside may stay there or move towards it",
         _BOTH,
         "numbers, ordered categories; in a question, all",
-        "`(lower, upper)`, `None` where open; two ordered categories; in a question also a list of categories",
+        "`(lower, upper)`, `None` where open; two ordered categories; in a question also a list "
+        "of categories",
         "tabular.limits.outside",
     ),
     Rule(
@@ -137,7 +143,8 @@ RULES = (
     Rule(
         "max_change",
         "filter",
-        "the largest change, in the column's units, or in ranks of ordered categories; at least a step",
+        "the largest change, in the column's units, or in ranks of ordered categories; at least "
+        "a step",
         _BOTH,
         "numbers, ordered categories",
         "`10`",
@@ -146,7 +153,8 @@ RULES = (
     Rule(
         "special",
         "filter",
-        "numbers that are codes, such as -9 for 'no record': states of their own beside the number, never advised, and "
+        "numbers that are codes, such as -9 for 'no record': states of their own beside the "
+        "number, never advised, and "
         "a cell that holds one keeps it",
         _FIT,
         "numbers",
@@ -156,8 +164,10 @@ RULES = (
     Rule(
         "kind",
         "filter",
-        "what a column holds: any number (numeric), whole numbers (integer), categories with an order (ordinal), two "
-        "categories (binary), categories without an order (categorical), or numbers of a known range (pixel); advice "
+        "what a column holds: any number (numeric), whole numbers (integer), categories with an "
+        "order (ordinal), two "
+        "categories (binary), categories without an order (categorical), or numbers of a known "
+        "range (pixel); advice "
         "names such values only",
         _FIT,
         "all",
@@ -167,7 +177,8 @@ RULES = (
     Rule(
         "range",
         "filter",
-        "without a domain, advice stays among the numbers of the training rows; with num_std 0 between their 0.5th and "
+        "without a domain, advice stays among the numbers of the training rows; with num_std 0 "
+        "between their 0.5th and "
         "99.5th percentile",
         _LEARNED,
         "numbers",
@@ -177,7 +188,8 @@ RULES = (
     Rule(
         "digits",
         "filter",
-        "advice names numbers as a person would write them and as the training rows do: the same few values, whole, or "
+        "advice names numbers as a person would write them and as the training rows do: the same "
+        "few values, whole, or "
         "multiples of 1,000 if nearly all of theirs are",
         _LEARNED,
         "numbers",
@@ -214,7 +226,8 @@ RULES = (
     Rule(
         "difficulty",
         "limit",
-        "how many times dearer than usual a change of a column is; it counts in the cost of advice, and so in the "
+        "how many times dearer than usual a change of a column is; it counts in the cost of "
+        "advice, and so in the "
         "choice of the columns to change",
         _BOTH,
         "all",

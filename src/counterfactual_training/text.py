@@ -22,14 +22,20 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with line breaks and the like escaped, because a name or a category may hold them."""
+    """The text with line breaks and the like escaped, because a name or a category may hold
+    them.
+    """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def align(
-    rows: Iterable[Sequence[str]], num_left: int | None = None, separator: str = "  ", min_width: int = 0
+    rows: Iterable[Sequence[str]],
+    num_left: int | None = None,
+    separator: str = "  ",
+    min_width: int = 0,
 ) -> list[str]:
-    """Lines with cells in columns of equal width, each on one line; short rows are filled with empty cells.
+    """Lines with cells in columns of equal width, each on one line; short rows are filled with
+    empty cells.
 
     Args:
         num_left: columns set flush left; the others flush right. By default all are left.
@@ -40,10 +46,14 @@ def align(
     count = max(map(len, rows), default=0)
     full = [[*row, *[""] * (count - len(row))] for row in rows]
     widths = [max(min_width, *(len(row[j]) for row in full)) for j in range(count)]
-    left = count if num_left is None else num_left
+    if num_left is None:
+        left = count
+    else:
+        left = num_left
     lines = [
         separator.join(
-            cell.ljust(w) if j < left else cell.rjust(w) for j, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(w) if j < left else cell.rjust(w)
+            for j, (cell, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in full
     ]

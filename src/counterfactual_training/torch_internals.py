@@ -51,7 +51,9 @@ def _some() -> Tensor:
     return torch.zeros(1, 1, dtype=torch.float32)
 
 
-_LOG_SOFTMAX_BACKWARD = _kernel("_log_softmax_backward_data", _some(), _some(), -1, torch.float32)
+_LOG_SOFTMAX_BACKWARD = _kernel(
+    "_log_softmax_backward_data", _some(), _some(), -1, torch.float32
+)
 _FUSED_ADAM = _kernel(
     "_fused_adam_",
     *([_some()], [_some()], [_some()], [_some()], [], [torch.ones((), dtype=torch.float32)]),

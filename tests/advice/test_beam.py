@@ -17,7 +17,9 @@ PEOPLE = 40
 
 
 def draw(seed, n=400):
-    """A table of numbers, counts, amounts and categories, of a random length and with random effects."""
+    """A table of numbers, counts, amounts and categories, of a random length and with random
+    effects.
+    """
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -31,32 +33,54 @@ def draw(seed, n=400):
         }
     )
     effects = rng.normal(size=7) * [1, 1, 0.7, 0.7, 0.7, 1, 0.7]
-    numbers = frame.assign(job=frame["job"].map({"clerk": -1.0, "cook": 0.0, "nurse": 1.0})).astype(float)
+    numbers = frame.assign(
+        job=frame["job"].map({"clerk": -1.0, "cook": 0.0, "nurse": 1.0})
+    ).astype(float)
     standard = (numbers - numbers.mean()) / numbers.std()
-    score = standard.to_numpy() @ effects + 0.4 * standard["income"] * standard["share"] + rng.normal(size=n) / 2
+    score = (
+        standard.to_numpy() @ effects
+        + 0.4 * standard["income"] * standard["share"]
+        + rng.normal(size=n) / 2
+    )
     return frame, np.digitize(score, [0.3])
 
 
-@pytest.fixture(scope="module", params=[("none", 0), ("density", 1), *repeats(("none", 2), ("density", 3))], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[("none", 0), ("density", 1), *repeats(("none", 2), ("density", 3))],
+    ids=str,
+)
 def asked(request):
     """A classifier and people who are denied."""
     gate, seed = request.param
     frame, y = draw(seed)
-    classifier = ct.CounterfactualClassifier(epochs=15, gate=gate, random_state=seed).fit(frame, y)
+    classifier = ct.CounterfactualClassifier(epochs=15, gate=gate, random_state=seed).fit(
+        frame, y
+    )
     return classifier, frame[classifier.predict(frame) == 0].head(PEOPLE)
 
 
 def price(told):
     """What the engine minimises, of the first answer of each row; infinite where there is none."""
     several = told.several
-    first = ~told.summary.index.get_level_values(0).duplicated() if several else np.ones(len(told), dtype=bool)
+    first = (
+        ~told.summary.index.get_level_values(0).duplicated()
+        if several
+        else np.ones(len(told), dtype=bool)
+    )
     cost = told.cost + COLUMN * (told.distance > 0).sum(1)
     return np.where(told.status == "converged", cost, np.inf)[first]
 
 
 FREER = {
-    "domain": ({"domain": {"income": (2000, 4000), "debt": (0, 2000)}}, {"domain": {"income": (1000, 6000)}}),
-    "max_change": ({"max_change": {"income": 700, "debt": 300}}, {"max_change": {"income": 1500}}),
+    "domain": (
+        {"domain": {"income": (2000, 4000), "debt": (0, 2000)}},
+        {"domain": {"income": (1000, 6000)}},
+    ),
+    "max_change": (
+        {"max_change": {"income": 700, "debt": 300}},
+        {"max_change": {"income": 1500}},
+    ),
     "lock": ({"lock": ["income", "job"]}, {"lock": ["job"]}),
     "max_changes": ({"max_changes": 1}, {"max_changes": 2}),
     "vary": ({"vary": ["debt", "loans"]}, {"vary": ["debt", "loans", "income", "owner"]}),
@@ -85,7 +109,9 @@ def test_no_option_contains_another(asked):
     classifier, people = asked
     told = classifier.explain(people, 1, n_options=3)
     moved = told.distance > 0
-    for _, rows in pd.Series(np.arange(len(told))).groupby(told.frame.index.get_level_values(0)):
+    for _, rows in pd.Series(np.arange(len(told))).groupby(
+        told.frame.index.get_level_values(0)
+    ):
         plausible = [moved[i] for i in rows if told.status[i] == "converged"]
         for one, other in itertools.permutations(plausible, 2):
             assert (one & ~other).any()
@@ -157,7 +183,9 @@ def test_difficult_columns_are_avoided(asked):
 
 
 def test_who_cannot_be_helped_gets_the_closest(asked):
-    """A limit that hardly anybody can work with: the best effort is at least as close as where the row stands."""
+    """A limit that hardly anybody can work with: the best effort is at least as close as where the
+    row stands.
+    """
     classifier, people = asked
     told = classifier.explain(people, 1, vary=["share"], max_change={"share": 0.02})
     missed = ~told.answered
@@ -172,8 +200,12 @@ def test_numbers_have_no_digits_that_nobody_wrote():
     """Points are float32, which cannot hold 2.018; people read 2.018, not 2.0180001."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
-    classifier = ct.CounterfactualClassifier(epochs=5, gate="none", random_state=0).fit(frame, frame.sum(axis=1) > 0)
+    classifier = ct.CounterfactualClassifier(epochs=5, gate="none", random_state=0).fit(
+        frame, frame.sum(axis=1) > 0
+    )
     told = classifier.explain(frame[:40])
     changed = told.frame.to_numpy()[told.changed.to_numpy()]
-    assert len(changed) > 30 and all(len(repr(float(number)).lstrip("-")) <= 6 for number in changed)
+    assert len(changed) > 30 and all(
+        len(repr(float(number)).lstrip("-")) <= 6 for number in changed
+    )
     np.testing.assert_array_equal(classifier.predict(told.frame), told.prediction)

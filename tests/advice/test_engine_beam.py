@@ -1,4 +1,6 @@
-"""The engine alone, without the judge that sees every answer at the end: against looking at every possibility."""
+"""The engine alone, without the judge that sees every answer at the end: against looking at every
+possibility.
+"""
 
 import itertools
 from dataclasses import replace
@@ -45,7 +47,9 @@ def bent(d, seed):
 
 def ready(finder, **changes):
     """A finder that asks for the decision, with the constraints of advice."""
-    return replace(finder, constraints=advice_constraints(finder.encoder, 0.0), decision=True, **changes)
+    return replace(
+        finder, constraints=advice_constraints(finder.encoder, 0.0), decision=True, **changes
+    )
 
 
 def search(finder, people, most=None, num_options=1):
@@ -69,13 +73,16 @@ def answers(beam):
     return person, points, best
 
 
-# ---- all of one or two columns ---------------------------------------------------------------------------------------
+# ---- all of one or two columns -------------------------------------------------------------------
 
 
 SMALL = {
     "loans": {"kind": "integer", "max_change": 4, "difficulty": 1.5},
     "late": {"kind": "integer", "special": [-9], "domain": (0, 4)},
-    "job": {"categories": JOBS, "forbidden": [("clerk", "pilot"), ("cook", ["pilot", "nurse"])]},
+    "job": {
+        "categories": JOBS,
+        "forbidden": [("clerk", "pilot"), ("cook", ["pilot", "nurse"])],
+    },
     "owner": {"mutability": "increase"},
 }
 RELATIONS = {"alone": [], "related": ["late <= loans", "job = nurse requires owner = yes"]}
@@ -94,8 +101,13 @@ def draw_small(seed, n=300):
 
 
 def everything(finder, row, most):
-    """Every row that differs from this one in at most so many columns, with values that training saw."""
-    values = {column.feature.name: column.feature.categories or range(9) for column in finder.encoder.columns_}
+    """Every row that differs from this one in at most so many columns, with values that training
+    saw.
+    """
+    values = {
+        column.feature.name: column.feature.categories or range(9)
+        for column in finder.encoder.columns_
+    }
     found = [
         {**row.iloc[0].to_dict(), **dict(zip(names, chosen, strict=True))}
         for size in range(1, most + 1)
@@ -108,7 +120,9 @@ def everything(finder, row, most):
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("relations", RELATIONS)
-def test_the_cheapest_of_all_changes_of_one_or_two_columns_is_found(make_finder, relations, gated, most):
+def test_the_cheapest_of_all_changes_of_one_or_two_columns_is_found(
+    make_finder, relations, gated, most
+):
     seed = 4 * most + 2 * gated + len(RELATIONS[relations])
     frame = draw_small(seed)
     finder = make_finder(frame, [0.0], schema=SMALL, relations=RELATIONS[relations])
@@ -126,14 +140,20 @@ def test_the_cheapest_of_all_changes_of_one_or_two_columns_is_found(make_finder,
         broken = {violation.row for violation in judge(before, trials)}
         x, after = finder.factuals(before).x, finder.factuals(trials).x
         price = (finder.cost(after, x) + COLUMN * finder.num_changes(after, x)).numpy()
-        reached = (finder.confidence(after, torch.full((len(trials),), TARGET)) >= 0.5 + 1e-6).numpy()
-        fine = reached & ~np.isin(np.arange(len(trials)), [*broken]) & (finder.differs(after, x).any(1)).numpy()
+        reached = (
+            finder.confidence(after, torch.full((len(trials),), TARGET)) >= 0.5 + 1e-6
+        ).numpy()
+        fine = (
+            reached
+            & ~np.isin(np.arange(len(trials)), [*broken])
+            & (finder.differs(after, x).any(1)).numpy()
+        )
         expected[i] = price[fine].min(initial=np.inf)
     assert np.isfinite(expected).sum() > 3  # or nothing was compared
     np.testing.assert_allclose(best, expected, atol=1e-5)
 
 
-# ---- one number, on the grid that it is written on -------------------------------------------------------------------
+# ---- one number, on the grid that it is written on -----------------------------------------------
 
 AMOUNTS = {
     "free": {},
@@ -157,7 +177,9 @@ def linear(make_finder, frame, weights, bias, **rules):
 
 @pytest.mark.parametrize("rule", AMOUNTS)
 def test_the_nearest_number_that_suffices_is_found(make_finder, rule):
-    """Also between the last value of a table and a bound; and none where only what lies beyond would do."""
+    """Also between the last value of a table and a bound; and none where only what lies beyond
+    would do.
+    """
     frame = draw_amounts()
     # Each code has an encoded column of its own.
     weights = [1.0, *[0.0] * len(AMOUNTS[rule].get("special", [])), 1.2]
@@ -188,9 +210,13 @@ def test_the_nearest_number_that_suffices_is_found(make_finder, rule):
 
 @pytest.mark.parametrize("by", ["gate", "relation"])
 def test_a_narrow_band_between_two_values_of_a_table_is_found(make_finder, by):
-    """The model asks for a little more than the median; gate or relation allow hardly more than that."""
+    """The model asks for a little more than the median; gate or relation allow hardly more than
+    that.
+    """
     rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"paid": rng.gamma(3, 4, 300).round(1), "total": rng.gamma(9, 4, 300).round(1)})
+    frame = pd.DataFrame(
+        {"paid": rng.gamma(3, 4, 300).round(1), "total": rng.gamma(9, 4, 300).round(1)}
+    )
     schema = {"total": {"mutability": "none"}}
     relations = ["paid <= total"] if by == "relation" else []
     finder = linear(make_finder, frame, [1.0, 0.0], 0.0, schema=schema, relations=relations)
@@ -201,7 +227,10 @@ def test_a_narrow_band_between_two_values_of_a_table_is_found(make_finder, by):
     people = frame[frame["paid"] < bar - 1].head(20).assign(total=ceiling)
     if by == "gate":
         finder = replace(
-            finder, gate=Plausible(lambda x: x[..., 0] <= (ceiling + 0.001 - column.center) / column.scale)
+            finder,
+            gate=Plausible(
+                lambda x: x[..., 0] <= (ceiling + 0.001 - column.center) / column.scale
+            ),
         )
     beam = Beam(finder, finder.factuals(people), torch.full((len(people),), TARGET), 0.5, 1)
     # Where another column has an answer, nothing else would look between the values.
@@ -215,13 +244,15 @@ def test_a_narrow_band_between_two_values_of_a_table_is_found(make_finder, by):
     assert ((paid > bar) & (paid <= ceiling + 1e-4)).all()
 
 
-# ---- easing and undoing ----------------------------------------------------------------------------------------------
+# ---- easing and undoing --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def two_amounts(make_finder):
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"paid": rng.gamma(3, 4, 300).round(1), "total": rng.gamma(9, 4, 300).round(1)})
+    frame = pd.DataFrame(
+        {"paid": rng.gamma(3, 4, 300).round(1), "total": rng.gamma(9, 4, 300).round(1)}
+    )
 
     def make(weights, bias, **rules):
         finder = linear(make_finder, frame, weights, bias, **rules)
@@ -232,9 +263,13 @@ def two_amounts(make_finder):
 
 @pytest.mark.parametrize("relations", [[], ["paid <= total"]], ids=["alone", "related"])
 def test_a_number_is_eased_to_the_nearest_that_still_arrives(two_amounts, relations):
-    """Both columns were raised; the second goes back, as far as the bar and its relation to the first allow."""
+    """Both columns were raised; the second goes back, as far as the bar and its relation to the
+    first allow.
+    """
     finder, people = two_amounts([1.0, 0.3], -2.0, relations=relations)
-    beam = Beam(finder, finder.factuals(people), torch.ones(len(people), dtype=torch.long), 0.5, 2)
+    beam = Beam(
+        finder, finder.factuals(people), torch.ones(len(people), dtype=torch.long), 0.5, 2
+    )
     book, oracle = beam.book, beam.oracle
     n = len(people)
     everybody = np.arange(n)
@@ -248,7 +283,9 @@ def test_a_number_is_eased_to_the_nearest_that_still_arrives(two_amounts, relati
         book.set_numbers(points, everybody, first, raised)
         book.set_numbers(points, everybody, second, high)
         arrived = np.flatnonzero(oracle.arrives(everybody, points))
-        eased = beam.easing.ease(arrived, points, arrived, second[arrived], low[arrived], high[arrived])
+        eased = beam.easing.ease(
+            arrived, points, arrived, second[arrived], low[arrived], high[arrived]
+        )
         assert len(arrived) > 20
         assert oracle.arrives(arrived, points[arrived]).all()
         for i, number in zip(arrived.tolist(), eased.tolist(), strict=True):
@@ -272,7 +309,9 @@ def test_what_is_not_needed_is_undone_the_dearest_first(make_finder):
     finder = replace(finder, model=Margin(bent(d, 8)))
     people = denied(finder, frame, 40)
     others = finder.factuals(frame.sample(40, random_state=1)).x[: len(people)]
-    beam = Beam(finder, finder.factuals(people), torch.ones(len(people), dtype=torch.long), 0.5, None)
+    beam = Beam(
+        finder, finder.factuals(people), torch.ones(len(people), dtype=torch.long), 0.5, None
+    )
     with beam.oracle.asking():
         everybody = np.arange(len(people))
         others = others[:, beam.window.columns]
@@ -297,7 +336,9 @@ def test_what_is_not_needed_is_undone_the_dearest_first(make_finder):
 
 @pytest.mark.parametrize("dear", ["paid", "total"])
 def test_of_two_columns_the_dear_one_is_eased_first(two_amounts, dear):
-    """Neither column suffices alone. The cheaper one goes as far as it may, and the dear one hardly moves."""
+    """Neither column suffices alone. The cheaper one goes as far as it may, and the dear one hardly
+    moves.
+    """
     schema = {name: {"difficulty": 40.0 if name == dear else 1.0} for name in ("paid", "total")}
     finder, people = two_amounts([1.0, 1.0], -4.5, schema=schema)
     beam = search(finder, people, 2)
@@ -317,7 +358,7 @@ def test_of_two_columns_the_dear_one_is_eased_first(two_amounts, dear):
     assert (best[moved] <= least[moved] + slack).all()
 
 
-# ---- larger sets -----------------------------------------------------------------------------------------------------
+# ---- larger sets ---------------------------------------------------------------------------------
 
 
 def test_extensions_are_all_sets_of_one_more_column_that_may_be_cheaper(make_finder):
@@ -336,7 +377,11 @@ def test_extensions_are_all_sets_of_one_more_column_that_may_be_cheaper(make_fin
         before = beam.oracle.odds(me[:1], beam.x)[0]
     gate = np.full(len(mine), np.inf)
     state = States(moves, 0, mine, Reached(odds, gate), Reached(before, np.inf), before + 1e-6)
-    pairs = {pair for pair in itertools.combinations(mine.tolist(), 2) if len(set(moves.feature[list(pair)])) == 2}
+    pairs = {
+        pair
+        for pair in itertools.combinations(mine.tolist(), 2)
+        if len(set(moves.feature[list(pair)])) == 2
+    }
     assert set(map(tuple, state.move[state.extensions(np.inf)].tolist())) == pairs
     price = {pair: moves.cost[0, list(pair)].sum() + 2 * COLUMN for pair in pairs}
     best = float(np.median([*price.values()]))
@@ -373,7 +418,9 @@ def test_real_rows_give_no_answer_that_changes_too_many_columns(make_finder, mos
 
 
 def test_the_best_effort_is_the_closest_of_all_that_were_tried(make_finder):
-    """Raising ``a`` helps, but not enough; any change of ``b`` does harm, also in the sets that are tried later."""
+    """Raising ``a`` helps, but not enough; any change of ``b`` does harm, also in the sets that are
+    tried later.
+    """
     rng = np.random.default_rng(0)
     # With all its digits, so that every number that is written differs from one's own.
     frame = pd.DataFrame({"a": rng.normal(size=200).round(2), "b": rng.normal(size=200)})
@@ -395,7 +442,7 @@ def test_the_best_effort_is_the_closest_of_all_that_were_tried(make_finder):
     assert torch.equal(beam.effort[:, 1], beam.x[:, 1])
 
 
-# ---- options ---------------------------------------------------------------------------------------------------------
+# ---- options -------------------------------------------------------------------------------------
 
 
 def test_what_the_gate_doubts_comes_after_what_it_lets_pass_and_is_cheaper(make_finder):
@@ -411,7 +458,9 @@ def test_what_the_gate_doubts_comes_after_what_it_lets_pass_and_is_cheaper(make_
     options = find_options(finder, factuals, y, Question(line(decision_threshold=0.5)), 3)
     rows = options.row
     found = options.found
-    price = finder.cost(found.x_cf, factuals.x[rows]) + COLUMN * finder.num_changes(found.x_cf, factuals.x[rows])
+    price = finder.cost(found.x_cf, factuals.x[rows]) + COLUMN * finder.num_changes(
+        found.x_cf, factuals.x[rows]
+    )
     mixed = 0
     for i in range(len(people)):
         mine = (rows == i).nonzero().squeeze(-1)

@@ -1,4 +1,6 @@
-"""What the search along gradients promises beside its last judge: bar, statuses, second attempts, shortening."""
+"""What the search along gradients promises beside its last judge: bar, statuses, second attempts,
+shortening.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +21,9 @@ ONE = torch.ones(1, dtype=torch.long)
 
 @pytest.fixture(scope="module")
 def people(make_finder):
-    """A frame of two columns, and a finder whose margin is a function of both in standard deviations."""
+    """A frame of two columns, and a finder whose margin is a function of both in standard
+    deviations.
+    """
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=200), "b": rng.normal(size=200)})
 
@@ -32,7 +36,11 @@ def people(make_finder):
         finder = make_finder(frame, [0.0, 0.0])
         gate = None if plausibility is None else Plausible(plausibility)
         return replace(
-            finder, model=Model(), gate=gate, constraints=advice_constraints(finder.encoder, 0.0), **settings
+            finder,
+            model=Model(),
+            gate=gate,
+            constraints=advice_constraints(finder.encoder, 0.0),
+            **settings,
         )
 
     return frame, make
@@ -45,7 +53,7 @@ def row_at(frame, finder, **values):
     return finder.factuals(frame.head(1).assign(**held))
 
 
-# ---- the bar ---------------------------------------------------------------------------------------------------------
+# ---- the bar -------------------------------------------------------------------------------------
 
 
 def test_at_the_bar_of_the_decision_halves_are_not_multiplied(people):
@@ -53,7 +61,9 @@ def test_at_the_bar_of_the_decision_halves_are_not_multiplied(people):
     odds = float(torch.tensor(0.6).logit())
     finder = make(lambda x: x[..., 0] * 0 + odds, lambda x: 0.7)
     x = finder.factuals(frame.head(1)).x
-    assert replace(finder, decision=True).confidence(x, ONE).item() == pytest.approx(0.6, abs=1e-6)
+    assert replace(finder, decision=True).confidence(x, ONE).item() == pytest.approx(
+        0.6, abs=1e-6
+    )
     assert finder.confidence(x, ONE).item() == pytest.approx(0.42, abs=1e-6)
     floor = torch.tensor([0.5])
     assert replace(finder, decision=True).reaches(x, ONE, floor).all()
@@ -69,7 +79,7 @@ def test_the_decision_is_against_the_strongest_other_class(people):
     assert finder.odds_of(logits, ONE).item() == pytest.approx(1.2 - others)
 
 
-# ---- statuses --------------------------------------------------------------------------------------------------------
+# ---- statuses ------------------------------------------------------------------------------------
 
 
 def test_who_has_the_decision_is_there_whatever_the_gate_says(people):
@@ -94,9 +104,13 @@ def test_a_decision_that_flips_is_preferred_to_a_plausible_point_that_changes_no
     assert found.status.tolist() == [int(Status.EXHAUSTED)]
 
 
-@pytest.mark.parametrize(("end", "status"), [(1.0, Status.CONVERGED), (0.0, Status.IMPLAUSIBLE)])
+@pytest.mark.parametrize(
+    ("end", "status"), [(1.0, Status.CONVERGED), (0.0, Status.IMPLAUSIBLE)]
+)
 def test_what_the_model_alone_finds_is_called_what_the_gate_says_of_it(people, end, status):
-    """A wall of implausible points stands in the way of a gated search; beyond it, plausibility is ``end``."""
+    """A wall of implausible points stands in the way of a gated search; beyond it, plausibility is
+    ``end``.
+    """
     frame, make = people
 
     def plausibility(x):
@@ -113,7 +127,7 @@ def test_what_the_model_alone_finds_is_called_what_the_gate_says_of_it(people, e
     assert finder.logits(found.x_cf).argmax(-1).item() == 1
 
 
-# ---- the search ------------------------------------------------------------------------------------------------------
+# ---- the search ----------------------------------------------------------------------------------
 
 
 def test_outliers_are_pulled_in_before_anything_else(people):
@@ -134,7 +148,9 @@ class Coarse(Finder):
         return super().as_printed(points, factuals) - 0.1
 
 
-@pytest.mark.parametrize("generator", [line(decision_threshold=0.6), generic(decision_threshold=0.6, max_steps=200)])
+@pytest.mark.parametrize(
+    "generator", [line(decision_threshold=0.6), generic(decision_threshold=0.6, max_steps=200)]
+)
 def test_what_rounding_took_below_the_bar_is_searched_with_a_higher_aim(people, generator):
     frame, make = people
     finder = make(lambda x: 2 * x[..., 0])
@@ -174,25 +190,36 @@ class Watched(torch.nn.Module):
         return self.model(x)
 
 
-# ---- shortening ------------------------------------------------------------------------------------------------------
+# ---- shortening ----------------------------------------------------------------------------------
 
 
 def make_shortener(reaches, difficulty):
     size = len(difficulty)
     none = torch.zeros(size, dtype=torch.bool)
     rules = Constraints.build(size)
-    return Shortener(reaches, lambda points, rows: points, torch.arange(size), none, rules, torch.tensor(difficulty))
+    return Shortener(
+        reaches,
+        lambda points, rows: points,
+        torch.arange(size),
+        none,
+        rules,
+        torch.tensor(difficulty),
+    )
 
 
 @pytest.mark.parametrize("difficulty", [[4.0, 1.0], [1.0, 4.0]])
 def test_of_equal_changes_the_more_difficult_goes(difficulty):
     shortener = make_shortener(lambda x, y, floor: x.sum(-1) >= floor, difficulty)
-    short = shortener.undo(torch.ones(1, 2), torch.zeros(1, 2), ONE, torch.ones(1), torch.arange(1))
+    short = shortener.undo(
+        torch.ones(1, 2), torch.zeros(1, 2), ONE, torch.ones(1), torch.arange(1)
+    )
     assert short[0, difficulty.index(4.0)] == 0 and short[0, difficulty.index(1.0)] == 1
 
 
 def test_after_a_column_is_gone_numbers_are_eased_again():
-    """The first change can only go once the second is small; without the first, the second may be smaller still."""
+    """The first change can only go once the second is small; without the first, the second may be
+    smaller still.
+    """
 
     def reaches(x, y, floor):
         a, b = x.unbind(-1)
@@ -203,7 +230,7 @@ def test_after_a_column_is_gone_numbers_are_eased_again():
     assert short.tolist() == [[0.0, 0.25]]
 
 
-# ---- categories ------------------------------------------------------------------------------------------------------
+# ---- categories ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -229,5 +256,7 @@ def test_held_categories_are_not_swapped(category):
     rules, x = category
     held = torch.tensor([[True] * 3, [False] * 3])
     better = torch.tensor([0.1, 0.1, 0.9])
-    swapped, _ = swap_categories(x, x, torch.tensor([0, 0]), rules, lambda points, y: points @ better, 0.5, held)
+    swapped, _ = swap_categories(
+        x, x, torch.tensor([0, 0]), rules, lambda points, y: points @ better, 0.5, held
+    )
     assert swapped.argmax(-1).tolist() == [0, 2]

@@ -1,4 +1,6 @@
-"""Moves and how numbers are written, against the rules as a user states them, one value at a time."""
+"""Moves and how numbers are written, against the rules as a user states them, one value at a
+time.
+"""
 
 import math
 from dataclasses import replace
@@ -21,9 +23,17 @@ SCHEMA = {
     "late": {"kind": "integer", "special": [-9], "max_change": 3},
     "rate": {"allowed": [1.5, 2.5, 4.0]},
     "share": {},
-    "degree": {"kind": "ordinal", "categories": RANKS, "domain": ("none", "MSc"), "max_change": 2},
+    "degree": {
+        "kind": "ordinal",
+        "categories": RANKS,
+        "domain": ("none", "MSc"),
+        "max_change": 2,
+    },
     "rank": {"kind": "ordinal", "categories": RANKS, "mutability": "increase"},
-    "job": {"categories": JOBS, "forbidden": [("nurse", "clerk"), ("pilot", ["clerk", "cook"])]},
+    "job": {
+        "categories": JOBS,
+        "forbidden": [("nurse", "clerk"), ("pilot", ["clerk", "cook"])],
+    },
     "home": {"allowed": ["owned", "rented"]},
     "age": {"kind": "integer", "mutability": "none"},
 }
@@ -68,7 +78,9 @@ def asked(make_finder):
 
 
 def wrong(name, column, old, new):
-    """Why the rules forbid a change of one cell, read from what the user wrote; empty if they do not."""
+    """Why the rules forbid a change of one cell, read from what the user wrote; empty if they do
+    not.
+    """
     rule = SCHEMA[name]
     levels = column.feature.categories
     order = levels.index if levels is not None else float
@@ -88,11 +100,17 @@ def wrong(name, column, old, new):
         found.append("domain")
     if abs(after - before) > rule.get("max_change", math.inf) + 1e-9:
         found.append("max_change")
-    if "step" in rule and not math.isclose(after / rule["step"], round(after / rule["step"]), abs_tol=1e-9):
+    if "step" in rule and not math.isclose(
+        after / rule["step"], round(after / rule["step"]), abs_tol=1e-9
+    ):
         found.append("step")
     if new not in rule.get("allowed", [new]):
         found.append("allowed")
-    forbidden = [(a, c) for a, b in rule.get("forbidden", []) for c in (b if isinstance(b, list) else [b])]
+    forbidden = [
+        (a, c)
+        for a, b in rule.get("forbidden", [])
+        for c in (b if isinstance(b, list) else [b])
+    ]
     if (old, new) in forbidden:
         found.append("forbidden")
     if old in rule.get("special", []) or new in rule.get("special", []):
@@ -151,11 +169,13 @@ def test_held_cells_have_no_moves(make_finder):
     assert moves.allowed[::2][:, ~job].any()
 
 
-# ---- costs -----------------------------------------------------------------------------------------------------------
+# ---- costs ---------------------------------------------------------------------------------------
 
 
 def test_costs_are_those_of_the_encoded_rows(make_finder):
-    """L1 between the codes of a row and of the row with one cell changed, times the difficulty of the column."""
+    """L1 between the codes of a row and of the row with one cell changed, times the difficulty of
+    the column.
+    """
     frame = draw()
     schema = {**SCHEMA, "debt": {"difficulty": 3.0}, "job": {"difficulty": 0.5}}
     finder = make_finder(frame, [0.0], schema=schema)
@@ -166,12 +186,18 @@ def test_costs_are_those_of_the_encoded_rows(make_finder):
         feature = book.columns[moves.feature[k]].feature
         value = moves.number[i, k]
         row = people.iloc[[i]].copy()
-        row[feature.name] = [value if feature.categories is None else feature.categories[int(value)]]
-        far = np.abs(finder.encoder.transform(row) - finder.encoder.transform(people.iloc[[i]])).sum()
-        assert moves.cost[i, k] == pytest.approx(far * schema[feature.name].get("difficulty", 1.0), abs=1e-6)
+        row[feature.name] = [
+            value if feature.categories is None else feature.categories[int(value)]
+        ]
+        far = np.abs(
+            finder.encoder.transform(row) - finder.encoder.transform(people.iloc[[i]])
+        ).sum()
+        assert moves.cost[i, k] == pytest.approx(
+            far * schema[feature.name].get("difficulty", 1.0), abs=1e-6
+        )
 
 
-# ---- how numbers are written -----------------------------------------------------------------------------------------
+# ---- how numbers are written ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["income", "debt", "loans", "late", "rate", "share"])
@@ -181,7 +207,10 @@ def test_numbers_are_written_as_the_nearest_that_may_be(asked, name):
     numbers = np.random.default_rng(1).uniform(notation.values[0], notation.values[-1], 200)
     written = notation.write(numbers)
     if notation.grid:
-        places = np.arange(math.floor(numbers.min() / notation.grid) - 1, math.ceil(numbers.max() / notation.grid) + 2)
+        places = np.arange(
+            math.floor(numbers.min() / notation.grid) - 1,
+            math.ceil(numbers.max() / notation.grid) + 2,
+        )
         possible = places * notation.grid
     else:
         possible = np.array(SCHEMA[name].get("allowed") or notation.values)
@@ -189,7 +218,9 @@ def test_numbers_are_written_as_the_nearest_that_may_be(asked, name):
     np.testing.assert_allclose(np.abs(numbers - written), nearest, atol=1e-9 * notation.span)
     np.testing.assert_array_equal(notation.write(written), written)
     # Three digits or so: nobody reads 0.30000000000000004.
-    assert all(len(f"{value:.12g}".lstrip("-").replace(".", "").lstrip("0")) <= 7 for value in written)
+    assert all(
+        len(f"{value:.12g}".lstrip("-").replace(".", "").lstrip("0")) <= 7 for value in written
+    )
 
 
 @pytest.mark.parametrize("name", ["income", "debt", "share", "loans", "rate"])
@@ -211,7 +242,9 @@ def test_there_are_values_next_to_ones_own(asked):
     j = list(people.columns).index("debt")
     notation = book.notations[j]
     own = notation.write(book.base[:, j])
-    inside = (own > notation.values[0] + notation.grid) & (own < notation.values[-1] - notation.grid)
+    inside = (own > notation.values[0] + notation.grid) & (
+        own < notation.values[-1] - notation.grid
+    )
     values = notation.around(own)
     for way in (-1, 1):
         beside = notation.write(own + way * notation.grid)

@@ -1,4 +1,6 @@
-"""A question adds to the rules of the model and never loosens them: told by the narrowed schema itself."""
+"""A question adds to the rules of the model and never loosens them: told by the narrowed schema
+itself.
+"""
 
 import pytest
 
@@ -33,20 +35,33 @@ def test_a_largest_change_may_be_new(schema):
 
 @pytest.mark.parametrize(
     ("asked", "kept"),
-    [((10, 20), (10, 20)), ((-5, 20), (0, 20)), ((10, 90), (10, 50)), ((None, None), (0, 50)), ((-5, 90), (0, 50))],
+    [
+        ((10, 20), (10, 20)),
+        ((-5, 20), (0, 20)),
+        ((10, 90), (10, 50)),
+        ((None, None), (0, 50)),
+        ((-5, 90), (0, 50)),
+    ],
 )
 def test_a_domain_is_where_both_lead(schema, asked, kept):
     assert Rules(domain={"debt": asked}).narrow(schema)["debt"].limits == kept
 
 
 @pytest.mark.parametrize(
-    ("asked", "kept"), [(("none", "BSc"), ("BSc", "BSc")), (("MSc", "PhD"), ("MSc", "MSc")), ((None, None), RANKS[1:3])]
+    ("asked", "kept"),
+    [
+        (("none", "BSc"), ("BSc", "BSc")),
+        (("MSc", "PhD"), ("MSc", "MSc")),
+        ((None, None), RANKS[1:3]),
+    ],
 )
 def test_a_domain_of_ranks_is_where_both_lead(schema, asked, kept):
     assert Rules(domain={"degree": asked}).narrow(schema)["degree"].domain == tuple(kept)
 
 
-@pytest.mark.parametrize(("asked", "kept"), [(["nurse", "pilot"], ("nurse",)), (list(JOBS), ("clerk", "nurse"))])
+@pytest.mark.parametrize(
+    ("asked", "kept"), [(["nurse", "pilot"], ("nurse",)), (list(JOBS), ("clerk", "nurse"))]
+)
 def test_categories_are_those_that_both_allow(schema, asked, kept):
     assert Rules(domain={"job": asked}).narrow(schema)["job"].allowed == kept
 

@@ -13,10 +13,12 @@ from counterfactual_training.estimator import CounterfactualClassifier
 @pytest.fixture
 def small(loans):
     frame, y = loans
-    return CounterfactualClassifier(epochs=3, learning_rate=0.02, random_state=0, gate="none").fit(frame, y)
+    return CounterfactualClassifier(
+        epochs=3, learning_rate=0.02, random_state=0, gate="none"
+    ).fit(frame, y)
 
 
-# ---- polars ----------------------------------------------------------------------------------------------------------
+# ---- polars --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -31,13 +33,17 @@ def table(loans, polars):
     rows = polars.DataFrame({name: frame[name].tolist() for name in frame})
     kinds = {"age": polars.Int16, "debt": polars.Float32, "branch": polars.Categorical}
     kinds["degree"] = polars.Enum(["none", "BSc", "MSc"])
-    return rows.with_columns(**{name: polars.col(name).cast(kind) for name, kind in kinds.items()})
+    return rows.with_columns(
+        **{name: polars.col(name).cast(kind) for name, kind in kinds.items()}
+    )
 
 
 @pytest.mark.check
 def test_polars_frames_keep_their_names_and_types(loans, table, polars):
     _, y = loans
-    classifier = CounterfactualClassifier(epochs=3, learning_rate=0.02, random_state=0, gate="none")
+    classifier = CounterfactualClassifier(
+        epochs=3, learning_rate=0.02, random_state=0, gate="none"
+    )
     classifier.fit(table, polars.Series(y), sample_weight=polars.Series(np.ones(len(y))))
     assert list(classifier.feature_names_in_) == table.columns
     assert classifier.schema_["degree"].categories == ("none", "BSc", "MSc")
@@ -46,7 +52,9 @@ def test_polars_frames_keep_their_names_and_types(loans, table, polars):
     told = classifier.explain(rejected)
     assert isinstance(told.frame, polars.DataFrame) and told.frame.schema == rejected.schema
     assert told.original.equals(rejected) and told.option(1).equals(told.frame)
-    differs = np.column_stack([(told.frame[c] != rejected[c]).to_numpy() for c in rejected.columns])
+    differs = np.column_stack(
+        [(told.frame[c] != rejected[c]).to_numpy() for c in rejected.columns]
+    )
     np.testing.assert_array_equal(told.changed.to_numpy(), differs)
     assert told.summary["target"].to_list() == ["granted"] * 6
     assert set(told.differences()["column"]) <= set(table.columns)
@@ -60,10 +68,17 @@ def test_polars_frames_keep_their_names_and_types(loans, table, polars):
 def test_null_is_missing(loans, table, polars):
     _, y = loans
     rules = {"missing": "impute", "mutability": {"age": "none", "owner": "none"}}
-    classifier = CounterfactualClassifier(epochs=2, random_state=0, gate="none", **rules).fit(table, y)
-    holes = table.head(4).with_columns(age=polars.lit(None, polars.Int16), owner=polars.lit(None, polars.Boolean))
+    classifier = CounterfactualClassifier(epochs=2, random_state=0, gate="none", **rules).fit(
+        table, y
+    )
+    holes = table.head(4).with_columns(
+        age=polars.lit(None, polars.Int16), owner=polars.lit(None, polars.Boolean)
+    )
     told = classifier.explain(holes)
-    assert told.frame.schema == holes.schema and told.frame["age"].null_count() == told.frame["owner"].null_count() == 4
+    assert (
+        told.frame.schema == holes.schema
+        and told.frame["age"].null_count() == told.frame["owner"].null_count() == 4
+    )
 
 
 @pytest.mark.check
@@ -72,7 +87,10 @@ def test_polars_frames_that_do_not_fit(table, small, polars, monkeypatch):
         (table.lazy(), r"LazyFrame holds no rows yet; call \.collect\(\)"),
         (table.drop("age"), "missing from the frame: 'age'"),
         (table["age"], "got a polars Series"),
-        (table.with_columns(age=polars.date(2020, 1, 5)), r"'age' is Date.*frame\.with_columns\(\(pl\.col"),
+        (
+            table.with_columns(age=polars.date(2020, 1, 5)),
+            r"'age' is Date.*frame\.with_columns\(\(pl\.col",
+        ),
     ):
         with pytest.raises(InputError, match=match):
             small.predict(rows)
@@ -81,7 +99,7 @@ def test_polars_frames_that_do_not_fit(table, small, polars, monkeypatch):
         small.predict(table)
 
 
-# ---- infinity --------------------------------------------------------------------------------------------------------
+# ---- infinity ------------------------------------------------------------------------------------
 
 
 def test_infinity_is_not_imputed_and_the_hint_works(loans):
@@ -89,7 +107,10 @@ def test_infinity_is_not_imputed_and_the_hint_works(loans):
     bad = frame.copy()
     bad.loc[bad.index[:2], "debt"] = np.inf
     classifier = CounterfactualClassifier(epochs=1, gate="none", missing="impute")
-    with pytest.raises(InputError, match=r"Infinity in 'debt' \(2\): 2 of 240.*make infinity missing: frame\.replace"):
+    with pytest.raises(
+        InputError,
+        match=r"Infinity in 'debt' \(2\): 2 of 240.*make infinity missing: frame\.replace",
+    ):
         classifier.fit(bad, y)
     classifier.fit(bad.replace([np.inf, -np.inf], np.nan), y)
     with pytest.raises(InputError, match=r"Infinity in 'debt' \(2\)"):
@@ -97,7 +118,9 @@ def test_infinity_is_not_imputed_and_the_hint_works(loans):
     with pytest.raises(InputError, match=r"and fit with missing='impute': frame\.replace"):
         classifier.set_params(missing="error").fit(bad, y)
     holes = bad.replace([np.inf], np.nan)
-    with pytest.raises(InputError, match="have missing ones filled by missing='impute'") as refused:
+    with pytest.raises(
+        InputError, match="have missing ones filled by missing='impute'"
+    ) as refused:
         classifier.fit(holes, y)
     assert "replace" not in str(refused.value)
 
@@ -106,18 +129,25 @@ def test_infinity_is_not_imputed_and_the_hint_works(loans):
 def test_differences_of_categories_and_numbers(loans, polars, make_quick):
     frame, y = loans
     rows = polars.DataFrame({name: frame[name].to_list() for name in frame})
-    classifier = make_quick(gate="none", mutability={"debt": "none"}).fit(rows, polars.Series(y))
+    classifier = make_quick(gate="none", mutability={"debt": "none"}).fit(
+        rows, polars.Series(y)
+    )
     told = classifier.explain(rows.head(40), n_options=3).differences()
-    assert set(told["column"].to_list()) >= {"age", "branch"} and told["after"].dtype == polars.String
+    assert (
+        set(told["column"].to_list()) >= {"age", "branch"}
+        and told["after"].dtype == polars.String
+    )
 
 
-# ---- time limits -----------------------------------------------------------------------------------------------------
+# ---- time limits ---------------------------------------------------------------------------------
 
 
 @pytest.mark.check
 def test_a_time_limit_ends_the_search_for_further_ways_and_every_claim_still_holds(loans):
     frame, y = loans
-    classifier = CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0).fit(frame, y)
+    classifier = CounterfactualClassifier(epochs=5, learning_rate=0.02, random_state=0).fit(
+        frame, y
+    )
     people = frame[classifier.predict(frame) == "denied"].head(20)
     whole = classifier.explain(people, "granted", n_options=3)
     hurried = classifier.explain(people, "granted", n_options=3, time_limit=1e-9)
@@ -126,7 +156,9 @@ def test_a_time_limit_ends_the_search_for_further_ways_and_every_claim_still_hol
     assert len(people) <= len(hurried) <= len(whole)
     reached = hurried.status == "converged"
     assert reached.any()
-    np.testing.assert_array_equal(classifier.predict(hurried.frame[reached].droplevel(-1)), "granted")
+    np.testing.assert_array_equal(
+        classifier.predict(hurried.frame[reached].droplevel(-1)), "granted"
+    )
     assert classifier.explain(people, "granted", time_limit=600).complete
 
 

@@ -16,7 +16,9 @@ from counterfactual_training.tabular.feature import Feature
 
 
 def test_a_change_in_words(by_hand, sentence):
-    frame, finder = by_hand([0.0, -2.0, 0.0, 0.0, 0.0, 0.0], schema={"debt": {"unit": "thousand dollars"}})
+    frame, finder = by_hand(
+        [0.0, -2.0, 0.0, 0.0, 0.0, 0.0], schema={"debt": {"unit": "thousand dollars"}}
+    )
     explanation = sentence(finder, frame.iloc[[30]])
     (text,) = explanation.changes()
     assert text == (
@@ -52,7 +54,9 @@ def test_out_of_steps(by_hand, sentence):
     explanation = sentence(finder, frame.iloc[[0]], generator=generic(max_steps=3), named=True)
     assert explanation.status.tolist() == ["exhausted"]
     (text,) = explanation.changes()
-    assert text.startswith("Row 0: no change was found that makes the decision 'granted' with confidence 0.75.")
+    assert text.startswith(
+        "Row 0: no change was found that makes the decision 'granted' with confidence 0.75."
+    )
     assert "The closest, with age " in text and " reaches 0." in text
 
 
@@ -69,8 +73,15 @@ def test_all_changes_are_said_or_the_largest(make_finder, sentence):
     frame = pd.DataFrame(rng.normal(size=(50, 30)), columns=[f"c{i}" for i in range(30)])
     finder = make_finder(frame, [0.2] * 30, -6.0, num_std=2.0)
     explanation = sentence(finder, frame.head(1))
-    assert explanation.changes()[0].count("(from ") == explanation.summary["num_changed"].iloc[0] > 12
-    assert explanation.changes(most=3)[0].count("(from ") == 3 and "more changes" in explanation.changes(most=3)[0]
+    assert (
+        explanation.changes()[0].count("(from ")
+        == explanation.summary["num_changed"].iloc[0]
+        > 12
+    )
+    assert (
+        explanation.changes(most=3)[0].count("(from ") == 3
+        and "more changes" in explanation.changes(most=3)[0]
+    )
 
 
 def test_summary_and_differences(fitted, rejected):
@@ -80,7 +91,8 @@ def test_summary_and_differences(fitted, rejected):
     assert summary["num_changed"].sum() == len(differences)
     numbers = differences[differences["column"] == "debt"]
     np.testing.assert_allclose(
-        numbers["change"].astype(float), numbers["after"].astype(float) - numbers["before"].astype(float)
+        numbers["change"].astype(float),
+        numbers["after"].astype(float) - numbers["before"].astype(float),
     )
     assert set(numbers["unit"]) == {"thousand dollars"}
     x, x_cf = (fitted.encoder_.transform(f) for f in (explanation.original, explanation.frame))
@@ -105,12 +117,16 @@ def test_text_shows_unchanged_cells_as_dashes(fitted, loans):
 
 
 def test_a_line_break_in_a_name_breaks_no_line(make_finder, sentence):
-    frame = pd.DataFrame({"total\ndebt": np.linspace(0, 40, 41) + 0.1, "time\nat address": np.linspace(0, 9, 41)})
+    frame = pd.DataFrame(
+        {"total\ndebt": np.linspace(0, 40, 41) + 0.1, "time\nat address": np.linspace(0, 9, 41)}
+    )
     finder = make_finder(frame, [-2.0, 0.0])
     explanation = sentence(finder, frame.iloc[[30, 35]])
     assert explanation.changes()[0].startswith(r"Row 30: with total\ndebt 1")
     head, names, *rows, still = str(explanation).splitlines()
-    assert head.startswith("Explanation") and names.split()[0] == r"total\ndebt" and len(rows) == 2
+    assert (
+        head.startswith("Explanation") and names.split()[0] == r"total\ndebt" and len(rows) == 2
+    )
     assert still == r"Unchanged: time\nat address"
     assert len(str(finder.encoder.schema_).splitlines()) == 3
 
@@ -119,7 +135,9 @@ def test_html_is_text_whatever_the_columns_are_called(make_quick):
     rng = np.random.default_rng(0)
     bad = "<script>alert(1)</script>"
     frame = pd.DataFrame({bad: rng.normal(size=60), "b": rng.choice([bad, "x", "y"], 60)})
-    classifier = make_quick(epochs=10).fit(frame, np.where(frame[bad] + (frame["b"] == "x") > 0.3, bad, "no"))
+    classifier = make_quick(epochs=10).fit(
+        frame, np.where(frame[bad] + (frame["b"] == "x") > 0.3, bad, "no")
+    )
     html = classifier.explain(frame, target=bad)._repr_html_()
     assert "<script>" not in html and "&lt;script&gt;" in html
     assert html.count("<tr>") == 21
@@ -158,12 +176,36 @@ def test_little_confidence_is_not_none():
 @pytest.mark.parametrize(
     ("feature", "before", "after", "decimals", "text"),
     [
-        (Feature("late", "integer", unit="months"), 1, 0, 0, "late 1 month lower (from 1 to 0)"),
+        (
+            Feature("late", "integer", unit="months"),
+            1,
+            0,
+            0,
+            "late 1 month lower (from 1 to 0)",
+        ),
         (Feature("time", "numeric", unit="ms"), 1, 2, 0, "time 1 ms higher (from 1 to 2)"),
-        (Feature("pay", "integer", unit="thousand dollars"), 2, 1, 0, "pay 1 thousand dollars lower (from 2 to 1)"),
-        (Feature("age", "integer", unit="years"), 31, 34, 0, "age 3 years higher (from 31 to 34)"),
+        (
+            Feature("pay", "integer", unit="thousand dollars"),
+            2,
+            1,
+            0,
+            "pay 1 thousand dollars lower (from 2 to 1)",
+        ),
+        (
+            Feature("age", "integer", unit="years"),
+            31,
+            34,
+            0,
+            "age 3 years higher (from 31 to 34)",
+        ),
         (Feature("pay", "integer"), 12000, 9500, 0, "pay 2,500 lower (from 12,000 to 9,500)"),
-        (Feature("x", "numeric"), 0.123456, 0.124956, None, "x 0.0015 higher (from 0.12346 to 0.124956)"),
+        (
+            Feature("x", "numeric"),
+            0.123456,
+            0.124956,
+            None,
+            "x 0.0015 higher (from 0.12346 to 0.124956)",
+        ),
         (Feature("x", "numeric"), 1.23456789, 3.0, 8, "x 1.77 higher (from 1.23 to 3)"),
         (Feature("owner", "binary"), False, True, None, "owner yes instead of no"),
         (Feature("size", "categorical", unit="cm"), 10, 20, None, "size 20 cm instead of 10"),
@@ -178,9 +220,13 @@ def test_one_change(feature, before, after, decimals, text):
 @pytest.mark.check
 def test_an_index_of_the_users_may_be_called_option(fitted, rejected):
     rows = rejected.head(3)
-    rows.index = pd.MultiIndex.from_tuples([("p", 7), ("q", 8), ("r", 9)], names=["id", "option"])
+    rows.index = pd.MultiIndex.from_tuples(
+        [("p", 7), ("q", 8), ("r", 9)], names=["id", "option"]
+    )
     one = fitted.explain(rows)
-    assert repr(one).startswith("Explanation of 3 row(s):") and one.option(1).index.equals(rows.index)
+    assert repr(one).startswith("Explanation of 3 row(s):") and one.option(1).index.equals(
+        rows.index
+    )
     assert one.changes()[0].startswith("Row ('p', 7): ")
     two = fitted.explain(rows, n_options=2)
     assert two.option(1).index.tolist() == rows.index.tolist()
@@ -193,22 +239,36 @@ def test_a_low_confidence_that_is_reached_where_nobody_lives(by_hand, sentence):
         def forward(self, x):
             return torch.full((*x.shape[:-1], 2), -9.0)
 
-    told = sentence(replace(finder, gate=Nowhere()), frame.iloc[[40]], generator=generic(decision_threshold=0.2))
+    told = sentence(
+        replace(finder, gate=Nowhere()),
+        frame.iloc[[40]],
+        generator=generic(decision_threshold=0.2),
+    )
     (text,) = told.changes()
     assert told.status.tolist() == ["implausible"]
-    assert "the probability of 'granted' would be 0.2" in text and "but few real cases look like this" in text
+    assert (
+        "the probability of 'granted' would be 0.2" in text
+        and "but few real cases look like this" in text
+    )
 
 
 def test_costs_of_two_models_are_compared_on_one_scale(loans):
     frame, y = loans
     ours, other = (
         CounterfactualClassifier(
-            epochs=5, learning_rate=0.02, random_state=0, gate="none", scaling=scaling, mutability={}
+            epochs=5,
+            learning_rate=0.02,
+            random_state=0,
+            gate="none",
+            scaling=scaling,
+            mutability={},
         )
         for scaling in ("robust", "standard")
     )
     ours.fit(frame, y)
-    wide = frame.assign(debt=frame["debt"] * 3)  # a model of other people, whose debts vary more
+    wide = frame.assign(
+        debt=frame["debt"] * 3
+    )  # a model of other people, whose debts vary more
     other.fit(wide, y)
     told = other.explain(wide[other.predict(wide) == "denied"].head(8), "granted")
     measured = told.measured_by(ours.encoder_, {"debt": 2.0})

@@ -20,7 +20,9 @@ def told(fitted, rejected):
 def supports(explanation, mask):
     """For each row, the sets of columns of its options under the mask."""
     found = {}
-    for label, line in zip(explanation.frame.index[mask], explanation.changed.to_numpy()[mask], strict=True):
+    for label, line in zip(
+        explanation.frame.index[mask], explanation.changed.to_numpy()[mask], strict=True
+    ):
         found.setdefault(label[0], []).append(frozenset(np.flatnonzero(line)))
     return found
 
@@ -45,7 +47,8 @@ def test_options_are_counted_and_ranked_by_cost(told, rejected):
     for label in rejected.head(25).index:
         own = costs.loc[label]
         assert own.index.tolist() == list(range(1, len(own) + 1))
-        # Each column counts a little beside its cost; what the model alone asks for comes last, though it is cheaper.
+        # Each column counts a little beside its cost; what the model alone asks for comes last,
+        # though it is cheaper.
         plausible = told.summary.loc[label][lambda lines: lines["status"] == "converged"]
         assert (plausible["cost"] + COLUMN * plausible["num_changed"]).is_monotonic_increasing
 
@@ -68,7 +71,9 @@ def test_tables_and_records_hold_rows_and_options(told):
     assert text.splitlines()[0].startswith(f"Explanation of 25 row(s), {len(told)} option(s): ")
     assert "option" in text.splitlines()[1]
     records = json.loads(json.dumps(told.records()))
-    assert [(r["row"], r["option"]) for r in records] == [tuple(label) for label in told.frame.index.tolist()]
+    assert [(r["row"], r["option"]) for r in records] == [
+        tuple(label) for label in told.frame.index.tolist()
+    ]
     assert set(told.differences().columns) >= {"row", "option", "column"}
     assert told._repr_html_().count("<tr>") == 21
     first = told.option(1)
@@ -79,7 +84,9 @@ def test_who_has_fewer_options_is_told_why(fitted, rejected):
     explanation = fitted.explain(rejected.head(3), target="granted", n_options=3, vary=["debt"])
     assert len(explanation) < 9
     counts = explanation.frame.groupby(level=0).size()
-    assert explanation.notes[0].startswith(f"Row {rejected.index[0]} has {counts[rejected.index[0]]} of 3 options: no ")
+    assert explanation.notes[0].startswith(
+        f"Row {rejected.index[0]} has {counts[rejected.index[0]]} of 3 options: no "
+    )
     assert explanation.notes[0] in str(explanation)
 
 

@@ -8,7 +8,12 @@ from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    StandardScaler,
+)
 
 import counterfactual_training as ct
 from counterfactual_training.advice.quick_pipeline import QuickPipeline
@@ -25,7 +30,11 @@ def rows() -> tuple[pd.DataFrame, np.ndarray]:
             "city": pd.Categorical(rng.choice(["A", "B", "C"], 300)),
         }
     )
-    y = (frame["income"] + 8 * (frame["job"] == "judge") + frame["years"] > 60).to_numpy().astype(int)
+    y = (
+        (frame["income"] + 8 * (frame["job"] == "judge") + frame["years"] > 60)
+        .to_numpy()
+        .astype(int)
+    )
     return frame, y
 
 
@@ -35,7 +44,9 @@ def _encoded(**options: object) -> tuple[OrdinalEncoder, list[str]]:
 
 def _boosting(rows: tuple[pd.DataFrame, np.ndarray]) -> Pipeline:
     first = make_column_transformer(_encoded(), remainder="passthrough")
-    return make_pipeline(first, HistGradientBoostingClassifier(max_iter=20, random_state=0)).fit(*rows)
+    return make_pipeline(
+        first, HistGradientBoostingClassifier(max_iter=20, random_state=0)
+    ).fit(*rows)
 
 
 def _numbers(quick: QuickPipeline, frame: pd.DataFrame) -> np.ndarray:
@@ -46,14 +57,22 @@ def test_a_quick_pipeline_answers_as_the_slow_one(rows):
     for model in (
         _boosting(rows),
         make_pipeline(
-            ColumnTransformer([("c", *_encoded()), ("n", StandardScaler(), ["years"]), ("d", "drop", ["income"])]),
+            ColumnTransformer(
+                [
+                    ("c", *_encoded()),
+                    ("n", StandardScaler(), ["years"]),
+                    ("d", "drop", ["income"]),
+                ]
+            ),
             StandardScaler(),
             LogisticRegression(),
         ).fit(*rows),
     ):
         quick = QuickPipeline.of(model, rows[0][:10])
         assert quick is not None
-        np.testing.assert_array_equal(quick.predict_proba(_numbers(quick, rows[0])), model.predict_proba(rows[0]))
+        np.testing.assert_array_equal(
+            quick.predict_proba(_numbers(quick, rows[0])), model.predict_proba(rows[0])
+        )
 
 
 @pytest.mark.parametrize(
@@ -62,11 +81,15 @@ def test_a_quick_pipeline_answers_as_the_slow_one(rows):
         make_column_transformer((OneHotEncoder(), ["job", "city"]), remainder="passthrough"),
         make_column_transformer(_encoded(), (PCA(1), ["income", "years"])),
         make_column_transformer(_encoded(), (FunctionTransformer(np.cumsum), ["years"])),
-        make_column_transformer(_encoded(), remainder="passthrough").set_output(transform="pandas"),
+        make_column_transformer(_encoded(), remainder="passthrough").set_output(
+            transform="pandas"
+        ),
     ],
 )
 def test_other_pipelines_are_asked_as_a_whole(rows, first):
-    assert QuickPipeline.of(make_pipeline(first, LogisticRegression()).fit(*rows), rows[0]) is None
+    assert (
+        QuickPipeline.of(make_pipeline(first, LogisticRegression()).fit(*rows), rows[0]) is None
+    )
 
 
 def test_a_derived_pipeline_is_asked_as_a_whole(rows):

@@ -15,13 +15,17 @@ def make_shortener(reaches, owner):
     num_features = int(owner.max()) + 1
     pixels = torch.zeros(num_features, dtype=torch.bool)
     rules = Constraints.build(len(owner))
-    return Shortener(reaches, lambda points, rows: points, owner, pixels, rules, torch.ones(num_features))
+    return Shortener(
+        reaches, lambda points, rows: points, owner, pixels, rules, torch.ones(num_features)
+    )
 
 
 @pytest.mark.parametrize(("x_cf", "kept"), [([1.0, 2.0], 1), ([2.0, 1.0], 0)])
 def test_of_two_changes_that_can_stand_for_each_other_the_smaller_one_goes(x_cf, kept):
     shorten = make_shortener(reaches, torch.arange(2))
-    short = shorten(torch.tensor([x_cf]), torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.ones(1))
+    short = shorten(
+        torch.tensor([x_cf]), torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), torch.ones(1)
+    )
     assert short[0, 1 - kept] == 0
     assert short[0, kept] == 1.0  # and eased as far as the floor allows
 
@@ -32,7 +36,9 @@ def test_looking_ahead_takes_back_what_one_change_after_the_other_would():
     x, x_cf = torch.zeros(12, len(owner)), torch.rand(12, len(owner), generator=rng)
     bends = torch.randn(len(owner), 6, generator=rng)
 
-    def wavy(points, y_target, floor):  # what can go alone need not be able to go with others, nor the other way round
+    def wavy(
+        points, y_target, floor
+    ):  # what can go alone need not be able to go with others, nor the other way round
         return (points @ bends).sin().sum(-1) >= floor
 
     floor = (x_cf @ bends).sin().sum(-1) - 0.8

@@ -30,13 +30,17 @@ def draw(n=240, seed=0):
         },
         index=np.arange(n) + 1000,
     )
-    score = 0.08 * frame["paid"] - 2 * frame["ratio"] + 0.9 * (job == "pilot") + 0.02 * income - 1
+    score = (
+        0.08 * frame["paid"] - 2 * frame["ratio"] + 0.9 * (job == "pilot") + 0.02 * income - 1
+    )
     return frame, np.where(score > 0, "yes", "no")
 
 
 @pytest.fixture(scope="module")
 def classifier(make_quick):
-    return make_quick(relations=RELATIONS, mutability={"loans": "none"}, gate="none", epochs=25).fit(*draw())
+    return make_quick(
+        relations=RELATIONS, mutability={"loans": "none"}, gate="none", epochs=25
+    ).fit(*draw())
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,9 @@ def test_what_follows_is_said_but_costs_nothing(told):
     texts = [text for text, follows in zip(told.changes(), followed, strict=True) if follows]
     assert all(", so that ratio is " in text and "with ratio" not in text for text in texts)
     assert (told.summary["num_changed"] == told.changed.to_numpy().sum(1) - followed).all()
-    record = next(record for record, follows in zip(told.records(), followed, strict=True) if follows)
+    record = next(
+        record for record, follows in zip(told.records(), followed, strict=True) if follows
+    )
     assert "ratio" in record["changes"]
 
 
@@ -84,7 +90,10 @@ def test_no_change_can_be_undone_alone(classifier, refused):
             undone = after.assign(**{name: before[name]})
             if name in ("debt", "income"):
                 undone["ratio"] = np.round(undone["debt"] / undone["income"], 3)
-                if (undone[["debt", "income"]].to_numpy() == before[["debt", "income"]].to_numpy()).all():
+                if (
+                    undone[["debt", "income"]].to_numpy()
+                    == before[["debt", "income"]].to_numpy()
+                ).all():
                     undone["ratio"] = before["ratio"]
             try:
                 check(before, undone)
@@ -95,7 +104,9 @@ def test_no_change_can_be_undone_alone(classifier, refused):
 
 def test_the_relation_that_stops_a_row_is_named(classifier, refused):
     explanation = classifier.explain(refused, target="yes", vary=["paid"])
-    stopped = [text for text in explanation.changes() if '"paid <= loans" keeps paid at ' in text]
+    stopped = [
+        text for text in explanation.changes() if '"paid <= loans" keeps paid at ' in text
+    ]
     assert len(stopped) > 5
     assert (explanation.frame["paid"] <= explanation.frame["loans"]).all()
 
@@ -103,7 +114,11 @@ def test_the_relation_that_stops_a_row_is_named(classifier, refused):
 @pytest.mark.parametrize(
     ("rule", "share"),
     # A best effort does not always end where the domain does.
-    [({"lock": ["ratio"]}, 0.9), ({"domain": {"ratio": (5.0, None)}}, 0.9), ({"domain": {"ratio": (0.8, None)}}, 0.1)],
+    [
+        ({"lock": ["ratio"]}, 0.9),
+        ({"domain": {"ratio": (5.0, None)}}, 0.9),
+        ({"domain": {"ratio": (0.8, None)}}, 0.1),
+    ],
     ids=["locked", "outside its domain", "at the end of its domain"],
 )
 def test_a_column_that_follows_and_may_not_change_is_named(classifier, refused, rule, share):
@@ -118,14 +133,20 @@ def test_a_column_that_follows_and_may_not_change_is_named(classifier, refused, 
 
 @pytest.mark.check
 def test_inputs_that_could_move_together_are_not_said_to_be_held(make_finder, sentence):
-    """Twice as much of both leaves the ratio as it is; only where that gains nothing is the relation in the way."""
+    """Twice as much of both leaves the ratio as it is; only where that gains nothing is the
+    relation in the way.
+    """
     rng = np.random.default_rng(0)
     debt, income = rng.uniform(5, 10, 60), rng.uniform(5, 10, 60)
     frame = pd.DataFrame({"debt": debt, "income": income, "ratio": debt / income})
     held = {"mutability": {"ratio": "none"}, "relations": ["ratio = debt / income"]}
-    (text,) = sentence(make_finder(frame, [0.0, 0.0, -5.0], bias=-9.0, **held), frame.iloc[[0]]).changes()
+    (text,) = sentence(
+        make_finder(frame, [0.0, 0.0, -5.0], bias=-9.0, **held), frame.iloc[[0]]
+    ).changes()
     assert '"ratio = debt / income" keeps ' in text
-    (text,) = sentence(make_finder(frame, [1.0, 1.0, -5.0], bias=-99.0, **held), frame.iloc[[0]]).changes()
+    (text,) = sentence(
+        make_finder(frame, [1.0, 1.0, -5.0], bias=-99.0, **held), frame.iloc[[0]]
+    ).changes()
     assert "keeps" not in text
 
 
@@ -147,7 +168,10 @@ def test_a_category_that_needs_another_one_is_named(classifier, refused):
     rows = refused[(refused["job"] != "pilot") & ~refused["licence"]]
     explanation = classifier.explain(rows, target="yes", vary=["job"])
     assert (explanation.frame["job"] != "pilot").all()
-    assert any('"job = pilot requires licence = yes" keeps job at ' in text for text in explanation.changes())
+    assert any(
+        '"job = pilot requires licence = yes" keeps job at ' in text
+        for text in explanation.changes()
+    )
     free = classifier.explain(rows, target="yes", vary=["job", "licence"])
     pilots = free.frame["job"] == "pilot"
     assert pilots.any() and free.frame["licence"][pilots].all()
@@ -157,7 +181,10 @@ def test_rows_that_break_a_relation_are_told_and_not_made_worse(classifier, refu
     rows = refused.head(20).assign(paid=refused.head(20)["loans"] + 3)
     explanation = classifier.explain(rows, target="yes")
     label, loans = rows.index[0], rows["loans"].iloc[0]
-    assert f'Row {label} breaks "paid <= loans" already (paid {loans + 3}, loans {loans}).' in explanation.notes
+    assert (
+        f'Row {label} breaks "paid <= loans" already (paid {loans + 3}, loans {loans}).'
+        in explanation.notes
+    )
     assert '10 more row(s) break "paid <= loans" already.' in explanation.notes
     assert explanation.notes[0] in str(explanation)
     assert (explanation.frame["paid"] <= rows["paid"]).all()
@@ -170,7 +197,9 @@ def test_what_does_not_match_keeps_its_distance(classifier):
     rows = rows[classifier.predict(rows) == "no"]
     explanation = classifier.explain(rows, target="yes", vary=["debt", "income"])
     after = explanation.frame
-    assert explanation.changed["ratio"].any() and any('breaks "ratio = debt / income"' in n for n in explanation.notes)
+    assert explanation.changed["ratio"].any() and any(
+        'breaks "ratio = debt / income"' in n for n in explanation.notes
+    )
     moved = explanation.changed["ratio"].to_numpy()
     distance = (after["ratio"] - after["debt"] / after["income"]).to_numpy()[moved]
     np.testing.assert_allclose(distance, 2.0, atol=2e-3)
@@ -228,19 +257,30 @@ def test_training_searches_within_relations(make_quick, monkeypatch):
 def test_what_is_computed_cannot_come_in_steps(classifier, refused):
     with pytest.raises(ConstraintError, match="computes 'ratio', so its step cannot be kept"):
         classifier.explain(refused.head(2), target="yes", step={"ratio": 0.25})
-    with pytest.raises(ConstraintError, match="computes 'ratio', so its allowed cannot be kept"):
-        CounterfactualClassifier(schema={"ratio": {"allowed": [0.5, 1.0]}}, relations=RELATIONS).fit(*draw())
+    with pytest.raises(
+        ConstraintError, match="computes 'ratio', so its allowed cannot be kept"
+    ):
+        CounterfactualClassifier(
+            schema={"ratio": {"allowed": [0.5, 1.0]}}, relations=RELATIONS
+        ).fit(*draw())
 
 
 def test_columns_that_only_follow_cannot_be_all_that_varies(classifier, refused):
-    rows, only = refused.head(2), "'ratio' only follows other columns, by 'ratio = debt / income'"
+    rows, only = (
+        refused.head(2),
+        "'ratio' only follows other columns, by 'ratio = debt / income'",
+    )
     with pytest.raises(ConstraintError, match=f"{only}. Vary 'debt', 'income' instead"):
         classifier.explain(rows, target="yes", vary=["ratio"])
     with pytest.raises(ConstraintError, match=f"Row {rows.index[1]}: .*{only}"):
         classifier.explain(rows, target="yes", vary=[["debt"], ["ratio", "loans"]])
-    with pytest.raises(ConstraintError, match=r"'paid' only follows other columns.* None of these may change"):
+    with pytest.raises(
+        ConstraintError, match=r"'paid' only follows other columns.* None of these may change"
+    ):
         classifier.explain(rows, target="yes", vary=["paid"], relations=["paid = 0.5 * loans"])
-    with pytest.raises(ConstraintError, match=r"'paid' only follows .* Vary 'debt', 'income' instead"):
+    with pytest.raises(
+        ConstraintError, match=r"'paid' only follows .* Vary 'debt', 'income' instead"
+    ):
         classifier.explain(rows, target="yes", vary=["paid"], relations=["paid = 10 - ratio"])
     told = classifier.explain(rows, target="yes", vary=["ratio", "debt"])
     assert not told.changed.drop(columns=["ratio", "debt"]).to_numpy().any()

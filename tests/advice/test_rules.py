@@ -25,7 +25,11 @@ def moved(explanation, name):
 
 def test_locked_columns_stay_and_others_take_over(fitted, people, free):
     held = fitted.explain(people, target="granted", lock=["debt", "owner"], max_steps=30)
-    assert moved(free, "debt").any() and not moved(held, "debt").any() and not moved(held, "owner").any()
+    assert (
+        moved(free, "debt").any()
+        and not moved(held, "debt").any()
+        and not moved(held, "owner").any()
+    )
     assert moved(held, "degree").any() or moved(held, "branch").any()
 
 
@@ -37,7 +41,9 @@ def test_only_columns_listed_in_vary_change(fitted, people):
 
 
 def test_a_domain_of_the_question_is_where_advice_ends(fitted, people):
-    explanation = fitted.explain(people, target="granted", domain={"debt": (12, 30), "branch": ["south"]})
+    explanation = fitted.explain(
+        people, target="granted", domain={"debt": (12, 30), "branch": ["south"]}
+    )
     changed = moved(explanation, "debt")
     before, after = explanation.original["debt"], explanation.frame["debt"]
     assert changed.any() and ((after >= 12) | ~changed).all()
@@ -50,7 +56,9 @@ def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
     stepped = fitted.explain(people, target="granted", step={"debt": 2.5}, vary=["debt"])
     values = stepped.frame["debt"][moved(stepped, "debt")]
     assert len(values) and np.allclose(values % 2.5, 0)
-    short = fitted.explain(people, target="granted", max_change={"debt": 3.0, "degree": 1}, max_steps=30)
+    short = fitted.explain(
+        people, target="granted", max_change={"debt": 3.0, "degree": 1}, max_steps=30
+    )
     assert ((short.original["debt"] - short.frame["debt"]).abs() <= 3.0 + 1e-9).all()
     ranks = {name: i for i, name in enumerate(["none", "BSc", "MSc"])}
     assert (short.frame["degree"].map(ranks) - short.original["degree"].map(ranks)).max() == 1
@@ -59,14 +67,21 @@ def test_steps_and_largest_changes_are_kept_after_rounding(fitted, people):
 @pytest.mark.check
 def test_no_more_columns_change_than_allowed(fitted, people):
     people = people.head(12)
-    asked = {"target": "granted", "confidence": 0.9, "max_change": {"debt": 8.0}, "max_steps": 30}
+    asked = {
+        "target": "granted",
+        "confidence": 0.9,
+        "max_change": {"debt": 8.0},
+        "max_steps": 30,
+    }
     loose = fitted.explain(people, **asked)
     assert loose.summary["num_changed"].max() > 2
     for most in (1, 2):
         tight = fitted.explain(people, **asked, max_changes=most)
         assert tight.summary["num_changed"].max() <= most
         assert tight.answered.any()
-        missed = next(line for line, done in zip(tight.changes(), tight.answered, strict=True) if not done)
+        missed = next(
+            line for line, done in zip(tight.changes(), tight.answered, strict=True) if not done
+        )
         assert f"no change of at most {most} column{'s' * (most > 1)} was found" in missed
 
 
@@ -82,18 +97,29 @@ def test_what_is_difficult_changes_less_often_and_costs_more(fitted, people, fre
 def test_rules_of_a_row_hold_for_that_row(fitted, people):
     people = people.head(4)
     locks = [["debt"], None, ["debt"], ["owner", "branch"]]
-    explanation = fitted.explain(people, target="granted", lock=locks, max_changes=[1, 2, None, 3])
+    explanation = fitted.explain(
+        people, target="granted", lock=locks, max_changes=[1, 2, None, 3]
+    )
     assert not moved(explanation, "debt")[[0, 2]].any()
     assert not explanation.changed[["owner", "branch"]].to_numpy()[3].any()
-    assert explanation.summary["num_changed"].iloc[0] <= 1 and explanation.summary["num_changed"].iloc[1] <= 2
+    assert (
+        explanation.summary["num_changed"].iloc[0] <= 1
+        and explanation.summary["num_changed"].iloc[1] <= 2
+    )
     assert explanation.frame.index.equals(people.index)
-    alone = fitted.explain(people.iloc[[3]], target="granted", lock=["owner", "branch"], max_changes=3)
+    alone = fitted.explain(
+        people.iloc[[3]], target="granted", lock=["owner", "branch"], max_changes=3
+    )
     pd.testing.assert_frame_equal(alone.frame, explanation.frame.iloc[[3]])
 
 
 def test_what_fit_was_told_still_holds(fitted, people):
-    explanation = fitted.explain(people, target="granted", domain={"debt": (-50, 500), "age": (0, 99)})
-    assert (explanation.frame["debt"] >= 0).all() and (explanation.frame["debt"] <= explanation.original["debt"]).all()
+    explanation = fitted.explain(
+        people, target="granted", domain={"debt": (-50, 500), "age": (0, 99)}
+    )
+    assert (explanation.frame["debt"] >= 0).all() and (
+        explanation.frame["debt"] <= explanation.original["debt"]
+    ).all()
     assert not moved(explanation, "age").any()
 
 
@@ -112,7 +138,8 @@ def test_what_fit_was_told_still_holds(fitted, people):
         ({"max_change": {"branch": 2}}, "a change has no size"),
         (
             {"step": {"debt": 100}, "max_change": {"debt": 50}},
-            "max_change 50 of 'debt' is smaller than its step 100, so no step fits: state a smaller step",
+            "max_change 50 of 'debt' is smaller than its step 100, so no step fits: state a "
+            "smaller step",
         ),
         ({"difficulty": {"debt": 0}}, "must be a positive number, got 0"),
         ({"step": 5}, "step must be a dict by column"),
@@ -130,11 +157,18 @@ def test_rules_that_make_no_sense(fitted, people, rules, words):
 
 def test_a_contradiction_names_its_row(fitted, people):
     people = people.head(3)
-    with pytest.raises(ConstraintError, match=f"Row {people.index[1]}: .*'debt': both in vary and in lock"):
+    with pytest.raises(
+        ConstraintError, match=f"Row {people.index[1]}: .*'debt': both in vary and in lock"
+    ):
         fitted.explain(people, vary=["debt"], lock=[[], ["debt"], []])
-    with pytest.raises(InputError, match=f"Row {people.index[1]}: max_changes must be .* got 0"):
+    with pytest.raises(
+        InputError, match=f"Row {people.index[1]}: max_changes must be .* got 0"
+    ):
         fitted.explain(people, max_changes=[1, 0, 1])
-    with pytest.raises(ConstraintError, match=f"Row {people.index[2]}: The max_change 2 of 'debt' is smaller than its"):
+    with pytest.raises(
+        ConstraintError,
+        match=f"Row {people.index[2]}: The max_change 2 of 'debt' is smaller than its",
+    ):
         fitted.explain(people, step={"debt": 5}, max_change=[None, {"debt": 5}, {"debt": 2}])
 
 

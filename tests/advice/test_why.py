@@ -8,12 +8,14 @@ from counterfactual_training.search.diagnosis import Obstacle
 
 def test_nothing_may_change(by_hand, sentence):
     frame, finder = by_hand(
-        [1.0, -2.0, 0.0, 0.0, 0.0, 0.0], mutability={"age": "none", "debt": "none", "branch": "none"}
+        [1.0, -2.0, 0.0, 0.0, 0.0, 0.0],
+        mutability={"age": "none", "debt": "none", "branch": "none"},
     )
     explanation = sentence(finder, frame.iloc[[40]])
     assert explanation.status.tolist() == ["infeasible"]
     assert explanation.changes() == [
-        "Row 40: no allowed change was found that makes the decision 'granted' with confidence 0.75: "
+        "Row 40: no allowed change was found that makes the decision 'granted' with confidence "
+        "0.75: "
         "none of the columns may change. As it stands, the confidence is 0.15."
     ]
 
@@ -32,7 +34,10 @@ def test_what_is_in_the_way(by_hand, sentence):
     assert explanation.obstacles == [[(0, Obstacle.FIXED), (1, Obstacle.LIMIT)]]
     (text,) = explanation.changes()
     assert "age may not change; debt is at its limit of 0 thousand dollars." in text
-    assert "The closest, with debt 10.1 thousand dollars lower (from 10.1 to 0), reaches less than 0.01." in text
+    assert (
+        "The closest, with debt 10.1 thousand dollars lower (from 10.1 to 0), reaches less than "
+        "0.01." in text
+    )
 
 
 @pytest.mark.parametrize(

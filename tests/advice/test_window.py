@@ -28,8 +28,12 @@ def draw(n=300, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     frame = draw()
-    y = (frame["income"] + 100 * frame["debt"] + 300 * (frame["job"] == "nurse") > 3000).to_numpy()
-    classifier = ct.CounterfactualClassifier(epochs=3, random_state=0, mutability={"age": "none"}).fit(frame, y)
+    y = (
+        frame["income"] + 100 * frame["debt"] + 300 * (frame["job"] == "nurse") > 3000
+    ).to_numpy()
+    classifier = ct.CounterfactualClassifier(
+        epochs=3, random_state=0, mutability={"age": "none"}
+    ).fit(frame, y)
     return classifier, frame
 
 
@@ -58,9 +62,13 @@ def test_model_and_gate_say_what_they_say_of_whole_rows(fitted, make_finder, fea
     points = other[:, window.columns]
     whole = window.rows(person, points)
     with torch.no_grad():
-        torch.testing.assert_close(window.logits(person, points), model(whole), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            window.logits(person, points), model(whole), rtol=1e-4, atol=1e-4
+        )
         expected = classifier.gate_(whole)[:, 1]
-        torch.testing.assert_close(window.log_plausible(person, points, 1), expected, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            window.log_plausible(person, points, 1), expected, rtol=1e-3, atol=1e-3
+        )
     untouched = [j for j in range(x.shape[1]) if j not in window.columns.tolist()]
     assert torch.equal(whole[:, untouched], x[person][:, untouched])
     assert torch.equal(whole[:, window.columns], points)

@@ -16,13 +16,20 @@ from counterfactual_training.estimator import CounterfactualClassifier, Explaine
 @pytest.fixture(scope="module")
 def found(book):
     return audit(
-        Subject(book.gated, "gated"), book.people, book.labels, ["sex", "owner", "age", "sex*owner"], "granted",
-        against=Subject(book.plain, "plain"), resamples=200,
-    )  # fmt: skip
+        Subject(book.gated, "gated"),
+        book.people,
+        book.labels,
+        ["sex", "owner", "age", "sex*owner"],
+        "granted",
+        against=Subject(book.plain, "plain"),
+        resamples=200,
+    )
 
 
 def line(table, **where):
-    (one,) = table[np.all([table[name] == value for name, value in where.items()], axis=0)].to_dict("records")
+    (one,) = table[
+        np.all([table[name] == value for name, value in where.items()], axis=0)
+    ].to_dict("records")
     return one
 
 
@@ -32,7 +39,9 @@ def test_values_are_those_of_the_model(book, found):
     told = book.gated.explain(book.people[names][denied], "granted")
     women = (book.people["sex"] == "f").to_numpy()
     where = {"model": "model", "column": "sex", "group": "f"}
-    assert line(found.groups, measure="denied", **where)["value"] == pytest.approx(denied[women].mean())
+    assert line(found.groups, measure="denied", **where)["value"] == pytest.approx(
+        denied[women].mean()
+    )
     helped = told.answered.astype(bool) & ~np.isin(told.status, ("infeasible", "exhausted"))
     cost = told.cost[helped & women[denied]]
     burden = line(found.groups, measure="burden", **where)
@@ -46,16 +55,31 @@ def test_the_document_is_json_and_says_what_it_is(found):
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["format"] == 1 and document["target"] == "granted"
     assert [model["name"] for model in document["models"]] == ["gated", "plain"]
-    assert [column["column"] for column in document["columns"]] == [None, "sex", "owner", "age", "sex*owner"]
+    assert [column["column"] for column in document["columns"]] == [
+        None,
+        "sex",
+        "owner",
+        "age",
+        "sex*owner",
+    ]
     by_name = {column["column"]: column for column in document["columns"]}
     assert by_name["sex"]["in_model"] is False and by_name["owner"]["immutable"] is True
     for column in document["columns"]:
         for measure in column["measures"]:
             assert measure["meaning"].endswith(".") and measure["title"] and measure["formula"]
             for model in measure["models"]:
-                assert len(model["groups"]) == len(column["groups"]) == len(measure["differences"])
-                assert all(set(g) == {"group", "n", "value", "low", "high", "few"} for g in model["groups"])
-    assert [proxy["column"] for proxy in document["proxies"]] == ["sex", "owner", "age"]  # crossings are not guessed
+                assert (
+                    len(model["groups"]) == len(column["groups"]) == len(measure["differences"])
+                )
+                assert all(
+                    set(g) == {"group", "n", "value", "low", "high", "few"}
+                    for g in model["groups"]
+                )
+    assert [proxy["column"] for proxy in document["proxies"]] == [
+        "sex",
+        "owner",
+        "age",
+    ]  # crossings are not guessed
     assert {check["id"] for check in document["later"]} == {"weights", "weights_all", "inputs"}
     assert all("{" not in check["meaning"] for check in document["later"])
 
@@ -69,13 +93,31 @@ def test_without_a_gate_plausibility_is_not_none_but_unknown(found):
 
 def test_estimates_lie_in_their_intervals(found):
     known = found.groups.dropna(subset="value")
-    assert (known["low"] <= known["value"] + 1e-9).all() and (known["value"] <= known["high"] + 1e-9).all()
-    assert set(found.tables()) == {"groups", "gaps", "differences", "proxies", "information", "later"}
+    assert (known["low"] <= known["value"] + 1e-9).all() and (
+        known["value"] <= known["high"] + 1e-9
+    ).all()
+    assert set(found.tables()) == {
+        "groups",
+        "gaps",
+        "differences",
+        "proxies",
+        "information",
+        "later",
+    }
 
 
 def test_few_people_are_shown_and_flagged(book):
     people = book.people.assign(rare=["x"] * 3 + ["y"] * (len(book.people) - 3))
-    found = audit(book.gated, people, book.labels, ["rare"], "granted", resamples=50, proxies=False, delta=None)
+    found = audit(
+        book.gated,
+        people,
+        book.labels,
+        ["rare"],
+        "granted",
+        resamples=50,
+        proxies=False,
+        delta=None,
+    )
     rare = line(found.groups, model="model", column="rare", group="x", measure="denied")
     assert rare["few"] and rare["n"] == 3 and not np.isnan(rare["value"])
     assert found.gaps.empty  # one group is left
@@ -85,14 +127,27 @@ def test_few_people_are_shown_and_flagged(book):
 
 def test_without_labels_and_groups(book):
     found = audit(book.gated, book.people, None, [], "granted", resamples=50, delta=None)
-    assert [measure.id for measure in found.measures] == ["denied", "no_recourse", "implausible", "burden"]
+    assert [measure.id for measure in found.measures] == [
+        "denied",
+        "no_recourse",
+        "implausible",
+        "burden",
+    ]
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["models"][0]["accuracy"] is None
 
 
 def test_without_labels_two_models_by_group(book):
     found = audit(
-        book.gated, book.people, None, ["sex"], "granted", against=book.plain, resamples=50, delta=None, proxies=False
+        book.gated,
+        book.people,
+        None,
+        ["sex"],
+        "granted",
+        against=book.plain,
+        resamples=50,
+        delta=None,
+        proxies=False,
     )
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     ids = [measure["id"] for measure in document["columns"][1]["measures"]]
@@ -101,16 +156,36 @@ def test_without_labels_two_models_by_group(book):
 
 def test_a_model_beside_itself_does_not_surely_decide_alike(book):
     found = audit(
-        book.gated, book.people, book.labels, ["sex"], "granted", against=book.gated, resamples=50, delta=None,
+        book.gated,
+        book.people,
+        book.labels,
+        ["sex"],
+        "granted",
+        against=book.gated,
+        resamples=50,
+        delta=None,
         proxies=False,
-    )  # fmt: skip
+    )
     shares = [measure.id for measure in found.measures if measure.unit == "share"]
     differences = found.differences[found.differences["measure"].isin(shares)]
-    assert (differences["value"] == 0).all() and (differences["low"] < 0).all() and (differences["high"] > 0).all()
+    assert (
+        (differences["value"] == 0).all()
+        and (differences["low"] < 0).all()
+        and (differences["high"] > 0).all()
+    )
 
 
 def test_a_cap_is_told(book):
-    found = audit(book.gated, book.people, book.labels, ["sex"], "granted", people=10, resamples=50, delta=None)
+    found = audit(
+        book.gated,
+        book.people,
+        book.labels,
+        ["sex"],
+        "granted",
+        people=10,
+        resamples=50,
+        delta=None,
+    )
     assert found.models[0]["explained"] <= 10 < found.models[0]["denied"]
     assert any("denied people were explained" in note for note in found.notes)
 
@@ -118,7 +193,16 @@ def test_a_cap_is_told(book):
 @pytest.mark.check
 def test_the_same_seed_gives_the_same_audit(book):
     one, two = (
-        audit(book.gated, book.people, book.labels, ["sex"], "granted", people=20, resamples=50, seed=4)
+        audit(
+            book.gated,
+            book.people,
+            book.labels,
+            ["sex"],
+            "granted",
+            people=20,
+            resamples=50,
+            seed=4,
+        )
         for _ in range(2)
     )
     assert one.to_dict() == two.to_dict()
@@ -128,14 +212,27 @@ def test_a_model_trained_elsewhere(book):
     frame, y = book.trained
     forest = RandomForestClassifier(20, max_depth=4, random_state=0)
     numbers = ["age", "debt"]
-    explainer = Explainer(forest.fit(frame[numbers], y), frame[numbers], y, mutability={"age": "none"})
-    found = audit(explainer, book.people, book.labels, ["sex"], "granted", people=15, resamples=50)
+    explainer = Explainer(
+        forest.fit(frame[numbers], y), frame[numbers], y, mutability={"age": "none"}
+    )
+    found = audit(
+        explainer, book.people, book.labels, ["sex"], "granted", people=15, resamples=50
+    )
     assert found.later.empty  # a forest has no weights to disturb
     assert found.models[0]["advised"] == {"debt": 1.0}
 
 
 def test_a_group_that_people_may_change_is_told(book):
-    found = audit(book.gated, book.people, book.labels, ["branch"], "granted", people=20, resamples=50, delta=None)
+    found = audit(
+        book.gated,
+        book.people,
+        book.labels,
+        ["branch"],
+        "granted",
+        people=20,
+        resamples=50,
+        delta=None,
+    )
     assert any("lets people change branch" in note for note in found.notes)
     # Its own column does not count as something that gives it away.
     assert "branch" not in set(found.information["feature"])
@@ -157,13 +254,21 @@ def test_a_group_that_people_may_change_is_told(book):
         ({"level": 1}, "level must be a number between 0 and 1"),
         ({"groups": [["sex"]]}, "list of names of columns"),
         ({"groups": "sex"}, "list of columns, such as"),
-        ({"labels": ["granted"] * 79 + ["grante"]}, "no class 'grante'. Did you mean 'granted'"),
+        (
+            {"labels": ["granted"] * 79 + ["grante"]},
+            "no class 'grante'. Did you mean 'granted'",
+        ),
         ({"labels": ["granted"] * 79 + [float("nan")]}, "1 of 80 labels are missing"),
         ({"labels": [1] * 80}, "has no class 1"),
     ],
 )
 def test_bad_input(book, changes, said):
-    usual = {"frame": book.people, "labels": book.labels, "groups": ["sex"], "target": "granted"}
+    usual = {
+        "frame": book.people,
+        "labels": book.labels,
+        "groups": ["sex"],
+        "target": "granted",
+    }
     with pytest.raises(InputError, match=said):
         audit(book.gated, **(usual | changes))
 
@@ -187,7 +292,15 @@ def test_what_is_no_model(book, model, said):
 def test_no_rows_to_train_on_again(book):
     frame, y = book.trained
     with pytest.raises(InputError, match="trained_on is empty"):
-        audit(book.gated, book.people, book.labels, [], "granted", trained_on=(frame[:0], y[:0]), retrain=1)
+        audit(
+            book.gated,
+            book.people,
+            book.labels,
+            [],
+            "granted",
+            trained_on=(frame[:0], y[:0]),
+            retrain=1,
+        )
 
 
 def test_rows_that_do_not_fit(book):
@@ -208,13 +321,19 @@ def test_nobody_denied(book):
 
 def test_a_rival_of_other_classes_or_columns(book, make_quick):
     frame, y = book.trained
-    renamed = make_quick(epochs=1, gate="none", mutability={}).fit(frame, np.where(y == "granted", "yes", "no"))
+    renamed = make_quick(epochs=1, gate="none", mutability={}).fit(
+        frame, np.where(y == "granted", "yes", "no")
+    )
     with pytest.raises(InputError, match="has classes"):
         audit(book.gated, book.people, book.labels, [], "granted", against=renamed)
-    narrower = make_quick(epochs=1, gate="none", mutability={}).fit(frame.drop(columns="branch"), y)
+    narrower = make_quick(epochs=1, gate="none", mutability={}).fit(
+        frame.drop(columns="branch"), y
+    )
     with pytest.raises(InputError, match="same columns"):
         audit(book.gated, book.people, book.labels, [], "granted", against=narrower)
-    wider = make_quick(epochs=1, gate="none", mutability={}).fit(frame.assign(height=frame["age"]), y)
+    wider = make_quick(epochs=1, gate="none", mutability={}).fit(
+        frame.assign(height=frame["age"]), y
+    )
     with pytest.raises(InputError, match="same columns; in one of them only: \\['height'"):
         audit(book.gated, book.people, book.labels, [], "granted", against=wider)
 
@@ -223,16 +342,37 @@ def test_a_rival_of_other_classes_or_columns(book, make_quick):
 def test_polars_frames_are_taken(book):
     polars = pytest.importorskip("polars")
     rows = polars.DataFrame({name: column.tolist() for name, column in book.people.items()})
-    told = audit(book.gated, rows, book.labels, ["sex"], "granted", people=15, resamples=50, delta=None, proxies=False)
+    told = audit(
+        book.gated,
+        rows,
+        book.labels,
+        ["sex"],
+        "granted",
+        people=15,
+        resamples=50,
+        delta=None,
+        proxies=False,
+    )
     same = audit(
-        book.gated, book.people, book.labels, ["sex"], "granted", people=15, resamples=50, delta=None, proxies=False
+        book.gated,
+        book.people,
+        book.labels,
+        ["sex"],
+        "granted",
+        people=15,
+        resamples=50,
+        delta=None,
+        proxies=False,
     )
     pd.testing.assert_frame_equal(told.groups, same.groups)
 
 
 def test_two_models_are_measured_by_the_scale_of_the_first(book, make_quick, schema):
     frame, y = book.trained
-    rules = {"mutability": {"age": "none", "owner": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
+    rules = {
+        "mutability": {"age": "none", "owner": "none", "debt": "decrease"},
+        "domain": {"debt": (0, None)},
+    }
     # Trained on people whose debts vary more, so that the same change costs less by its own scale.
     wide = make_quick(schema=schema, gate="none", scaling="standard", **rules)
     wide.fit(frame.assign(debt=frame["debt"] * 4), y)
@@ -245,7 +385,12 @@ def test_two_models_are_measured_by_the_scale_of_the_first(book, make_quick, sch
     helped = told.answered & ~np.isin(told.status, ("infeasible", "exhausted"))
     by_first = told.measured_by(book.gated.encoder_).cost[helped].mean()
     burden = {
-        name: found.groups[(found.groups["measure"] == "burden") & (found.groups["model"] == model)]["value"].iloc[0]
+        name: found.groups[
+            (found.groups["measure"] == "burden") & (found.groups["model"] == model)
+        ]["value"].iloc[0]
         for name, found, model in (("both", both, "against"), ("alone", alone, "model"))
     }
-    assert burden["both"] == pytest.approx(by_first, rel=1e-6) and burden["alone"] < 0.9 * burden["both"]
+    assert (
+        burden["both"] == pytest.approx(by_first, rel=1e-6)
+        and burden["alone"] < 0.9 * burden["both"]
+    )

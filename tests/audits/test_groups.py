@@ -1,4 +1,6 @@
-"""Groups from columns: categories, bands at round numbers, crossings, and what cannot be a group."""
+"""Groups from columns: categories, bands at round numbers, crossings, and what cannot be a
+group.
+"""
 
 import numpy as np
 import pandas as pd
@@ -81,7 +83,11 @@ def test_two_columns_cross():
     frame = pd.DataFrame({"sex": list("ffmm"), "race": list("abaa")})
     (crossed,) = make_groupings(frame, ["sex*race"])
     assert crossed.kind == "crossed"
-    assert dict(zip(crossed.names, crossed.sizes.tolist(), strict=True)) == {"f, a": 1, "f, b": 1, "m, a": 2}
+    assert dict(zip(crossed.names, crossed.sizes.tolist(), strict=True)) == {
+        "f, a": 1,
+        "f, b": 1,
+        "m, a": 2,
+    }
 
 
 def test_a_column_may_be_called_like_a_crossing():
@@ -101,12 +107,16 @@ def test_a_column_may_be_called_like_a_crossing():
 )
 def test_what_cannot_be_a_group(columns, said):
     n = 100
-    frame = pd.DataFrame({"sex": ["f", "m"] * (n // 2), "only": ["x"] * n, "name": [f"p{i}" for i in range(n)]})
+    frame = pd.DataFrame(
+        {"sex": ["f", "m"] * (n // 2), "only": ["x"] * n, "name": [f"p{i}" for i in range(n)]}
+    )
     with pytest.raises(InputError, match=said):
         make_groupings(frame, columns)
 
 
 def test_usual_groups_are_what_people_cannot_change():
-    frame = pd.DataFrame({"age": range(60), "sex": ["f", "m"] * 30, "debt": range(60), "one": ["x"] * 60})
+    frame = pd.DataFrame(
+        {"age": range(60), "sex": ["f", "m"] * 30, "debt": range(60), "one": ["x"] * 60}
+    )
     schema = Schema.infer(frame, mutability={"age": "none", "sex": "none", "one": "none"})
     assert usual_groups(frame, schema) == ["sex", "age"]

@@ -44,7 +44,10 @@ def test_a_batch_of_models_decides_like_each_of_them(advised):
     import copy
 
     rng = torch.Generator().manual_seed(1)
-    drawn = {name: 2 * torch.rand(3, *value.shape, generator=rng) - 1 for name, value in model.named_parameters()}
+    drawn = {
+        name: 2 * torch.rand(3, *value.shape, generator=rng) - 1
+        for name, value in model.named_parameters()
+    }
     for i in range(3):
         twin = copy.deepcopy(model)
         with torch.no_grad():
@@ -60,7 +63,9 @@ def test_a_network_that_cannot_be_batched_is_asked_one_by_one():
             self.weight = torch.nn.Parameter(torch.tensor([[1.0, -1.0]]))
 
         def forward(self, x):
-            size = float(self.weight.abs().sum())  # a number that vmap cannot take out of a batch
+            size = float(
+                self.weight.abs().sum()
+            )  # a number that vmap cannot take out of a batch
             return x @ self.weight * (1.0 if size > 0 else 2.0)
 
     x = torch.tensor([[1.0], [-1.0]])

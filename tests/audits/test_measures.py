@@ -1,4 +1,6 @@
-"""Numbers of groups: by hand, against fairlearn's MetricFrame, weighted samples, and intervals that cover."""
+"""Numbers of groups: by hand, against fairlearn's MetricFrame, weighted samples, and intervals that
+cover.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +8,14 @@ import pytest
 
 from counterfactual_training.audits import MEASURES
 from counterfactual_training.audits.groups import Grouping, everybody
-from counterfactual_training.audits.intervals import draw_measures, estimate, gap, holding, is_clear, parted
+from counterfactual_training.audits.intervals import (
+    draw_measures,
+    estimate,
+    gap,
+    holding,
+    is_clear,
+    parted,
+)
 from counterfactual_training.audits.people import draw, strata
 from counterfactual_training.evaluation.bootstrap import percentile_interval
 
@@ -30,11 +39,13 @@ def test_formulas_by_hand(told):
     assert found["denied", "a"] == 3 / 4 and found["denied", "b"] == 2 / 4
     assert found["burden", "a"] == 4.0 and found["burden", "b"] == 3.0
     assert found["no_recourse", "a"] == 0 and found["no_recourse", "b"] == 1 / 2
-    assert found["false_negatives", "a"] == pytest.approx(2 / 3) and found["false_negatives", "b"] == pytest.approx(
-        2 / 3
-    )
+    assert found["false_negatives", "a"] == pytest.approx(2 / 3) and found[
+        "false_negatives", "b"
+    ] == pytest.approx(2 / 3)
     # Σ cost · 1[denied, deserving]; who has no recourse has no cost.
-    assert found["social_burden", "a"] == pytest.approx(8.0) and found["social_burden", "b"] == pytest.approx(3.0)
+    assert found["social_burden", "a"] == pytest.approx(8.0) and found[
+        "social_burden", "b"
+    ] == pytest.approx(3.0)
     assert found["social_burden_per_person", "a"] == pytest.approx(2.0)
     # False-negative ratio times the mean cost of false negatives per column.
     assert found["nawb", "a"] == pytest.approx(2 / 3 * 4.0 / 4)
@@ -47,8 +58,13 @@ def test_nobody_wrongly_denied_is_no_burden(told):
 
 
 def test_burden_of_the_same_people_leaves_out_whom_one_model_helps_alone(told):
-    one, other = told([1, 1, 0], [0, 0, 0], [2.0, 8.0, 0]), told([1, 0, 1], [0, 0, 0], [5.0, 0, 1.0])
-    found = draw_measures([one, other], everybody(3), [BY_ID["burden_same"]], 5, np.random.default_rng(0))
+    one, other = (
+        told([1, 1, 0], [0, 0, 0], [2.0, 8.0, 0]),
+        told([1, 0, 1], [0, 0, 0], [5.0, 0, 1.0]),
+    )
+    found = draw_measures(
+        [one, other], everybody(3), [BY_ID["burden_same"]], 5, np.random.default_rng(0)
+    )
     assert found[0, 0, "burden_same"][0] == 2.0 and found[1, 0, "burden_same"][0] == 5.0
 
 
@@ -65,7 +81,10 @@ def test_groups_equal_those_of_fairlearn(told):
 
     def by_group(metric, mask=slice(None), said=~denied):
         frame = metrics.MetricFrame(
-            metrics=metric, y_true=deserving[mask], y_pred=said[mask], sensitive_features=names[mask]
+            metrics=metric,
+            y_true=deserving[mask],
+            y_pred=said[mask],
+            sensitive_features=names[mask],
         )
         return frame.by_group.to_dict()
 
@@ -73,19 +92,28 @@ def test_groups_equal_those_of_fairlearn(told):
     assert_same(found, "false_negatives", by_group(metrics.false_negative_rate))
     helped = denied & ~stuck
     assert_same(found, "burden", by_group(metrics.mean_prediction, helped, cost))
-    assert_same(found, "no_recourse", by_group(metrics.mean_prediction, denied, stuck.astype(float)))
-    gaps = draw_measures([told(denied, deserving, cost, stuck & denied)], grouping, [BY_ID["burden"]], 5, rng)
-    frame = metrics.MetricFrame(
-        metrics=metrics.mean_prediction, y_true=deserving[helped], y_pred=cost[helped], sensitive_features=names[helped]
+    assert_same(
+        found, "no_recourse", by_group(metrics.mean_prediction, denied, stuck.astype(float))
     )
-    assert gap(gaps, 0, BY_ID["burden"], [0, 1, 2], 0.95)["value"] == pytest.approx(frame.difference("between_groups"))
+    gaps = draw_measures(
+        [told(denied, deserving, cost, stuck & denied)], grouping, [BY_ID["burden"]], 5, rng
+    )
+    frame = metrics.MetricFrame(
+        metrics=metrics.mean_prediction,
+        y_true=deserving[helped],
+        y_pred=cost[helped],
+        sensitive_features=names[helped],
+    )
+    assert gap(gaps, 0, BY_ID["burden"], [0, 1, 2], 0.95)["value"] == pytest.approx(
+        frame.difference("between_groups")
+    )
 
 
 def assert_same(found, measure, expected):
     assert {group: found[measure, group] for group in expected} == pytest.approx(expected)
 
 
-# ---- who is explained ------------------------------------------------------------------------------------------------
+# ---- who is explained ----------------------------------------------------------------------------
 
 
 def test_a_sample_keeps_small_groups_and_weighs_everybody():
@@ -123,11 +151,12 @@ def test_a_weighted_sample_estimates_what_all_would_give(told):
         _, weight = draw(np.ones(n, dtype=bool), strata([codes]), 200, seed)
         sample = told(np.ones(n), np.zeros(n), cost, weight=weight)
         errors.append(values(sample, everybody(n))["burden", "everybody"] - cost.mean())
-    # Half of the sample is from a twentieth of the people; unweighted, it would be too dear by about 1.3.
+    # Half of the sample is from a twentieth of the people; unweighted, it would be too dear by
+    # about 1.3.
     assert abs(np.mean(errors)) < 0.1
 
 
-# ---- intervals -------------------------------------------------------------------------------------------------------
+# ---- intervals -----------------------------------------------------------------------------------
 
 
 def test_intervals_cover(told):
@@ -136,7 +165,9 @@ def test_intervals_cover(told):
     for _ in range(120):
         denied = rng.random(150) < 0.4
         people = told(denied, np.zeros(150), rng.gamma(2.0, 1.5, 150))
-        found = draw_measures([people], everybody(150), [BY_ID[name] for name in hits], 400, rng)
+        found = draw_measures(
+            [people], everybody(150), [BY_ID[name] for name in hits], 400, rng
+        )
         for name, truth in (("burden", 3.0), ("denied", 0.4)):
             interval = estimate(*found[0, 0, name], 0.95)
             hits[name] += interval["low"] <= truth <= interval["high"]
@@ -157,10 +188,17 @@ def test_gaps_of_equal_groups_are_rarely_clear(told):
 
 
 def test_a_planted_gap_is_found(told):
-    cost = np.r_[np.random.default_rng(0).gamma(4, 0.5, 100), np.random.default_rng(1).gamma(4, 0.5, 100) + 1]
+    cost = np.r_[
+        np.random.default_rng(0).gamma(4, 0.5, 100),
+        np.random.default_rng(1).gamma(4, 0.5, 100) + 1,
+    ]
     grouping = Grouping("g", "categories", np.arange(200) // 100, ("a", "b"), ("g",))
     found = draw_measures(
-        [told(np.ones(200), np.zeros(200), cost)], grouping, [BY_ID["burden"]], 400, np.random.default_rng(0)
+        [told(np.ones(200), np.zeros(200), cost)],
+        grouping,
+        [BY_ID["burden"]],
+        400,
+        np.random.default_rng(0),
     )
     wide = gap(found, 0, BY_ID["burden"], [0, 1], 0.95)
     assert (wide["highest"], wide["lowest"], wide["clear"]) == (1, 0, True)
@@ -168,11 +206,21 @@ def test_a_planted_gap_is_found(told):
 
 
 def test_nobody_of_few_people_is_not_a_sure_zero(told):
-    grouping = Grouping("g", "categories", np.r_[np.zeros(12, dtype=int), np.ones(12, dtype=int)], ("a", "b"), ("g",))
+    grouping = Grouping(
+        "g",
+        "categories",
+        np.r_[np.zeros(12, dtype=int), np.ones(12, dtype=int)],
+        ("a", "b"),
+        ("g",),
+    )
     stuck = np.r_[np.zeros(12), [1], np.zeros(11)]
     people = told(np.ones(24), np.zeros(24), np.ones(24), stuck)
-    found = draw_measures([people], grouping, [BY_ID["no_recourse"]], 2000, np.random.default_rng(0))
-    assert estimate(*found[0, 0, "no_recourse"], 0.95)["high"] == pytest.approx(1 - 0.025 ** (1 / 12), abs=0.05)
+    found = draw_measures(
+        [people], grouping, [BY_ID["no_recourse"]], 2000, np.random.default_rng(0)
+    )
+    assert estimate(*found[0, 0, "no_recourse"], 0.95)["high"] == pytest.approx(
+        1 - 0.025 ** (1 / 12), abs=0.05
+    )
     assert not is_clear(gap(found, 0, BY_ID["no_recourse"], [0, 1], 0.95))
 
 
@@ -206,7 +254,9 @@ def test_ordinary_intervals_are_the_percentiles_bit_for_bit():
 
 
 def test_sums_are_not_compared_between_groups(told):
-    found = draw_measures([told(DENIED, DESERVING, COST, STUCK)], GROUPS, MEASURES, 20, np.random.default_rng(0))
+    found = draw_measures(
+        [told(DENIED, DESERVING, COST, STUCK)], GROUPS, MEASURES, 20, np.random.default_rng(0)
+    )
     assert gap(found, 0, BY_ID["social_burden"], [0, 1], 0.95) is None
 
 

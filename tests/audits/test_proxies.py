@@ -72,7 +72,11 @@ def test_information_is_one_for_a_copy_and_near_zero_for_noise():
 
 def test_a_group_is_not_guessed_from_its_own_columns():
     features = [("age", "none"), ("sex", "both"), ("job", "both"), ("debt", "decrease")]
-    schema = [SimpleNamespace(name=name, mutability=mutability) for name, mutability in features]
-    crossed = Grouping("sex*job", "crossed", np.zeros(3, dtype=int), ("f, clerk",), ("sex", "job"))
+    schema = [
+        SimpleNamespace(name=name, mutability=mutability) for name, mutability in features
+    ]
+    crossed = Grouping(
+        "sex*job", "crossed", np.zeros(3, dtype=int), ("f, clerk",), ("sex", "job")
+    )
     assert free_columns(SimpleNamespace(schema=schema), crossed) == ["debt"]
     assert free_columns(SimpleNamespace(schema=schema), everybody(3)) == ["sex", "job", "debt"]

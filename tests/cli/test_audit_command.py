@@ -1,4 +1,6 @@
-"""``ct audit`` and ``ct card``: a CSV file, a named data set, two models, files written, and bad input."""
+"""``ct audit`` and ``ct card``: a CSV file, a named data set, two models, files written, and bad
+input.
+"""
 
 import json
 import re
@@ -9,7 +11,18 @@ import pytest
 
 from counterfactual_training.cli import main
 
-RULES = ["--target", "granted", "--positive", "yes", "--immutable", "age,owner", "--drop", "sex", "--epochs", "15"]
+RULES = [
+    "--target",
+    "granted",
+    "--positive",
+    "yes",
+    "--immutable",
+    "age,owner",
+    "--drop",
+    "sex",
+    "--epochs",
+    "15",
+]
 
 
 def make_people(n: int = 300) -> pd.DataFrame:
@@ -18,7 +31,9 @@ def make_people(n: int = 300) -> pd.DataFrame:
     debt = np.round(rng.gamma(2, 10, n) * np.where(sex == "f", 1.5, 1.0), 1)
     owner = rng.random(n) < 0.5
     granted = np.where(debt / 20 - age / 60 - owner + rng.normal(0, 0.3, n) > 0, "no", "yes")
-    return pd.DataFrame({"age": age, "debt": debt, "owner": owner, "sex": sex, "granted": granted})
+    return pd.DataFrame(
+        {"age": age, "debt": debt, "owner": owner, "sex": sex, "granted": granted}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +43,12 @@ def files(tmp_path_factory):
     csv = str(folder / "people.csv")
     make_people().to_csv(csv, index=False)
     assert main(["train", csv, *RULES, "--out", str(folder / "gated.safetensors")]) == 0
-    assert main(["train", csv, *RULES, "--gate", "none", "--out", str(folder / "plain.safetensors")]) == 0
+    assert (
+        main(
+            ["train", csv, *RULES, "--gate", "none", "--out", str(folder / "plain.safetensors")]
+        )
+        == 0
+    )
     return folder
 
 
@@ -46,7 +66,18 @@ def refused(capsys, *argv: str) -> str:
 
 def quick(files, *more: str, model: str = "gated") -> list[str]:
     path = str(files / f"{model}.safetensors")
-    return ["audit", path, "--data", str(files / "people.csv"), "--no-proxies", "--delta", "0", "--people", "20", *more]
+    return [
+        "audit",
+        path,
+        "--data",
+        str(files / "people.csv"),
+        "--no-proxies",
+        "--delta",
+        "0",
+        "--people",
+        "20",
+        *more,
+    ]
 
 
 @pytest.mark.check
@@ -68,7 +99,16 @@ def test_without_groups_those_that_people_cannot_change(files, capsys):
 def test_two_models_retrained_and_files_written(files, tmp_path, capsys):
     pytest.importorskip("jinja2", reason="pages need the extra 'report'")
     out = tmp_path / "pages" / "audit.html"
-    more = ["--against", str(files / "plain.safetensors"), "--retrain", "1", "--group", "sex", "--out", str(out)]
+    more = [
+        "--against",
+        str(files / "plain.safetensors"),
+        "--retrain",
+        "1",
+        "--group",
+        "sex",
+        "--out",
+        str(out),
+    ]
     assert main(quick(files, *more)) == 0
     text = capsys.readouterr().out
     assert "Burden of the same people" in text and "After retraining by another seed" in text
@@ -83,7 +123,11 @@ def test_two_models_retrained_and_files_written(files, tmp_path, capsys):
 def test_a_folder_gets_three_files(files, tmp_path, capsys):
     pytest.importorskip("jinja2", reason="pages need the extra 'report'")
     document = ask(capsys, *quick(files, "--group", "sex", "--out", str(tmp_path / "made")))
-    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == ["audit.csv", "audit.html", "audit.md"]
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "audit.csv",
+        "audit.html",
+        "audit.md",
+    ]
     assert len(document["files"]) == 3
 
 
@@ -99,7 +143,15 @@ def test_each_note_on_a_file_is_printed_once_however_often_it_is_read(files, tmp
 def test_people_whose_class_nobody_knows(files, tmp_path, capsys):
     csv = tmp_path / "new.csv"
     make_people(80).drop(columns="granted").to_csv(csv, index=False)
-    argv = ["audit", str(files / "gated.safetensors"), "--data", str(csv), "--group", "sex", "--no-proxies"]
+    argv = [
+        "audit",
+        str(files / "gated.safetensors"),
+        "--data",
+        str(csv),
+        "--group",
+        "sex",
+        "--no-proxies",
+    ]
     document = ask(capsys, *argv, "--delta", "0")
     assert document["rows"] == 80
     assert "nawb" not in {measure["id"] for measure in document["columns"][0]["measures"]}
@@ -108,7 +160,9 @@ def test_people_whose_class_nobody_knows(files, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def loan(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("loan") / "loan.safetensors")
-    assert main(["train", "loan", "--objective", "vanilla", "--epochs", "20", "--out", path]) == 0
+    assert (
+        main(["train", "loan", "--objective", "vanilla", "--epochs", "20", "--out", path]) == 0
+    )
     return path
 
 
@@ -116,7 +170,19 @@ def test_a_named_data_set(loan, capsys):
     from counterfactual_training.datasets import load_dataset
 
     wanted = load_dataset("loan").class_names[1]
-    argv = ["audit", loan, "--target", wanted, "--group", "age", "--people", "40", "--no-proxies", "--retrain", "1"]
+    argv = [
+        "audit",
+        loan,
+        "--target",
+        wanted,
+        "--group",
+        "age",
+        "--people",
+        "40",
+        "--no-proxies",
+        "--retrain",
+        "1",
+    ]
     document = ask(capsys, *argv, "--delta", "0")
     assert document["models"][0]["explained"] <= 40
     assert {check["id"] for check in document["later"]} == {"retrained", "left_out"}
@@ -159,7 +225,9 @@ def test_columns_that_cannot_be_groups(files, tmp_path, capsys):
 def test_data_that_does_not_fit(files, loan, tmp_path, capsys):
     csv = tmp_path / "other.csv"
     make_people().drop(columns="debt").to_csv(csv, index=False)
-    assert "lacks 1 column(s)" in refused(capsys, "audit", str(files / "gated.safetensors"), "--data", str(csv))
+    assert "lacks 1 column(s)" in refused(
+        capsys, "audit", str(files / "gated.safetensors"), "--data", str(csv)
+    )
     assert "name a CSV file" in refused(capsys, "audit", str(files / "gated.safetensors"))
     assert "Say which class people want" in refused(capsys, "audit", loan)
     assert "is a model of 'loan'" in refused(capsys, *quick(files, "--against", loan))
@@ -168,9 +236,16 @@ def test_data_that_does_not_fit(files, loan, tmp_path, capsys):
 def test_a_rival_of_other_columns_is_blamed_itself(files, tmp_path, capsys):
     csv, model = tmp_path / "other.csv", str(tmp_path / "other.safetensors")
     make_people(80).rename(columns={"debt": "wealth"}).to_csv(csv, index=False)
-    assert main(["train", str(csv), *RULES, "--gate", "none", "--epochs", "1", "--out", model]) == 0
+    assert (
+        main(["train", str(csv), *RULES, "--gate", "none", "--epochs", "1", "--out", model])
+        == 0
+    )
     said = refused(capsys, *quick(files, "--against", model))
-    assert f"'{model}' is a model of other columns" in said and "'debt', 'wealth'" in said and "lacks" not in said
+    assert (
+        f"'{model}' is a model of other columns" in said
+        and "'debt', 'wealth'" in said
+        and "lacks" not in said
+    )
 
 
 def test_retraining_needs_the_rows_of_the_training(files, tmp_path, capsys):
@@ -181,23 +256,33 @@ def test_retraining_needs_the_rows_of_the_training(files, tmp_path, capsys):
     classifier = CounterfactualClassifier.load(files / "gated.safetensors")
     classifier.origin_ = Origin("granted", "yes")
     classifier.save(forgetful)
-    said = refused(capsys, "audit", forgetful, "--data", data, "--group", "sex", "--retrain", "1")
+    said = refused(
+        capsys, "audit", forgetful, "--data", data, "--group", "sex", "--retrain", "1"
+    )
     assert "does not remember which rows it was trained on" in said
     some = tmp_path / "some.csv"
     make_people()[:200].to_csv(some, index=False)
     argv = ["audit", str(files / "gated.safetensors"), "--data"]
     assert "does not hold all rows that" in refused(capsys, *argv, str(some), "--retrain", "1")
-    assert "--all-rows does not tell" in refused(capsys, *argv, data, "--retrain", "1", "--all-rows")
+    assert "--all-rows does not tell" in refused(
+        capsys, *argv, data, "--retrain", "1", "--all-rows"
+    )
 
 
 @pytest.mark.parametrize("how", ["itself", "a link", "another way to it"])
-@pytest.mark.parametrize("what", ["card", "report", "train", "schema", "audit", "audit in a folder", "audited"])
+@pytest.mark.parametrize(
+    "what", ["card", "report", "train", "schema", "audit", "audit in a folder", "audited"]
+)
 def test_a_file_that_is_read_is_not_written(files, tmp_path, capsys, what, how):
     model, csv = tmp_path / "gated.safetensors", tmp_path / "audit.csv"
     model.write_bytes((files / "gated.safetensors").read_bytes())
     csv.write_bytes((files / "people.csv").read_bytes())
     read = model if what in ("card", "report") else csv
-    out = {"itself": read, "a link": tmp_path / "link", "another way to it": tmp_path / "x" / ".." / read.name}[how]
+    out = {
+        "itself": read,
+        "a link": tmp_path / "link",
+        "another way to it": tmp_path / "x" / ".." / read.name,
+    }[how]
     (tmp_path / "x").mkdir()
     if how == "a link":
         out.symlink_to(read)
@@ -207,7 +292,16 @@ def test_a_file_that_is_read_is_not_written(files, tmp_path, capsys, what, how):
         "card": ["card", model, "--out", out],
         "report": ["report", model, "--data", csv, "--out", out],
         "train": ["train", csv, "--target", "granted", "--out", out],
-        "schema": ["train", files / "people.csv", "--target", "granted", "--schema", csv, "--out", out],
+        "schema": [
+            "train",
+            files / "people.csv",
+            "--target",
+            "granted",
+            "--schema",
+            csv,
+            "--out",
+            out,
+        ],
         # Numbers go beside the page, as audit.csv.
         "audit": ["audit", model, "--data", csv, "--out", tmp_path / "audit.html"],
         "audit in a folder": ["audit", model, "--data", csv, "--out", tmp_path],
@@ -228,19 +322,39 @@ def test_nobody_is_denied(files, tmp_path, capsys):
     assert "Nobody among these" in refused(capsys, *argv)
 
 
-# ---- cards -----------------------------------------------------------------------------------------------------------
+# ---- cards ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.check
 def test_a_card_with_measures(files, tmp_path, capsys):
     out = tmp_path / "card.md"
-    argv = ["card", str(files / "gated.safetensors"), "--data", str(files / "people.csv"), "--out", str(out)]
+    argv = [
+        "card",
+        str(files / "gated.safetensors"),
+        "--data",
+        str(files / "people.csv"),
+        "--out",
+        str(out),
+    ]
     document = ask(capsys, *argv, "--group", "sex", "--people", "30")
     sections = {section["id"]: section for section in document["sections"]}
-    assert list(sections) == ["what", "use", "data", "columns", "measures", "groups", "limits", "versions"]
+    assert list(sections) == [
+        "what",
+        "use",
+        "data",
+        "columns",
+        "measures",
+        "groups",
+        "limits",
+        "versions",
+    ]
     (measures,) = sections["measures"]["tables"]
     accuracy = next(row for row in measures["rows"] if row[0] == "accuracy")
-    assert re.fullmatch(r"\d+\.\d %", accuracy[1]) and " to " in accuracy[2] and accuracy[3] == "60"
+    assert (
+        re.fullmatch(r"\d+\.\d %", accuracy[1])
+        and " to " in accuracy[2]
+        and accuracy[3] == "60"
+    )
     text = out.read_text()
     assert "## Intended use" in text and "ct card" in text and "| sha256 |" in text
     assert "### sex" in text
@@ -250,14 +364,18 @@ def test_a_card_without_data(files, capsys):
     capsys.readouterr()
     assert main(["card", str(files / "plain.safetensors")]) == 0
     shown = capsys.readouterr()
-    assert "There were no rows to measure it on" in shown.out and "nothing to measure" in shown.err
+    assert (
+        "There were no rows to measure it on" in shown.out and "nothing to measure" in shown.err
+    )
     assert "## By group" not in shown.out
 
 
 def test_a_card_of_people_whose_class_nobody_knows(files, tmp_path, capsys):
     csv = tmp_path / "new.csv"
     make_people(40).drop(columns="granted").to_csv(csv, index=False)
-    document = ask(capsys, "card", str(files / "plain.safetensors"), "--data", str(csv), "--group", "sex")
+    document = ask(
+        capsys, "card", str(files / "plain.safetensors"), "--data", str(csv), "--group", "sex"
+    )
     sections = {section["id"]: section for section in document["sections"]}
     assert sections["measures"]["paragraphs"] == [
         "The classes of these rows are not known: whether decisions are right was not measured."

@@ -12,14 +12,28 @@ import torch
 import counterfactual_training
 from counterfactual_training import cli
 from counterfactual_training.cli.output import plain
-from counterfactual_training.cli.parsing import assignments, columns, interval, pick_rows, settings
+from counterfactual_training.cli.parsing import (
+    assignments,
+    columns,
+    interval,
+    pick_rows,
+    settings,
+)
 from counterfactual_training.datasets import catalog
 from counterfactual_training.datasets.synthetic import loan
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 from covering import repeats
 
-METRICS = {"accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy", "share_mature"}
+METRICS = {
+    "accuracy",
+    "implausibility",
+    "implausibility_mmd",
+    "cost",
+    "validity",
+    "robust_accuracy",
+    "share_mature",
+}
 
 
 def ask(capsys, *argv: str) -> dict:
@@ -49,7 +63,20 @@ def complaint(capsys, *argv: str, code: int = 2) -> str:
 def loan_model(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "loan.safetensors"
     assert (
-        cli.main(["train", "loan", "--protect", "age", "--epochs", "25", "--learning-rate", "0.02", "--out", str(path)])
+        cli.main(
+            [
+                "train",
+                "loan",
+                "--protect",
+                "age",
+                "--epochs",
+                "25",
+                "--learning-rate",
+                "0.02",
+                "--out",
+                str(path),
+            ]
+        )
         == 0
     )
     return str(path)
@@ -61,39 +88,62 @@ def people(tmp_path_factory):
     folder = tmp_path_factory.mktemp("people")
     sample = loan(200, torch.Generator().manual_seed(0))
     frame = sample.frame.assign(
-        job=np.where(np.arange(200) % 3, "cook", "clerk"), granted=np.where(sample.y == 1, "yes", "no")
+        job=np.where(np.arange(200) % 3, "cook", "clerk"),
+        granted=np.where(sample.y == 1, "yes", "no"),
     )
     frame.to_csv(folder / "people.csv", index=False)
-    arguments = ["--target-column", "granted", "--mutability", "age=none", "debt=decrease", "--domain", "debt=0:"]
+    arguments = [
+        "--target-column",
+        "granted",
+        "--mutability",
+        "age=none",
+        "debt=decrease",
+        "--domain",
+        "debt=0:",
+    ]
     out = str(folder / "people.safetensors")
-    assert cli.main(["train", str(folder / "people.csv"), *arguments, "--epochs", "30", "--out", out]) == 0
+    assert (
+        cli.main(
+            ["train", str(folder / "people.csv"), *arguments, "--epochs", "30", "--out", out]
+        )
+        == 0
+    )
     return str(folder / "people.csv"), out
 
 
-# ---- the main job ----------------------------------------------------------------------------------------------------
+# ---- the main job --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_demo_says_before_training_what_to_install(capsys, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     said = complaint(capsys, "demo", "--out", str(tmp_path / "demo"))
-    assert said == f'ct: {package} is not installed. Install it with: pip install "counterfactual-training[report]".\n'
+    assert (
+        said == f"ct: {package} is not installed. Install it with: pip install "
+        '"counterfactual-training[report]".\n'
+    )
 
 
-# ---- train, explain, evaluate ----------------------------------------------------------------------------------------
+# ---- train, explain, evaluate --------------------------------------------------------------------
 
 
 def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
     out = tmp_path / "moons.safetensors"
     document = ask(capsys, "train", "Moon", "--epochs", "1", "--out", str(out))
-    assert document["data"] == "moons" and document["train_rows"] == 3600 and document["test_rows"] == 900
+    assert (
+        document["data"] == "moons"
+        and document["train_rows"] == 3600
+        and document["test_rows"] == 900
+    )
     assert 0 <= document["accuracy"] <= 1 and 0 <= document["share_mature"] <= 1
     assert out.exists()
 
 
 def test_vanilla_training_has_no_mature_counterfactuals_and_says_null(capsys, tmp_path):
     out = str(tmp_path / "m.safetensors")
-    document = ask(capsys, "train", "loan", "--objective", "vanilla", "--epochs", "1", "--out", out)
+    document = ask(
+        capsys, "train", "loan", "--objective", "vanilla", "--epochs", "1", "--out", out
+    )
     assert document["share_mature"] is None
 
 
@@ -110,7 +160,9 @@ def test_explain_gives_the_target_asked_for_and_leaves_those_who_have_it(capsys,
     document = ask(capsys, "explain", loan_model, "--rows", "0-5", "--target", "loan granted")
     assert {row["target"] for row in document["rows"]} == {"loan granted"}
     already = [row for row in document["rows"] if row["decision"] == "loan granted"]
-    assert already and all(row["status"] == "already_there" and row["changes"] == {} for row in already)
+    assert already and all(
+        row["status"] == "already_there" and row["changes"] == {} for row in already
+    )
 
 
 def test_explain_without_json_is_prose(capsys, loan_model):
@@ -134,13 +186,25 @@ def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     assert falls and all(0 <= change["to"] < change["from"] for change in falls)
     numbers = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "20")
     assert set(numbers) >= METRICS and numbers["accuracy"] > 0.9
-    assert numbers["test_rows"] == 40 and numbers["rows"] == f"40 rows held out of training (of 200 in {csv})"
+    assert (
+        numbers["test_rows"] == 40
+        and numbers["rows"] == f"40 rows held out of training (of 200 in {csv})"
+    )
 
 
 @pytest.mark.parametrize("gate", [None, "none", *repeats("density", "learned", "both")])
 @pytest.mark.usefixtures("quick_gates")
 def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path, gate):
-    command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--out", str(tmp_path / "m")]
+    command = [
+        "train",
+        people[0],
+        "--target-column",
+        "granted",
+        "--epochs",
+        "2",
+        "--out",
+        str(tmp_path / "m"),
+    ]
     document = ask(capsys, *command, *([] if gate is None else ["--gate", gate]))
     kinds = {"none": [], "both": ["density", "learned"]}.get(gate, [gate or "density"])
     found = CounterfactualClassifier.load(tmp_path / "m").gate_
@@ -149,30 +213,50 @@ def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path,
 
 
 def test_the_papers_method_has_a_gate_where_asked_for(capsys, people, tmp_path):
-    command = ["train", people[0], "--target-column", "granted", "--epochs", "2", "--objective", "full"]
-    gates = [ask(capsys, *command, *more, "--out", str(tmp_path / "m"))["gate"] for more in ([], ["--gate", "density"])]
+    command = [
+        "train",
+        people[0],
+        "--target-column",
+        "granted",
+        "--epochs",
+        "2",
+        "--objective",
+        "full",
+    ]
+    gates = [
+        ask(capsys, *command, *more, "--out", str(tmp_path / "m"))["gate"]
+        for more in ([], ["--gate", "density"])
+    ]
     assert gates == ["none", "density"]
 
 
 def test_the_same_seed_gives_the_same_file(tmp_path):
     paths = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
     for path in paths:
-        assert cli.main(["train", "loan", "--epochs", "1", "--seed", "3", "--out", str(path)]) == 0
+        assert (
+            cli.main(["train", "loan", "--epochs", "1", "--seed", "3", "--out", str(path)]) == 0
+        )
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-# ---- data ------------------------------------------------------------------------------------------------------------
+# ---- data ----------------------------------------------------------------------------------------
 
 
 def test_data_list_names_the_nine_the_loan_example_and_fashion_mnist(capsys):
     document = ask(capsys, "data", "list")
     assert len(document["datasets"]) == 11
-    assert {"moons", "adult", "mnist", "loan"} <= {entry["name"] for entry in document["datasets"]}
+    assert {"moons", "adult", "mnist", "loan"} <= {
+        entry["name"] for entry in document["datasets"]
+    }
 
 
 def test_data_info_of_a_synthetic_set_is_as_published(capsys):
     document = ask(capsys, "data", "info", "Circ")
-    assert (document["train_rows"], document["test_rows"], document["columns"]) == (3600, 900, 2)
+    assert (document["train_rows"], document["test_rows"], document["columns"]) == (
+        3600,
+        900,
+        2,
+    )
     assert document["decision_threshold"] == 0.5 and document["lambda_reg"] == 0.5
     assert cli.main(["data", "info", "LS"]) == 0
     assert "3,600 to train, 900 to test" in capsys.readouterr().out
@@ -181,10 +265,14 @@ def test_data_info_of_a_synthetic_set_is_as_published(capsys):
 def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
     files = [{"file": "gmsc.csv", "path": "somewhere/gmsc.csv", "origin": "the cache"}]
     monkeypatch.setattr(catalog, "fetch_dataset", lambda name, variant: files)
-    assert ask(capsys, "data", "fetch", "gmsc") == {"name": "gmsc", "variant": "default", "files": files}
+    assert ask(capsys, "data", "fetch", "gmsc") == {
+        "name": "gmsc",
+        "variant": "default",
+        "files": files,
+    }
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
+# ---- what goes wrong -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -224,10 +312,22 @@ def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypa
         (["evaluate", "MODEL", "--data", "CSV", "--target", "job"], "class"),
         (["train", "CSV"], "--target COLUMN, one of age, debt, job, granted"),
         (["train", "CSV", "--target", "debt"], "too many for classes"),
-        (["train", "CSV", "--target", "granted", "--positive", "maybe"], "Unknown class in --positive 'maybe'"),
-        (["train", "CSV", "--target", "granted", "--immutable", "agee"], "column in --immutable 'agee'"),
-        (["train", "CSV", "--target", "granted", "--immutable", "age", "--increase", "age"], "--increase"),
-        (["train", "CSV", "--target", "granted", "--drop", "granted"], "--target and by --drop"),
+        (
+            ["train", "CSV", "--target", "granted", "--positive", "maybe"],
+            "Unknown class in --positive 'maybe'",
+        ),
+        (
+            ["train", "CSV", "--target", "granted", "--immutable", "agee"],
+            "column in --immutable 'agee'",
+        ),
+        (
+            ["train", "CSV", "--target", "granted", "--immutable", "age", "--increase", "age"],
+            "--increase",
+        ),
+        (
+            ["train", "CSV", "--target", "granted", "--drop", "granted"],
+            "--target and by --drop",
+        ),
         (["train", "CSV", "--target", "granted", "--drop", "age,debt,job"], "Nothing is left"),
         (["train", "CSV", "--target-column", "grnted"], "Did you mean 'granted'"),
         (["train", "CSV", "--target-column", "granted", "--mutability", "age"], "COLUMN=VALUE"),
@@ -277,15 +377,18 @@ def test_debug_shows_where_an_explained_error_comes_from(capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-# ---- as a process ----------------------------------------------------------------------------------------------------
+# ---- as a process --------------------------------------------------------------------------------
 
 
 @pytest.mark.check
 def test_as_a_process_stdout_is_json_and_notes_go_to_stderr():
     run = subprocess.run(
         [sys.executable, "-m", "counterfactual_training.cli", "data", "info", "loan", "--json"],
-        check=False, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert run.returncode == 0 and json.loads(run.stdout)["name"] == "loan"
     assert run.stderr == ""
 
@@ -297,11 +400,16 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"ct {counterfactual_training.__version__}\n"
 
 
-# ---- small parts -----------------------------------------------------------------------------------------------------
+# ---- small parts ---------------------------------------------------------------------------------
 
 
 def test_plain_values_are_json():
-    value = {"a": np.float32(0.5), "b": float("nan"), 3: (np.int64(1), float("inf")), "d": np.array([1.0, np.nan])}
+    value = {
+        "a": np.float32(0.5),
+        "b": float("nan"),
+        3: (np.int64(1), float("inf")),
+        "d": np.array([1.0, np.nan]),
+    }
     assert plain(value) == {"a": 0.5, "b": None, "3": [1, None], "d": [1.0, None]}
 
 
@@ -315,14 +423,21 @@ def test_rows_are_picked_by_number_and_keep_it():
 
 
 def test_assignments_and_intervals():
-    assert assignments(["age=none", "a=b=decrease"], "mutability") == {"age": "none", "a=b": "decrease"}
+    assert assignments(["age=none", "a=b=decrease"], "mutability") == {
+        "age": "none",
+        "a=b": "decrease",
+    }
     assert interval("18:90") == (18.0, 90.0)
     assert interval(":5") == (None, 5.0)
     assert interval("0:") == (0.0, None)
 
 
 def test_columns_are_separated_by_commas_unless_that_is_their_name():
-    assert columns(["age,sex", "debt"], ["age", "sex", "debt"], "--drop") == ["age", "sex", "debt"]
+    assert columns(["age,sex", "debt"], ["age", "sex", "debt"], "--drop") == [
+        "age",
+        "sex",
+        "debt",
+    ]
     assert columns(["debt, in EUR"], ["debt, in EUR", "age"], "--drop") == ["debt, in EUR"]
 
 

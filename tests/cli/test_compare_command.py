@@ -16,19 +16,35 @@ pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(command, "_CAPS", Caps(rows=300, individuals=30, judge_rows=150, epochs=2))
+    monkeypatch.setattr(
+        command, "_CAPS", Caps(rows=300, individuals=30, judge_rows=150, epochs=2)
+    )
 
 
 @pytest.mark.check
 def test_one_table_one_page_and_pictures(tmp_path, capsys):
     out, runs = tmp_path / "out", tmp_path / "runs"
-    what = ["--data", "linearly-separable", "--regimes", "pgd,gated", "--generators", "generic", "--seeds", "2"]
+    what = [
+        "--data",
+        "linearly-separable",
+        "--regimes",
+        "pgd,gated",
+        "--generators",
+        "generic",
+        "--seeds",
+        "2",
+    ]
     arguments = ["compare", *what, "--workers", "1", "--out", str(out), "--runs", str(runs)]
     assert main(arguments) == 0
     printed = capsys.readouterr()
-    assert "Searched by generic, τ = .5" in printed.out and "[3/3] LS gated: done" in printed.err
+    assert (
+        "Searched by generic, τ = .5" in printed.out and "[3/3] LS gated: done" in printed.err
+    )
     written = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
-    pictures = {f"figures/{name}.png" for name in ("overview_5", "overview_95", "price_generic", "accuracy", "robust")}
+    pictures = {
+        f"figures/{name}.png"
+        for name in ("overview_5", "overview_95", "price_generic", "accuracy", "robust")
+    }
     tables = {f"{name}.csv" for name in ("arena", "arena_ct", "arena_models", "arena_overview")}
     assert written == pictures | tables | {"arena.md", "arena.html", "provenance/arena.json"}
     page = (out / "arena.md").read_text()
@@ -38,7 +54,11 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["failures"] == {} and printed.err == ""
-    assert {row["model"] for row in document["tables"]["arena"]} == {"conventional", "pgd", "gated"}
+    assert {row["model"] for row in document["tables"]["arena"]} == {
+        "conventional",
+        "pgd",
+        "gated",
+    }
 
 
 def test_what_another_choice_replaces_is_told(tmp_path, capsys):
@@ -48,11 +68,27 @@ def test_what_another_choice_replaces_is_told(tmp_path, capsys):
     assert not capsys.readouterr().err
     command._tell_what_is_replaced(tmp_path, before.iloc[:1])
     told = capsys.readouterr().err
-    assert "no longer show the data sets CH" in told and "no longer show the regimes ct; --out keeps both" in told
+    assert (
+        "no longer show the data sets CH" in told
+        and "no longer show the regimes ct; --out keeps both" in told
+    )
 
 
 def test_mistyped_names_are_told_before_training(tmp_path, capsys):
-    assert main(["compare", "--regimes", "trade", "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "r")]) == 2
+    assert (
+        main(
+            [
+                "compare",
+                "--regimes",
+                "trade",
+                "--out",
+                str(tmp_path / "out"),
+                "--runs",
+                str(tmp_path / "r"),
+            ]
+        )
+        == 2
+    )
     assert "'trades'" in capsys.readouterr().err
 
 
@@ -64,9 +100,13 @@ def test_the_front_holds_what_nothing_beats_in_both():
 @pytest.fixture
 def people(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": rng.integers(18, 80, 120), "debt": rng.normal(5, 2, 120).round(1)})
+    frame = pd.DataFrame(
+        {"age": rng.integers(18, 80, 120), "debt": rng.normal(5, 2, 120).round(1)}
+    )
     path = tmp_path / "people.csv"
-    frame.assign(granted=np.where(frame["age"] > 10 * frame["debt"], "yes", "no")).to_csv(path, index=False)
+    frame.assign(granted=np.where(frame["age"] > 10 * frame["debt"], "yes", "no")).to_csv(
+        path, index=False
+    )
     return str(path)
 
 

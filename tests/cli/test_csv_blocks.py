@@ -49,7 +49,9 @@ def test_blocks_together_are_the_table(case, rows, tmp_path):
         one, other = whole[name], joined[name]
         assert one.isna().tolist() == other.isna().tolist()
         assert one.dropna().tolist() == other.dropna().tolist(), name
-        assert all(isinstance(cell, str) for cell in other.dropna()) == all(isinstance(c, str) for c in one.dropna())
+        assert all(isinstance(cell, str) for cell in other.dropna()) == all(
+            isinstance(c, str) for c in one.dropna()
+        )
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
@@ -79,7 +81,9 @@ def test_what_cannot_be_read_is_named_by_its_line(tmp_path):
     path.write_text("a,b\n1,2\n2,n.a.\n3,4\n")
     blocks = CsvBlocks(path, Reading(), 1)
     blocks.need_numbers(["a"])
-    with pytest.raises(InputError, match=r"line 3: 'b' is 'n\.a\.', and the model takes numbers"):
+    with pytest.raises(
+        InputError, match=r"line 3: 'b' is 'n\.a\.', and the model takes numbers"
+    ):
         blocks.need_numbers(["a", "b"])
 
 

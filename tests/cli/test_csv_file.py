@@ -23,20 +23,26 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_separators_are_found_out(written, separator):
-    text = 'name,note,age\nAda,"x, y; z",36\nBo,,41\n'.replace(",", separator).replace(f"x{separator} y", "x, y")
+    text = 'name,note,age\nAda,"x, y; z",36\nBo,,41\n'.replace(",", separator).replace(
+        f"x{separator} y", "x, y"
+    )
     frame = read_table(written(text))
     assert list(frame.columns) == ["name", "note", "age"] and frame["age"].tolist() == [36, 41]
     assert frame["note"].tolist()[0] == "x, y; z" and pd.isna(frame["note"].iloc[1])
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "utf-16-le", "utf-16-be"]
+)
 def test_encodings_are_found_out(written, encoding):
     frame = read_table(written("größe;straße\n1;Nußallee\n2;Weg\n", encoding))
     assert list(frame.columns) == ["größe", "straße"] and frame["straße"].iloc[0] == "Nußallee"
 
 
 def test_decimal_commas_and_points_that_group_thousands(written, capsys):
-    frame = read_table(written("share;rent;rooms;city\n0,5;1.200;3;Ulm\n-1.234,25;950;4;Bonn\n;12.000;5;Ulm\n"))
+    frame = read_table(
+        written("share;rent;rooms;city\n0,5;1.200;3;Ulm\n-1.234,25;950;4;Bonn\n;12.000;5;Ulm\n")
+    )
     assert frame["share"].tolist()[:2] == [0.5, -1234.25] and pd.isna(frame["share"].iloc[2])
     assert frame["rent"].tolist() == [1200, 950, 12000]
     assert frame["rooms"].tolist() == [3, 4, 5]
@@ -44,7 +50,9 @@ def test_decimal_commas_and_points_that_group_thousands(written, capsys):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
-@pytest.mark.parametrize(("separator", "decimal"), [(",", "."), (";", ","), (";", "."), ("\t", ","), ("|", ".")])
+@pytest.mark.parametrize(
+    ("separator", "decimal"), [(",", "."), (";", ","), (";", "."), ("\t", ","), ("|", ".")]
+)
 def test_what_pandas_writes_is_read_back(tmp_path, separator, decimal, encoding):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -55,7 +63,9 @@ def test_what_pandas_writes_is_read_back(tmp_path, separator, decimal, encoding)
             "words": rng.choice(["a;b", "x, y", 'say "hi"', "A|B", "it's"], 40),
         }
     ).mask(rng.random((40, 4)) < 0.1)
-    frame.to_csv(tmp_path / "f.csv", sep=separator, decimal=decimal, encoding=encoding, index=False)
+    frame.to_csv(
+        tmp_path / "f.csv", sep=separator, decimal=decimal, encoding=encoding, index=False
+    )
     found = read_table(tmp_path / "f.csv")
     pd.testing.assert_frame_equal(found, frame, check_dtype=False)
 
@@ -66,22 +76,45 @@ def test_commas_that_group_thousands(written):
 
 
 def test_a_comma_before_three_digits_is_a_decimal_sign_where_semicolons_separate(written):
-    assert read_table(written("size;city\n1,234;Ulm\n0,500;Bonn\n"))["size"].tolist() == [1.234, 0.5]
-    assert read_table(written('size,city\n"1,234",Ulm\n"2,500",Bonn\n'))["size"].tolist() == [1234, 2500]
+    assert read_table(written("size;city\n1,234;Ulm\n0,500;Bonn\n"))["size"].tolist() == [
+        1.234,
+        0.5,
+    ]
+    assert read_table(written('size,city\n"1,234",Ulm\n"2,500",Bonn\n'))["size"].tolist() == [
+        1234,
+        2500,
+    ]
 
 
 def test_a_list_of_codes_with_commas_stays_text(written):
-    assert read_table(written('codes,y\n"a,b",1\n"1,2",0\n'))["codes"].tolist() == ["a,b", "1,2"]
+    assert read_table(written('codes,y\n"a,b",1\n"1,2",0\n'))["codes"].tolist() == [
+        "a,b",
+        "1,2",
+    ]
 
 
 def test_blanks_and_words_for_them(written, capsys):
-    text = "age,city\n 31 , Ulm \n  ,Bonn\n?,Bonn\n40,unknown\n,\n\n41,Ulm\n42,Ulm\n43,Ulm\n44,Ulm\n45,Ulm\n46,Ulm\n"
+    text = (
+        "age,city\n 31 , Ulm \n  "
+        ",Bonn\n?,Bonn\n40,unknown\n,\n\n41,Ulm\n42,Ulm\n43,Ulm\n44,Ulm\n45,Ulm\n46,Ulm\n"
+    )
     frame = read_table(written(text), Reading(na=("?", "unknown")))
-    assert frame["age"].isna().tolist()[:4] == [False, True, True, False] and frame["age"].iloc[0] == 31
-    assert frame["city"].iloc[0] == "Ulm" and frame["city"].isna().tolist()[:4] == [False, False, False, True]
+    assert (
+        frame["age"].isna().tolist()[:4] == [False, True, True, False]
+        and frame["age"].iloc[0] == 31
+    )
+    assert frame["city"].iloc[0] == "Ulm" and frame["city"].isna().tolist()[:4] == [
+        False,
+        False,
+        False,
+        True,
+    ]
     assert "1 blank row(s) left out" in capsys.readouterr().err
     read_table(written(text.replace("unknown", "Ulm")))
-    assert "'age' is read as text because of '?'; if that means 'not known', add --na='?'" in capsys.readouterr().err
+    assert (
+        "'age' is read as text because of '?'; if that means 'not known', add --na='?'"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_word_for_nothing_may_have_blanks_around_it(written):
@@ -92,7 +125,9 @@ def test_a_word_for_nothing_may_have_blanks_around_it(written):
 def test_names_of_rows_do_not_hide_the_separator(written):
     """By commas, too, all lines would be alike: into fewer cells."""
     frame = read_table(written("size, cm;city;age\nr1;1,5;Ulm;31\nr2;2,5;Bonn;40\n"))
-    assert list(frame.columns) == ["size, cm", "city", "age"] and frame["size, cm"].tolist() == [1.5, 2.5]
+    assert list(frame.columns) == ["size, cm", "city", "age"] and frame[
+        "size, cm"
+    ].tolist() == [1.5, 2.5]
 
 
 def test_up_to_half_of_the_names_may_look_like_cells(written):
@@ -101,7 +136,11 @@ def test_up_to_half_of_the_names_may_look_like_cells(written):
 
 @pytest.mark.parametrize(
     "text",
-    [",age,city\n0,31,Ulm\n1,40,Bonn\n", "age,city\nr1,31,Ulm\nr2,40,Bonn\n", "age,city,\n31,Ulm,\n40,Bonn,\n"],
+    [
+        ",age,city\n0,31,Ulm\n1,40,Bonn\n",
+        "age,city\nr1,31,Ulm\nr2,40,Bonn\n",
+        "age,city,\n31,Ulm,\n40,Bonn,\n",
+    ],
     ids=["pandas", "R", "trailing separator"],
 )
 def test_a_column_without_a_name_is_left_out(written, capsys, text):
@@ -162,8 +201,14 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
 
 
 def test_a_separator_is_one_character(written):
-    assert read_table(written("a:b\n1:2\n"), Reading(":")).to_dict("list") == {"a": [1], "b": [2]}
-    assert read_table(written("a\tb\n1\t2\n"), Reading("tab")).to_dict("list") == {"a": [1], "b": [2]}
+    assert read_table(written("a:b\n1:2\n"), Reading(":")).to_dict("list") == {
+        "a": [1],
+        "b": [2],
+    }
+    assert read_table(written("a\tb\n1\t2\n"), Reading("tab")).to_dict("list") == {
+        "a": [1],
+        "b": [2],
+    }
     with pytest.raises(InputError, match="--separator takes one character"):
         read_table(written("a,b\n1,2\n"), Reading("::"))
 
@@ -202,7 +247,14 @@ def test_a_title_above_the_names_is_left_out_and_told(written, capsys, text, tit
         ("x\nr1,5\nr2,6\n", ["x"]),
         ("age,city\nr1,NA,Ulm\nr2,40,Bonn\nr3,50,Bonn\n", ["age", "city"]),
     ],
-    ids=["a count", "words", "a number sign", "numpy", "names of rows", "a blank in the first row"],
+    ids=[
+        "a count",
+        "words",
+        "a number sign",
+        "numpy",
+        "names of rows",
+        "a blank in the first row",
+    ],
 )
 def test_names_that_look_like_a_title_stay_names(written, capsys, text, columns):
     frame = read_table(written(text))
@@ -213,14 +265,22 @@ def test_names_that_look_like_a_title_stay_names(written, capsys, text, columns)
 
 def test_a_comment_above_one_column_or_above_names_alone_is_left_out(written, capsys):
     assert read_table(written("# hello\nage\n31\n40\n"))["age"].tolist() == [31, 40]
-    assert list(read_table(written("# hello\nage,debt\n"), empty=True).columns) == ["age", "debt"]
+    assert list(read_table(written("# hello\nage,debt\n"), empty=True).columns) == [
+        "age",
+        "debt",
+    ]
     assert list(read_table(written("# hello\na,b,c,d,e\n"), empty=True).columns) == [*"abcde"]
-    assert capsys.readouterr().err.count("'# hello' above the names of the columns is left out") == 3
+    assert (
+        capsys.readouterr().err.count("'# hello' above the names of the columns is left out")
+        == 3
+    )
 
 
 def test_a_comment_that_may_be_names_is_told(written, capsys):
     read_table(written("# my data, of May\nname,city\nbob,Ulm\nann,Bonn\n"))
-    assert "was taken for names of columns; delete it if it is a title" in capsys.readouterr().err
+    assert (
+        "was taken for names of columns; delete it if it is a title" in capsys.readouterr().err
+    )
 
 
 # ---- names that occur twice ----------------------------------------------------------------------
@@ -229,11 +289,18 @@ def test_a_comment_that_may_be_names_is_told(written, capsys):
 def test_columns_of_one_name_are_renamed_as_pandas_does(written, capsys):
     path = written("a,b,a,a.1,a\n1,2,3,4,5\n6,7,8,9,10\n")
     frame = read_table(path)
-    assert list(frame.columns) == list(pd.read_csv(path).columns) == ["a", "b", "a.2", "a.1", "a.3"]
+    assert (
+        list(frame.columns)
+        == list(pd.read_csv(path).columns)
+        == ["a", "b", "a.2", "a.1", "a.3"]
+    )
     assert frame.iloc[0].tolist() == [1, 2, 3, 4, 5]
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "2 column(s) had the name of another and got a new one: 'a' is 'a.2', 'a' is 'a.3'" in message
+    assert (
+        "2 column(s) had the name of another and got a new one: 'a' is 'a.2', 'a' is 'a.3'"
+        in message
+    )
 
 
 def test_names_are_compared_a_few_times_each(tmp_path):
@@ -292,7 +359,9 @@ def test_a_comma_between_digits_is_decimal_where_semicolons_separate(written):
 
 
 def test_words_for_blanks_may_stand_between_spaces(written):
-    frame = read_table(written("age,city\n31, - \n - ,Ulm\n40, NA \n NA ,Bonn\n"), Reading(na=("-",)))
+    frame = read_table(
+        written("age,city\n31, - \n - ,Ulm\n40, NA \n NA ,Bonn\n"), Reading(na=("-",))
+    )
     assert frame["city"].isna().tolist() == [True, False, True, False]
     assert frame["age"].tolist()[::2] == [31, 40]
     assert frame["age"].isna().tolist() == [False, True, False, True]

@@ -26,9 +26,13 @@ def test_info_describes_columns_and_classes(capsys, name):
 
 def test_many_pixels_are_described_once():
     names = tuple(f"pixel {i}" for i in range(SIDE * SIDE))
-    schema = Schema.from_dict({name: {"kind": "pixel", "domain": [-1.0, 1.0]} for name in names})
+    schema = Schema.from_dict(
+        {name: {"kind": "pixel", "domain": [-1.0, 1.0]} for name in names}
+    )
     data = replace(load_dataset("moons"), schema=schema, feature_names=names)
-    assert data.info()["schema"] == {"pixel 0 … pixel 783": {"kind": "pixel", "domain": [-1.0, 1.0]}}
+    assert data.info()["schema"] == {
+        "pixel 0 … pixel 783": {"kind": "pixel", "domain": [-1.0, 1.0]}
+    }
 
 
 def test_an_error_of_several_lines_keeps_them(capsys, monkeypatch, tmp_path):
@@ -37,4 +41,7 @@ def test_an_error_of_several_lines_keeps_them(capsys, monkeypatch, tmp_path):
     assert cli.main(["data", "info", "gmsc", "--variant", "full"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "ct: cs-training.csv could not be obtained. Tried:"
-    assert any(line.startswith("To place it by hand, get cs-training.csv from https://") for line in lines)
+    assert any(
+        line.startswith("To place it by hand, get cs-training.csv from https://")
+        for line in lines
+    )

@@ -17,7 +17,15 @@ pytest.importorskip("jinja2", reason="pages need the extra 'report'")
 
 pytestmark = pytest.mark.check
 
-METRICS = {"accuracy", "implausibility", "implausibility_mmd", "cost", "validity", "robust_accuracy", "share_mature"}
+METRICS = {
+    "accuracy",
+    "implausibility",
+    "implausibility_mmd",
+    "cost",
+    "validity",
+    "robust_accuracy",
+    "share_mature",
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +63,13 @@ def test_python_code_writes_what_the_command_writes(by_command, tmp_path):
     _, out = by_command
     files = write_demo(run_demo(quick=True), tmp_path)
     assert [Path(file).name for file in files] == [
-        "report.html", "figure1.png", "moons.png", "loan.csv", "loan.safetensors", "loan-conventional.safetensors",
-    ]  # fmt: skip
+        "report.html",
+        "figure1.png",
+        "moons.png",
+        "loan.csv",
+        "loan.safetensors",
+        "loan-conventional.safetensors",
+    ]
     for name in ("figure1.png", "moons.png"):
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
     pages = [(folder / "report.html").read_text() for folder in (tmp_path, out)]

@@ -1,4 +1,6 @@
-"""`ct explain --all`: every row of a file, in blocks, in their order, resumed where it was stopped."""
+"""`ct explain --all`: every row of a file, in blocks, in their order, resumed where it was
+stopped.
+"""
 
 import json
 import signal
@@ -31,7 +33,9 @@ def make_people(n: int) -> pd.DataFrame:
             "job": rng.choice(["clerk", "cook", "nurse"], n),
         }
     )
-    frame["granted"] = np.where(frame["debt"] - 0.2 * frame["age"] + 5 * (frame["job"] == "cook") < 10, "yes", "no")
+    frame["granted"] = np.where(
+        frame["debt"] - 0.2 * frame["age"] + 5 * (frame["job"] == "cook") < 10, "yes", "no"
+    )
     return frame
 
 
@@ -55,7 +59,18 @@ def files(share, tmp_path, monkeypatch) -> tuple[str, str, str]:
 
 def command(files: tuple[str, str, str], *options: str) -> list[str]:
     model, data, out = files
-    return ["explain", model, "--data", data, "--all", "--out", out, "--target", "yes", *options]
+    return [
+        "explain",
+        model,
+        "--data",
+        data,
+        "--all",
+        "--out",
+        out,
+        "--target",
+        "yes",
+        *options,
+    ]
 
 
 def complaint(capsys, *argv: str) -> str:
@@ -67,7 +82,7 @@ def answers(path: str) -> pd.DataFrame:
     return pd.read_csv(path, dtype={"customer": str}, keep_default_na=True)
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- answers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [1, 2])
@@ -75,7 +90,9 @@ def test_answers_are_those_of_one_call_in_the_order_of_the_rows(files, options):
     model, data, out = files
     assert main(command(files, *ALONE, "--label", "customer", "--options", str(options))) == 0
     people = pd.read_csv(data).drop(columns=["customer", "granted"])
-    told = CounterfactualClassifier.load(model).explain(people, "yes", n_options=options).records()
+    told = (
+        CounterfactualClassifier.load(model).explain(people, "yes", n_options=options).records()
+    )
     table = answers(out)
     assert len(table) == len(told) >= ROWS
     assert table["row"].tolist() == [record["row"] for record in told]
@@ -88,7 +105,11 @@ def test_answers_are_those_of_one_call_in_the_order_of_the_rows(files, options):
         np.testing.assert_allclose(table[name], wanted, rtol=1e-4, atol=1e-6, err_msg=name)
     for line, record in zip(table.to_dict("records"), told, strict=True):
         assert record["sentence"].lower().endswith(line["sentence"].lower())
-        changed = {name: line[f"{name}_after"] for name in ("debt", "job") if not pd.isna(line[f"{name}_after"])}
+        changed = {
+            name: line[f"{name}_after"]
+            for name in ("debt", "job")
+            if not pd.isna(line[f"{name}_after"])
+        }
         assert changed == {name: change["to"] for name, change in record["changes"].items()}
     # What may not change has no column.
     assert "age_after" not in table.columns
@@ -101,7 +122,9 @@ def test_the_answers_are_written_as_the_data_are(files):
     table = pd.read_csv(out, sep=";", decimal=",")
     assert table["debt_after"].dtype == table["cost"].dtype == np.float64
     assert "job_after" not in table.columns and table["num_changed"].sum() > 0
-    assert Path(out).read_bytes().startswith(b"\xef\xbb\xbf")  # or Excel takes UTF-8 for something else
+    assert (
+        Path(out).read_bytes().startswith(b"\xef\xbb\xbf")
+    )  # or Excel takes UTF-8 for something else
 
 
 def test_the_document_counts(files, capsys):
@@ -131,7 +154,14 @@ def test_python_gives_the_same_file(files, tmp_path):
     other = tmp_path / "other.csv"
     assert main(command(files, *ALONE, "--label", "customer")) == 0
     told = explain_file(
-        model, data, other, "yes", label="customer", n_options=1, engine=Engine(workers=1), block_rows=20
+        model,
+        data,
+        other,
+        "yes",
+        label="customer",
+        n_options=1,
+        engine=Engine(workers=1),
+        block_rows=20,
     )
     assert (told.rows, told.out, sum(told.status.values())) == (ROWS, other, ROWS)
     assert other.read_bytes() == Path(out).read_bytes()
@@ -146,7 +176,7 @@ def test_a_category_that_training_never_saw_is_told_once(files, capsys):
     assert 1 <= told.count("'pilot'") <= 3 and "rows 0 to 19" in told
 
 
-# ---- memory ----------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_blocks", [5, 50])
@@ -175,12 +205,14 @@ def test_few_blocks_are_held_however_many_there_are(num_blocks):
 def test_one_worker_holds_one_block(files, monkeypatch):
     seen = []
     original = Pending.release
-    monkeypatch.setattr(Pending, "release", lambda self, block: (original(self, block), seen.append(self.most)))
+    monkeypatch.setattr(
+        Pending, "release", lambda self, block: (original(self, block), seen.append(self.most))
+    )
     assert main(command(files, *ALONE)) == 0
     assert seen == [1] * 3
 
 
-# ---- resuming --------------------------------------------------------------------------------------------------------
+# ---- resuming ------------------------------------------------------------------------------------
 
 
 def stop_after(number: int, monkeypatch) -> list[int]:
@@ -209,12 +241,17 @@ def stopped(files, monkeypatch, capsys) -> tuple[str, str, str]:
     return files
 
 
-def test_a_stopped_run_goes_on_and_ends_in_the_same_file(stopped, tmp_path, monkeypatch, capsys):
+def test_a_stopped_run_goes_on_and_ends_in_the_same_file(
+    stopped, tmp_path, monkeypatch, capsys
+):
     kept = stop_after(99, monkeypatch)
     assert main([*command(stopped, *ALONE), "--json"]) == 0
     assert kept == [2], "what was done is not done again"
     told = capsys.readouterr()
-    assert json.loads(told.out)["resumed"] == 40 and "40 of 60 rows were explained before" in told.err
+    assert (
+        json.loads(told.out)["resumed"] == 40
+        and "40 of 60 rows were explained before" in told.err
+    )
     whole = (*stopped[:2], str(tmp_path / "whole.csv"))
     assert main(command(whole, *ALONE)) == 0
     assert Path(stopped[2]).read_bytes() == Path(whole[2]).read_bytes()
@@ -222,8 +259,14 @@ def test_a_stopped_run_goes_on_and_ends_in_the_same_file(stopped, tmp_path, monk
 
 def test_another_question_is_refused(stopped, capsys):
     told = complaint(capsys, *command(stopped, *ALONE, "--lock", "debt"))
-    assert "lock was nothing, now ['debt']" in told and "answers.csv.parts" in told and "delete" in told
-    assert "n_options was 1, now 2" in complaint(capsys, *command(stopped, *ALONE, "--options", "2"))
+    assert (
+        "lock was nothing, now ['debt']" in told
+        and "answers.csv.parts" in told
+        and "delete" in told
+    )
+    assert "n_options was 1, now 2" in complaint(
+        capsys, *command(stopped, *ALONE, "--options", "2")
+    )
 
 
 def test_another_file_is_refused(stopped, capsys):
@@ -256,9 +299,13 @@ def test_a_folder_of_something_else_is_not_touched(files, capsys):
 def test_blocks_that_fail_are_tried_again(files, monkeypatch, capsys):
     original = portfolio._explained
     with monkeypatch.context() as patch:
-        patch.setattr(portfolio, "_explained", lambda shared, block: _odd(original, shared, block))
+        patch.setattr(
+            portfolio, "_explained", lambda shared, block: _odd(original, shared, block)
+        )
         told = complaint(capsys, *command(files, *ALONE))
-    assert "1 of 3 blocks of rows failed" in told and "no luck" in told and "rows 20 to 39" in told
+    assert (
+        "1 of 3 blocks of rows failed" in told and "no luck" in told and "rows 20 to 39" in told
+    )
     assert not Path(files[2]).exists()
     kept = stop_after(99, monkeypatch)
     assert main(command(files, *ALONE)) == 0
@@ -271,7 +318,7 @@ def _odd(original, shared, block):
     return original(shared, block)
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,9 +338,13 @@ def test_bad_options(files, options, words, capsys):
     assert not Path(f"{files[2]}.parts").exists()
 
 
-@pytest.mark.parametrize("options", [["--out", "x.csv"], ["--workers", "2"], ["--label", "customer"]])
+@pytest.mark.parametrize(
+    "options", [["--out", "x.csv"], ["--workers", "2"], ["--label", "customer"]]
+)
 def test_options_of_all_need_all(files, options, capsys):
-    assert "is for --all" in complaint(capsys, "explain", files[0], "--data", files[1], *options)
+    assert "is for --all" in complaint(
+        capsys, "explain", files[0], "--data", files[1], *options
+    )
 
 
 def test_all_needs_a_file_to_write_that_it_does_not_read(files, capsys):
@@ -310,11 +361,23 @@ def test_all_needs_a_file_to_write_that_it_does_not_read(files, capsys):
     ("change", "words"),
     [
         (lambda lines: [], "is empty"),
-        (lambda lines: [line.rsplit(",", 2)[0] for line in lines], "lacks 1 column(s) that the model needs: 'job'"),
-        (lambda lines: [*lines[:40], lines[40].replace(",", ",,", 1), *lines[41:]], "line 41: 6 cells"),
-        (lambda lines: [*lines[:40], "1,a lot,2.5,cook,no", *lines[41:]], "line 41: 'age' is 'a lot'"),
+        (
+            lambda lines: [line.rsplit(",", 2)[0] for line in lines],
+            "lacks 1 column(s) that the model needs: 'job'",
+        ),
+        (
+            lambda lines: [*lines[:40], lines[40].replace(",", ",,", 1), *lines[41:]],
+            "line 41: 6 cells",
+        ),
+        (
+            lambda lines: [*lines[:40], "1,a lot,2.5,cook,no", *lines[41:]],
+            "line 41: 'age' is 'a lot'",
+        ),
         (lambda lines: [*lines[:40], "1,30,,cook,no", *lines[41:]], "line 41: "),
-        (lambda lines: [*lines[:40], "1,30,inf,cook,no", *lines[41:]], "line 41: 'debt' is infinity"),
+        (
+            lambda lines: [*lines[:40], "1,30,inf,cook,no", *lines[41:]],
+            "line 41: 'debt' is infinity",
+        ),
     ],
     ids=["empty", "a column less", "a cell more", "text for a number", "a blank", "infinity"],
 )
@@ -338,7 +401,7 @@ def test_python_is_told_the_row(files, tmp_path):
         explain_file(model, tmp_path / "none.csv", tmp_path / "x.csv")
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------
+# ---- processes -----------------------------------------------------------------------------------
 
 
 # Kills itself once two blocks are kept.
@@ -366,10 +429,15 @@ def test_killed_in_the_middle_and_started_again(files, tmp_path, workers):
     assert main(command(whole, *ALONE)) == 0
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
-    killed = subprocess.run([sys.executable, str(script), *command(files, "--workers", workers)], check=False)
+    killed = subprocess.run(
+        [sys.executable, str(script), *command(files, "--workers", workers)], check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     folder = Path(f"{files[2]}.parts")
-    assert len([path for path in folder.iterdir() if path.name.isdigit()]) == 2 and not Path(files[2]).exists()
+    assert (
+        len([path for path in folder.iterdir() if path.name.isdigit()]) == 2
+        and not Path(files[2]).exists()
+    )
     assert main(command(files, "--workers", workers)) == 0
     assert Path(files[2]).read_bytes() == Path(whole[2]).read_bytes()
 
@@ -381,7 +449,9 @@ def test_processes_hold_a_block_each(files, tmp_path, monkeypatch):
     data.write_text("\n".join([head, *lines * 5]))
     held = []
     original = Pending.release
-    monkeypatch.setattr(Pending, "release", lambda self, block: (original(self, block), held.append(self.most)))
+    monkeypatch.setattr(
+        Pending, "release", lambda self, block: (original(self, block), held.append(self.most))
+    )
     assert main(command(files, "--workers", "2")) == 0
     assert len(held) == 15 and max(held) <= 3
     assert answers(files[2])["row"].tolist() == list(range(5 * ROWS))

@@ -22,7 +22,9 @@ def tiny(tmp_path_factory):
     """A saved classifier of two columns, and its rows."""
     path = tmp_path_factory.mktemp("models") / "tiny.safetensors"
     data = ct.loan(80, torch.Generator().manual_seed(0))
-    classifier = ct.CounterfactualClassifier("linear", gate="none", epochs=2, random_state=0, mutability={"age": 0})
+    classifier = ct.CounterfactualClassifier(
+        "linear", gate="none", epochs=2, random_state=0, mutability={"age": 0}
+    )
     classifier.fit(data.frame, data.labels).save(path)
     return path, classifier, data.frame
 
@@ -47,8 +49,16 @@ def test_a_model_of_a_table(tiny, tmp_path, capsys):
     assert document["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     file = tmp_path / "new" / "tiny.onnx"
     assert document["bytes"] == file.stat().st_size and document["out"] == str(file)
-    assert np.allclose(probabilities(file, classifier._encoded(frame)), classifier.predict_proba(frame), atol=1e-6)
-    spec = json.loads(ort.InferenceSession(str(file)).get_modelmeta().custom_metadata_map["counterfactual_training"])
+    assert np.allclose(
+        probabilities(file, classifier._encoded(frame)),
+        classifier.predict_proba(frame),
+        atol=1e-6,
+    )
+    spec = json.loads(
+        ort.InferenceSession(str(file))
+        .get_modelmeta()
+        .custom_metadata_map["counterfactual_training"]
+    )
     assert spec["source"] == {"name": "tiny.safetensors", "sha256": document["sha256"]}
 
 
@@ -59,7 +69,11 @@ def test_a_model_of_a_named_data_set(tmp_path, capsys):
     code, out, _ = run(capsys, path)
     assert code == 0 and "2 columns in 2 inputs, 2 classes" in out
     with torch.no_grad():  # without a name, the file stands beside the model
-        assert np.allclose(probabilities(tmp_path / "ls.onnx", data.x_test), model(data.x_test).softmax(-1), atol=1e-6)
+        assert np.allclose(
+            probabilities(tmp_path / "ls.onnx", data.x_test),
+            model(data.x_test).softmax(-1),
+            atol=1e-6,
+        )
 
 
 def test_a_file_that_is_no_model(tmp_path, capsys):
@@ -96,7 +110,9 @@ def points_and_own(tmp_path):
 
 def test_numbers_are_not_exported(tmp_path, capsys):
     x = np.random.default_rng(0).normal(size=(60, 2))
-    ct.CounterfactualRegressor(epochs=1, gate="none").fit(x, x[:, 0]).save(tmp_path / "number.safetensors")
+    ct.CounterfactualRegressor(epochs=1, gate="none").fit(x, x[:, 0]).save(
+        tmp_path / "number.safetensors"
+    )
     code, _, err = run(capsys, tmp_path / "number.safetensors", tmp_path / "x.onnx")
     assert code == 2 and "holds a regressor" in err
 

@@ -25,13 +25,24 @@ def file(tmp_path, monkeypatch) -> Path:
 def test_run_status_and_report(file, capsys):
     assert main(["grid", "run", str(file), "--workers", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["models"] == 5 and document["failures"] == {} and document["done_before"] == 0
+    assert (
+        document["models"] == 5 and document["failures"] == {} and document["done_before"] == 0
+    )
     written = {Path(name).name for name in document["files"]}
-    assert {"tiny.csv", "tiny_summary.csv", "tiny.md", "tiny.html", "tiny_ip.png", "tiny_maturity.png"} <= written
+    assert {
+        "tiny.csv",
+        "tiny_summary.csv",
+        "tiny.md",
+        "tiny.html",
+        "tiny_ip.png",
+        "tiny_maturity.png",
+    } <= written
     page = Path("grids/tiny.html").read_text()
     assert "Tiny" in page and "ct grid run" in page and "train rows" in page
     header = Path("grids/tiny.csv").read_text().splitlines()[0]
-    assert header.startswith("data,seed,training,generator.name,generator.max_steps,cell,metric")
+    assert header.startswith(
+        "data,seed,training,generator.name,generator.max_steps,cell,metric"
+    )
 
     assert main(["grid", "status"]) == 0
     assert "5 of 5 models" in capsys.readouterr().out
@@ -52,7 +63,9 @@ def test_a_dry_run_counts_and_trains_nothing(file, capsys):
 def test_very_many_settings_need_a_yes(file, capsys, monkeypatch):
     monkeypatch.setattr("counterfactual_training.cli.grid.MANY_CELLS", 50)
     file.write_text(
-        TINY.replace("max_steps = [2, 4]", f"max_steps = {list(range(1, 61))}").replace("s = 1\n", "s = 900\n")
+        TINY.replace("max_steps = [2, 4]", f"max_steps = {list(range(1, 61))}").replace(
+            "s = 1\n", "s = 900\n"
+        )
     )
     assert main(["grid", "run", str(file)]) == 2
     said = capsys.readouterr().err
@@ -113,12 +126,18 @@ def test_where_nothing_can_be_compared_the_failures_are_told(file, capsys, monke
     broken(monkeypatch, kind)
     assert main(["grid", "run", str(file), "--workers", "1"]) == 2
     said = capsys.readouterr().err
-    assert "nothing to report" in said and "no space left for 'grid-runs'" in said and "unexpected" not in said
+    assert (
+        "nothing to report" in said
+        and "no space left for 'grid-runs'" in said
+        and "unexpected" not in said
+    )
     assert not Path("grids").exists()
 
 
 def test_baselines_alone_and_grids_without_an_axis_are_reported(file, capsys, monkeypatch):
-    file.write_text(TINY.replace("[training]", '[objective]\nname = ["full", "vanilla"]\n[training]'))
+    file.write_text(
+        TINY.replace("[training]", '[objective]\nname = ["full", "vanilla"]\n[training]')
+    )
     with monkeypatch.context() as patch:
         broken(patch, False)
         assert main(["grid", "run", str(file), "--workers", "1"]) == 2
@@ -132,7 +151,9 @@ def test_baselines_alone_and_grids_without_an_axis_are_reported(file, capsys, mo
 @pytest.mark.check
 def test_models_that_train_alone_are_reported_with_their_command(file, capsys):
     file.write_text(
-        TINY.replace('title = "Tiny"', 'title = "Tiny"\nalone = true').replace('["ecco", "generic"]', '"ecco"')
+        TINY.replace('title = "Tiny"', 'title = "Tiny"\nalone = true').replace(
+            '["ecco", "generic"]', '"ecco"'
+        )
     )
     assert main(["grid", "run", str(file), "--workers", "1"]) == 0
     assert "ct grid run" in Path("grids/tiny.html").read_text()

@@ -1,4 +1,6 @@
-"""``ct COMMAND --help`` and mistakes that the parser sees answer at once: they load none of the heavy packages."""
+"""``ct COMMAND --help`` and mistakes that the parser sees answer at once: they load none of the
+heavy packages.
+"""
 
 import json
 import subprocess
@@ -20,7 +22,8 @@ MISTAKES = (
     ["reproduce", "everything"],
     ["grid", "run"],
 )
-# Runs commands and prints, as JSON, their exit codes, what they print and what is loaded after them.
+# Runs commands and prints, as JSON, their exit codes, what they print and what is loaded after
+# them.
 SCRIPT = """
 import contextlib, io, json, sys
 from counterfactual_training.cli import main
@@ -66,5 +69,10 @@ def test_names_shown_are_those_of_the_rooms():
     assert {recipe.__name__: recipe for recipe in GENERATORS.values()} == GENERATORS
     assert tuple(GENERATORS) == defaults.GENERATORS
     assert {protocol.name: protocol for protocol in (PAIRED, PUBLISHED)} == PROTOCOLS
-    metrics = {"ip": "implausibility", "cost": "cost", "accuracy": "accuracy", "robustness": "robust_accuracy"}
+    metrics = {
+        "ip": "implausibility",
+        "cost": "cost",
+        "accuracy": "accuracy",
+        "robustness": "robust_accuracy",
+    }
     assert {name: target.metric for name, target in OBJECTIVES.items()} == metrics

@@ -1,4 +1,6 @@
-"""Commands that take long survive `kill -9`: the same command again ends as one that was left in peace."""
+"""Commands that take long survive `kill -9`: the same command again ends as one that was left in
+peace.
+"""
 
 import os
 import signal
@@ -24,7 +26,9 @@ TIMES = ["seconds", "slower"]
 TINY = Caps(rows=300, individuals=30, judge_rows=150, epochs=2)
 
 
-def die_at(number: int, owner: object, name: str, counts: Callable[..., bool] = lambda *_: True) -> None:
+def die_at(
+    number: int, owner: object, name: str, counts: Callable[..., bool] = lambda *_: True
+) -> None:
     """Let the process kill itself right after the so-and-so-many-th call that counts."""
     original = getattr(owner, name)
     calls = []
@@ -60,22 +64,30 @@ def into(folder: Path):
 @pytest.fixture
 def people(tmp_path) -> str:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": rng.integers(18, 80, 200), "debt": rng.gamma(2, 10, 200).round(1)})
+    frame = pd.DataFrame(
+        {"age": rng.integers(18, 80, 200), "debt": rng.gamma(2, 10, 200).round(1)}
+    )
     labels = np.where(frame["debt"] - 0.2 * frame["age"] < 10, "yes", "no")
     path = tmp_path / "people.csv"
     frame.assign(granted=labels).to_csv(path, index=False)
     return str(path)
 
 
-def expect_same_models(one: ct.CounterfactualClassifier, other: ct.CounterfactualClassifier) -> None:
+def expect_same_models(
+    one: ct.CounterfactualClassifier, other: ct.CounterfactualClassifier
+) -> None:
     for name, value in one.model_.state_dict().items():
         assert torch.equal(value, other.model_.state_dict()[name]), name
     records = [one.history_.records, other.history_.records]
-    without = [[{k: v for k, v in r.items() if k != "seconds"} for r in record] for record in records]
+    without = [
+        [{k: v for k, v in r.items() if k != "seconds"} for r in record] for record in records
+    ]
     assert repr(without[0]) == repr(without[1])  # NaN differs from itself
 
 
-@pytest.mark.parametrize("options", [[], ["--objective", "full"]], ids=["default", "counterfactuals"])
+@pytest.mark.parametrize(
+    "options", [[], ["--objective", "full"]], ids=["default", "counterfactuals"]
+)
 def test_train(people, tmp_path, options):
     whole = tmp_path / "whole.safetensors"
     killed = tmp_path / "killed.safetensors"
@@ -109,7 +121,9 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
     """All tables in a folder, without how long it took."""
     filled = [path for path in sorted(folder.rglob("*.csv")) if path.read_text().strip()]
     assert filled
-    return {path.name: pd.read_csv(path).drop(columns=TIMES, errors="ignore") for path in filled}
+    return {
+        path.name: pd.read_csv(path).drop(columns=TIMES, errors="ignore") for path in filled
+    }
 
 
 def expect_same_tables(killed: Path, whole: Path) -> None:
@@ -120,13 +134,19 @@ def expect_same_tables(killed: Path, whole: Path) -> None:
         pd.testing.assert_frame_equal(table, other[name], check_exact=True, obj=name)
 
 
-def run_twice(command: Callable[[Path], list[str]], tmp_path: Path, number: int) -> tuple[Path, Path]:
-    """Killed once its so-and-so-many-th result is stored, and run again; and in peace, elsewhere."""
+def run_twice(
+    command: Callable[[Path], list[str]], tmp_path: Path, number: int
+) -> tuple[Path, Path]:
+    """Killed once its so-and-so-many-th result is stored, and run again; and in peace,
+    elsewhere.
+    """
     killed = tmp_path / "killed"
     whole = tmp_path / "whole"
     stored = into(killed / "runs")
     kill(command(killed), partial(die_at, number, os, "replace", stored))
-    before = {path: path.stat().st_mtime_ns for path in (killed / "runs").rglob("*") if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns for path in (killed / "runs").rglob("*") if path.is_file()
+    }
     assert before
     assert main(command(killed)) == 0
     after = {path: path.stat().st_mtime_ns for path in before if path.exists()}
@@ -151,7 +171,16 @@ def test_compare(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "_CAPS", TINY)
 
     def command(folder: Path) -> list[str]:
-        what = ["--data", "LS", "--regimes", "pgd,gated", "--generators", "generic", "--seeds", "1"]
+        what = [
+            "--data",
+            "LS",
+            "--regimes",
+            "pgd,gated",
+            "--generators",
+            "generic",
+            "--seeds",
+            "1",
+        ]
         where = ["--runs", str(folder / "runs"), "--out", str(folder / "out")]
         return ["compare", *what, "--workers", "1", *where]
 
@@ -182,7 +211,15 @@ def test_tune(tmp_path):
 
     def command(folder: str) -> list[str]:
         numbers = ["--trials", "4", "--batch", "2", "--epochs", "3", "--at-most-lost", "90"]
-        return ["tune", "loan", *numbers, "--space", str(space), "--out", str(tmp_path / folder)]
+        return [
+            "tune",
+            "loan",
+            *numbers,
+            "--space",
+            str(space),
+            "--out",
+            str(tmp_path / folder),
+        ]
 
     kill(command("killed"), partial(die_at, 3, Study, "tell"))
     assert main(command("killed")) == 0

@@ -1,4 +1,6 @@
-"""``ct serve``: what it says and serves, what it refuses; as a process, it survives kill −9, and stops with grace."""
+"""``ct serve``: what it says and serves, what it refuses; as a process, it survives kill −9, and
+stops with grace.
+"""
 
 import contextlib
 import json
@@ -35,10 +37,18 @@ def files(tmp_path_factory):
     """A model file, and a table with its class."""
     folder = tmp_path_factory.mktemp("served")
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"debt": rng.uniform(0, 50, 300).round(1), "years": rng.integers(0, 20, 300)})
+    frame = pd.DataFrame(
+        {"debt": rng.uniform(0, 50, 300).round(1), "years": rng.integers(0, 20, 300)}
+    )
     y = pd.Series(np.where(frame["debt"] - frame["years"] < 15, "yes", "no"), dtype=object)
     classifier = CounterfactualClassifier(
-        model="linear", learning_rate=0.1, epochs=10, random_state=0, progress=False, mutability={}, gate="none"
+        model="linear",
+        learning_rate=0.1,
+        epochs=10,
+        random_state=0,
+        progress=False,
+        mutability={},
+        gate="none",
     )
     classifier.fit(frame, y)
     classifier.origin_ = Origin("granted", "yes")
@@ -47,7 +57,7 @@ def files(tmp_path_factory):
     return folder
 
 
-# ---- what is served --------------------------------------------------------------------------------------------------
+# ---- what is served ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -73,8 +83,12 @@ def test_without_data_nobodys_row_is_shown(served, capsys):
     assert model.rows is None and model.against is None and model.model.wanted == "yes"
     assert settings["access"].token is None and settings["key"] is None
     said = capsys.readouterr()
-    assert said.out.startswith("Open http://127.0.0.1:") and said.out.endswith("/ to look; Ctrl-C ends it.\n")
-    with pytest.raises(OSError, match="Bad file descriptor"):  # closed when the server has ended
+    assert said.out.startswith("Open http://127.0.0.1:") and said.out.endswith(
+        "/ to look; Ctrl-C ends it.\n"
+    )
+    with pytest.raises(
+        OSError, match="Bad file descriptor"
+    ):  # closed when the server has ended
         port()
 
 
@@ -93,29 +107,56 @@ def test_without_a_browser_the_address_is_told(served, capsys, monkeypatch):
     assert f"no browser found: open {url} yourself" in said.err
 
 
-def test_rows_beyond_the_limit_are_told_and_the_first_ones_shown(served, files, capsys, monkeypatch):
+def test_rows_beyond_the_limit_are_told_and_the_first_ones_shown(
+    served, files, capsys, monkeypatch
+):
     monkeypatch.setenv("CT_TOKEN", "t" * 20)
-    model, settings = served("--data", str(files / "people.csv"), "--max-people", "20", "--no-open")
+    model, settings = served(
+        "--data", str(files / "people.csv"), "--max-people", "20", "--no-open"
+    )
     assert model.document()["data"] == {
-        "name": "people.csv", "rows": 20, "total": 300, "labelled": True, "truncated": True,
+        "name": "people.csv",
+        "rows": 20,
+        "total": 300,
+        "labelled": True,
+        "truncated": True,
         "columns": ["debt", "years"],
-    }  # fmt: skip
+    }
     assert settings["access"].token == "t" * 20
     said = capsys.readouterr()
-    assert "people.csv has 300 rows; the first 20 are shown: --max-people shows more" in said.err
+    assert (
+        "people.csv has 300 rows; the first 20 are shown: --max-people shows more" in said.err
+    )
     assert f"/#token={'t' * 20} to look" in said.out and "asks for the token" in said.out
 
 
-# ---- processes -------------------------------------------------------------------------------------------------------
+# ---- processes -----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def serving(files, port, log):
     """A server that answers: its process, and its port."""
-    words = [str(files / "model.safetensors"), "--data", str(files / "people.csv"), "--no-open", "--port", str(port)]
-    command = [sys.executable, "-m", "counterfactual_training.cli", "serve", *words, "--workers", "1"]
+    words = [
+        str(files / "model.safetensors"),
+        "--data",
+        str(files / "people.csv"),
+        "--no-open",
+        "--port",
+        str(port),
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "counterfactual_training.cli",
+        "serve",
+        *words,
+        "--workers",
+        "1",
+    ]
     environment = {**os.environ, "CT_RECEIPT_KEY": "k" * 32}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+    ) as process:
         try:
             # Whoever asks now waits at the socket until the server is ready.
             url = process.stdout.readline().split()[1]
@@ -134,7 +175,9 @@ def ask(url, path, **body):
 
 
 @pytest.mark.check
-def test_a_receipt_outlives_kill_9_and_a_server_that_is_told_to_stop_first_answers(files, tmp_path):
+def test_a_receipt_outlives_kill_9_and_a_server_that_is_told_to_stop_first_answers(
+    files, tmp_path
+):
     with (tmp_path / "log").open("w+") as log, serving(files, 0, log) as (process, url):
         row = ask(url, "api/rows", decision="no", limit=1)["rows"][0]["values"]
         plan = ask(url, "api/explain", rows=[row])["answers"][0]["plans"][0]
@@ -148,7 +191,9 @@ def test_a_receipt_outlives_kill_9_and_a_server_that_is_told_to_stop_first_answe
         assert ask(url, "api/explain", rows=[row])["answers"][0]["plans"][0] == plan
         answers = []
         asking = threading.Thread(
-            target=lambda: answers.append(ask(url, "api/explain", rows=[row] * 8, options=3, lock=["years"]))
+            target=lambda: answers.append(
+                ask(url, "api/explain", rows=[row] * 8, options=3, lock=["years"])
+            )
         )
         asking.start()
         while _number(url, "ct_batches_total") < 2:
@@ -167,7 +212,7 @@ def _number(url, name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-# ---- what cannot be served -------------------------------------------------------------------------------------------
+# ---- what cannot be served -----------------------------------------------------------------------
 
 
 def refused(capsys, *words):
@@ -180,10 +225,17 @@ def test_a_port_in_use_names_the_next_free_one(files, capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert main(["serve", str(files / "model.safetensors"), "--port", str(port), "--no-open"]) == 2
+        assert (
+            main(["serve", str(files / "model.safetensors"), "--port", str(port), "--no-open"])
+            == 2
+        )
     said = capsys.readouterr().err
     free = int(said.split("; ")[1].split(" ")[0])
-    assert f"Port {port} is in use" in said and f"add --port {free}" in said and port < free < port + 100
+    assert (
+        f"Port {port} is in use" in said
+        and f"add --port {free}" in said
+        and port < free < port + 100
+    )
 
 
 def test_files_that_are_no_models(files, tmp_path, capsys):
@@ -205,21 +257,39 @@ def test_data_whose_columns_do_not_fit(files, tmp_path, capsys):
 
 
 def test_data_whose_cells_do_not_fit_are_told_before_the_page_opens(files, tmp_path, capsys):
-    pd.DataFrame({"debt": ["x", "y"], "years": [1, 2]}).to_csv(tmp_path / "other.csv", index=False)
-    words = ["serve", str(files / "model.safetensors"), "--data", str(tmp_path / "other.csv"), "--no-open"]
+    pd.DataFrame({"debt": ["x", "y"], "years": [1, 2]}).to_csv(
+        tmp_path / "other.csv", index=False
+    )
+    words = [
+        "serve",
+        str(files / "model.safetensors"),
+        "--data",
+        str(tmp_path / "other.csv"),
+        "--no-open",
+    ]
     assert main([*words, "--port", "0"]) == 2
     captured = capsys.readouterr()
-    assert "Open http" not in captured.out and "debt" in captured.err and "Traceback" not in captured.err
+    assert (
+        "Open http" not in captured.out
+        and "debt" in captured.err
+        and "Traceback" not in captured.err
+    )
 
 
 def test_a_rival_of_other_columns_or_classes(files, tmp_path, capsys):
     frame = pd.DataFrame({"debt": np.arange(40.0), "age": np.arange(40)})
     other = CounterfactualClassifier(epochs=1, gate="none", progress=False, mutability={})
-    other.fit(frame, np.where(np.arange(40) < 20, "yes", "no")).save(tmp_path / "other.safetensors")
-    said = refused(capsys, files / "model.safetensors", "--against", tmp_path / "other.safetensors")
+    other.fit(frame, np.where(np.arange(40) < 20, "yes", "no")).save(
+        tmp_path / "other.safetensors"
+    )
+    said = refused(
+        capsys, files / "model.safetensors", "--against", tmp_path / "other.safetensors"
+    )
     assert "only one of them has 'age'" in said
     frame = frame.rename(columns={"age": "years"})
-    other.fit(frame, np.where(np.arange(40) < 20, "a", "b")).save(tmp_path / "other.safetensors")
+    other.fit(frame, np.where(np.arange(40) < 20, "a", "b")).save(
+        tmp_path / "other.safetensors"
+    )
     assert "its classes are" in refused(
         capsys, files / "model.safetensors", "--against", tmp_path / "other.safetensors"
     )
@@ -251,7 +321,12 @@ def test_receipts_are_verified(files, tmp_path, capsys, monkeypatch):
     model = command.as_served(open_model(files / "model.safetensors"))
     row = {"debt": 40.0, "years": 1}
     receipt = make_receipt(model, row, {"debt": 2.0, "years": 1}, {}, b"k" * 32)
-    words = ["verify", str(tmp_path / "receipt.json"), "--model", str(files / "model.safetensors")]
+    words = [
+        "verify",
+        str(tmp_path / "receipt.json"),
+        "--model",
+        str(files / "model.safetensors"),
+    ]
     monkeypatch.setenv("CT_RECEIPT_KEY", "k" * 32)
     (tmp_path / "receipt.json").write_text(json.dumps(receipt))
     assert main(words) == 0
@@ -264,6 +339,9 @@ def test_receipts_are_verified(files, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("content", ["", "[]", "{", "\udcff", '{"kind": "x"}'])
 def test_receipts_that_are_none(files, tmp_path, capsys, content):
     (tmp_path / "r.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert main(["verify", str(tmp_path / "r.json"), "--model", str(files / "model.safetensors")]) == 2
+    assert (
+        main(["verify", str(tmp_path / "r.json"), "--model", str(files / "model.safetensors")])
+        == 2
+    )
     captured = capsys.readouterr()
     assert "no receipt" in captured.err + captured.out

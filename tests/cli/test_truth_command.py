@@ -23,9 +23,15 @@ TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", *PICTURE
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    """So little of everything that a test can afford it; plain small steps instead of the line search."""
-    monkeypatch.setattr(command, "_CAPS", Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
-    monkeypatch.setitem(GENERATORS, "line", lambda: ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60))
+    """So little of everything that a test can afford it; plain small steps instead of the line
+    search.
+    """
+    monkeypatch.setattr(
+        command, "_CAPS", Caps(rows=300, individuals=40, judge_rows=150, epochs=2)
+    )
+    monkeypatch.setitem(
+        GENERATORS, "line", lambda: ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60)
+    )
 
 
 @pytest.mark.check
@@ -56,7 +62,9 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
 
 @pytest.mark.check
 def test_one_command_writes_tables_pictures_and_the_page(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(gains, "AS_PUBLISHED", Caps(rows=300, individuals=40, judge_rows=150, epochs=2))
+    monkeypatch.setattr(
+        gains, "AS_PUBLISHED", Caps(rows=300, individuals=40, judge_rows=150, epochs=2)
+    )
     out, page = tmp_path / "results" / "truth", tmp_path / "docs" / "gains.md"
     where = ["--out", str(out), "--runs", str(tmp_path / "runs"), "--page", str(page)]
     what = ["--data", "LS", "--seeds", "1", "--methods", "CT,BL rescaled", "--workers", "1"]
@@ -65,7 +73,9 @@ def test_one_command_writes_tables_pictures_and_the_page(tmp_path, capsys, monke
     text = page.read_text(encoding="utf-8")
     assert "rows cut from the training rows" in text and "| LS " in text
     links = re.findall(r"\]\(([^)#]+)\)", text)
-    assert "../results/truth/figures/overshoot.png" in links and all((page.parent / link).is_file() for link in links)
+    assert "../results/truth/figures/overshoot.png" in links and all(
+        (page.parent / link).is_file() for link in links
+    )
     # The page follows from the files beside it.
     read = {name: pd.read_csv(out / f"{name}.csv", dtype={"tau": str}) for name in TABLES}
     head = next(line for line in text.splitlines() if line.startswith("Measured on"))
@@ -81,15 +91,34 @@ def test_a_failure_is_told_after_the_tables(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setitem(METHODS, "broken", Method(broken))
     where = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
-    arguments = ["truth", "--data", "LS", "--seeds", "1", "--methods", "broken", "--workers", "1", *where]
+    arguments = [
+        "truth",
+        "--data",
+        "LS",
+        "--seeds",
+        "1",
+        "--methods",
+        "broken",
+        "--workers",
+        "1",
+        *where,
+    ]
     assert main(arguments) == 2
     printed = capsys.readouterr()
-    assert "BL" in printed.out and "no room to move" in printed.err and "LS broken seed 0" in printed.err
+    assert (
+        "BL" in printed.out
+        and "no room to move" in printed.err
+        and "LS broken seed 0" in printed.err
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [(["--methods", "BLL"], "method"), (["--data", "Adlt"], "Did you mean 'Adult'"), (["--seeds", "0"], "1 or more")],
+    [
+        (["--methods", "BLL"], "method"),
+        (["--data", "Adlt"], "Did you mean 'Adult'"),
+        (["--seeds", "0"], "1 or more"),
+    ],
 )
 def test_bad_options_are_refused_in_one_line(tmp_path, options, reason, capsys):
     assert main(["truth", "--out", str(tmp_path), "--runs", str(tmp_path), *options]) == 2

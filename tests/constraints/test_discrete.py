@@ -27,7 +27,9 @@ def test_settle_takes_the_nearest_choice():
     choices = torch.tensor([[True, True, True, False], [True, False, True, False]])
     assert group.settle(relaxed, home, choices).tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     both = torch.tensor([[True, True, False]]).expand(2, 3)
-    assert OneHotGroup((0,)).settle(torch.tensor([[0.6], [0.4]]), torch.zeros(2, 1), both).tolist() == [[1.0], [0.0]]
+    assert OneHotGroup((0,)).settle(
+        torch.tensor([[0.6], [0.4]]), torch.zeros(2, 1), both
+    ).tolist() == [[1.0], [0.0]]
 
 
 def test_ones_own_category_is_always_reachable():
@@ -39,7 +41,13 @@ def test_ones_own_category_is_always_reachable():
 def test_a_category_never_seen_is_none():
     group, binary = OneHotGroup((0, 1, 2)), OneHotGroup((0,))
     assert group.category(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])).tolist() == [-1, 0]
-    assert binary.category(torch.tensor([[0.5], [0.0], [1.0], [0.49], [0.51]])).tolist() == [-1, 0, 1, 0, 1]
+    assert binary.category(torch.tensor([[0.5], [0.0], [1.0], [0.49], [0.51]])).tolist() == [
+        -1,
+        0,
+        1,
+        0,
+        1,
+    ]
     assert binary.own(torch.tensor([[0.5], [1.0]])).tolist() == [[False, False], [False, True]]
 
 
@@ -62,7 +70,9 @@ def test_transitions_have_one_row_and_column_per_category():
     OneHotGroup((0,), torch.ones(2, 2))
 
 
-def snapped(lattice: Lattice, value: float, factual: float, lower: float = -10.0, upper: float = 10.0) -> float:
+def snapped(
+    lattice: Lattice, value: float, factual: float, lower: float = -10.0, upper: float = 10.0
+) -> float:
     return float(lattice.snap(*(torch.tensor([v]) for v in (value, factual, lower, upper))))
 
 
@@ -96,7 +106,9 @@ def test_values_beyond_the_last_point_take_it():
     assert snapped(Lattice(0, values=torch.tensor([0.0, 1.0, 4.0])), 6.0, 1.0) == 4.0
 
 
-@pytest.mark.parametrize("values", [torch.tensor([]), torch.tensor([1.0, 1.0]), torch.tensor([2.0, 1.0])])
+@pytest.mark.parametrize(
+    "values", [torch.tensor([]), torch.tensor([1.0, 1.0]), torch.tensor([2.0, 1.0])]
+)
 def test_allowed_values_ascend(values):
     with pytest.raises(ConstraintError, match="ascending"):
         Lattice(0, values=values)
@@ -112,7 +124,9 @@ def test_a_step_is_positive():
 def test_snapping_twice_is_snapping_once(value, factual, step):
     lattice = Lattice(0, step=step)
     start = torch.tensor([round(factual / step) * step])
-    once = lattice.snap(torch.tensor([value]), start, torch.tensor([-60.0]), torch.tensor([60.0]))
+    once = lattice.snap(
+        torch.tensor([value]), start, torch.tensor([-60.0]), torch.tensor([60.0])
+    )
     twice = lattice.snap(once, start, torch.tensor([-60.0]), torch.tensor([60.0]))
     assert_close(once, twice, atol=1e-5, rtol=0)
     assert_close(once / step, (once / step).round(), atol=1e-3, rtol=0)
@@ -122,5 +136,7 @@ def test_the_next_lattice_points():
     v = torch.tensor([0.0, 0.25, 0.6])
     below, above = Lattice(0, step=0.5).beside(v)
     assert below.tolist() == [-0.5, 0.0, 0.5] and above.tolist() == [0.5, 0.5, 1.0]
-    below, above = Lattice(0, values=torch.tensor([0.0, 0.5, 2.0])).beside(torch.tensor([0.0, 0.5, 1.0, 2.0]))
+    below, above = Lattice(0, values=torch.tensor([0.0, 0.5, 2.0])).beside(
+        torch.tensor([0.0, 0.5, 1.0, 2.0])
+    )
     assert below.tolist() == [0.0, 0.0, 0.5, 0.5] and above.tolist() == [0.5, 2.0, 2.0, 2.0]

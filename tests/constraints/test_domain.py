@@ -85,5 +85,7 @@ def test_a_box_may_be_part_stated_part_inferred():
 def test_a_stated_side_beyond_the_data_leaves_room():
     """The data reach from 3 to 5, the user allows at most 1: the inferred side gives way."""
     stated = Domain(torch.tensor([-torch.inf, 9.0]), torch.tensor([1.0, torch.inf]))
-    box = stated.filled(Domain(torch.tensor([3.0, 3.0]), torch.tensor([5.0, 5.0]), inferred=True))
+    box = stated.filled(
+        Domain(torch.tensor([3.0, 3.0]), torch.tensor([5.0, 5.0]), inferred=True)
+    )
     assert box.lower.tolist() == [1.0, 9.0] and box.upper.tolist() == [1.0, 9.0]

@@ -11,7 +11,8 @@ from counterfactual_training.errors import ConstraintError
 from made import LargestMade
 
 MEGABYTES = 200
-# Pages of the file itself can be dropped at any time; what must stay small is the process's own memory.
+# Pages of the file itself can be dropped at any time; what must stay small is the process's own
+# memory.
 SCRIPT = """
 import sys, threading, time
 import torch
@@ -56,7 +57,10 @@ def test_no_copy_of_the_rows_is_made(tmp_path):
     with file.open("wb") as out:
         out.truncate(MEGABYTES * 2**20)  # zeros that take no room on the disk
     told = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(file), str(MEGABYTES)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT, str(file), str(MEGABYTES)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert float(told.stdout) < 0.3 * MEGABYTES
 
@@ -72,4 +76,6 @@ def test_rows_of_several_blocks_are_told_of_together(lead):
     with pytest.raises(ConstraintError) as expected:
         Constraints.build(3, domain=(0.0, 1.0)).check_factuals(small)
     assert str(error.value) == str(expected.value)
-    assert f"{4 if lead else 2} factual(s)" in str(error.value) and "row 17 with 5" in str(error.value)
+    assert f"{4 if lead else 2} factual(s)" in str(error.value) and "row 17 with 5" in str(
+        error.value
+    )

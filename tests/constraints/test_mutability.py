@@ -11,7 +11,14 @@ NAMES = ["age", "debt", "income"]
 
 @pytest.mark.parametrize(
     ("value", "direction"),
-    [("both", "both"), ("none", "none"), (1, "increase"), (-1, "decrease"), (0, "both"), (np.int64(-1), "decrease")],
+    [
+        ("both", "both"),
+        ("none", "none"),
+        (1, "increase"),
+        (-1, "decrease"),
+        (0, "both"),
+        (np.int64(-1), "decrease"),
+    ],
 )
 def test_spellings(value, direction):
     assert parse_direction(value) == direction
@@ -46,7 +53,9 @@ def test_specifications(spec, directions):
 
 
 def test_unknown_column_suggests_the_nearest():
-    with pytest.raises(ConstraintError, match=r"column 'dept'.*Did you mean 'debt'\?.*'age', 'debt', 'income'"):
+    with pytest.raises(
+        ConstraintError, match=r"column 'dept'.*Did you mean 'debt'\?.*'age', 'debt', 'income'"
+    ):
         parse_mutability({"dept": "none"}, 3, NAMES)
 
 

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from counterfactual_training.constraints import Constraints, Follower, Implication, Lattice, OneHotGroup, Relations
+from counterfactual_training.constraints import (
+    Constraints,
+    Follower,
+    Implication,
+    Lattice,
+    OneHotGroup,
+    Relations,
+)
 from counterfactual_training.constraints.expression import Expression
 from counterfactual_training.search import generic, line, search
 
@@ -12,13 +19,19 @@ def related(normals, upper, lower=None, **others):
     rows = torch.tensor(normals, dtype=torch.float32)
     size = rows.norm(dim=-1)
     high = torch.tensor(upper, dtype=torch.float32) / size
-    low = torch.full_like(high, -torch.inf) if lower is None else torch.tensor(lower, dtype=torch.float32) / size
+    low = (
+        torch.full_like(high, -torch.inf)
+        if lower is None
+        else torch.tensor(lower, dtype=torch.float32) / size
+    )
     texts = tuple(f"relation {i}" for i in range(len(rows)))
     return Relations(texts, rows / size.unsqueeze(-1), low, high, **others)
 
 
 def with_relations(relations, num_features, **rules):
-    return Constraints(**{**vars(Constraints.build(num_features, **rules)), "relations": relations})
+    return Constraints(
+        **{**vars(Constraints.build(num_features, **rules)), "relations": relations}
+    )
 
 
 @pytest.fixture
@@ -65,7 +78,9 @@ def test_rounding_steps_back_until_limits_hold(rng):
     relations = related([[1.0, 1.0, 1.0], [1.0, -2.0, 0.0]], [4.0, 1.0])
     rules = with_relations(relations, 3, lattices=lattices)
     x = torch.zeros(300, 3)
-    points = rules.confine(torch.randn(300, 3, generator=rng) * 4, x, torch.full((3,), -9.0), torch.full((3,), 9.0))
+    points = rules.confine(
+        torch.randn(300, 3, generator=rng) * 4, x, torch.full((3,), -9.0), torch.full((3,), 9.0)
+    )
     snapped = rules.snap(points, x)
     assert not rules.violations(snapped, x).any()
     assert (snapped == snapped.round()).all() and (snapped != 0).any(-1).float().mean() > 0.9
@@ -80,7 +95,9 @@ def test_what_follows_is_computed_where_its_inputs_changed():
     x = torch.tensor([[0.0, 0.0, 7.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 7.0]])
     # Unchanged, 20 / 20, division by 0, and a factual that does not match and keeps its distance.
     points = torch.tensor([[0.0, 0.0, 9.0], [5.0, 0.0, 9.0], [5.0, -4.0, 9.0], [5.0, 0.0, 9.0]])
-    torch.testing.assert_close(relations.follow(points, x)[:, 2], torch.tensor([7.0, (1.0 - 0.5) / 0.1, 9.0, 12.0]))
+    torch.testing.assert_close(
+        relations.follow(points, x)[:, 2], torch.tensor([7.0, (1.0 - 0.5) / 0.1, 9.0, 12.0])
+    )
 
 
 def test_gradients_flow_through_what_follows(rng):
@@ -89,7 +106,9 @@ def test_gradients_flow_through_what_follows(rng):
     weights = torch.tensor([1.0, -2.0, 3.0])
     followed = torch.stack([points[:, 0], points[:, 1], FOLLOWER.derive(points)[0]], -1)
     expected = torch.autograd.grad((followed @ weights).sum(), points)[0]
-    torch.testing.assert_close(relations.through(weights.expand(20, 3), points.detach()), expected)
+    torch.testing.assert_close(
+        relations.through(weights.expand(20, 3), points.detach()), expected
+    )
 
 
 def linear_model(*weights):
@@ -105,7 +124,9 @@ def test_searches_stay_within_relations(generator, rng):
     relations = related([[1.0, -1.0, 0.0]], [0.0])  # the first may not exceed the second
     rules = with_relations(relations, 3, mutability=["both", "increase", "none"])
     x = torch.randn(60, 3, generator=rng) - 1.0
-    found = search(linear_model(2.0, -0.5, 1.0), x, torch.ones(60, dtype=torch.long), generator, rules)
+    found = search(
+        linear_model(2.0, -0.5, 1.0), x, torch.ones(60, dtype=torch.long), generator, rules
+    )
     assert not rules.violations(found.x_cf, x).any()
     assert (found.converged & (found.num_steps > 0)).float().mean() > 0.5
 
@@ -114,10 +135,19 @@ def test_searches_stay_within_relations(generator, rng):
 def test_searches_move_what_follows_along(generator, rng):
     relations = Relations((), torch.zeros(0, 3), torch.zeros(0), torch.zeros(0), (FOLLOWER,))
     rules = with_relations(relations, 3, mutability=["both", "both", "none"])
-    x = relations.follow(torch.randn(40, 3, generator=rng) * 0.3, torch.full((40, 3), torch.nan))
-    found = search(linear_model(0.0, 0.0, -1.0), x, torch.ones(40, dtype=torch.long), generator, rules)
-    torch.testing.assert_close(found.x_cf[:, 2], FOLLOWER.derive(found.x_cf)[0], atol=1e-4, rtol=1e-4)
-    assert found.converged[found.num_steps > 0].float().mean() > 0.8 and not rules.violations(found.x_cf, x).any()
+    x = relations.follow(
+        torch.randn(40, 3, generator=rng) * 0.3, torch.full((40, 3), torch.nan)
+    )
+    found = search(
+        linear_model(0.0, 0.0, -1.0), x, torch.ones(40, dtype=torch.long), generator, rules
+    )
+    torch.testing.assert_close(
+        found.x_cf[:, 2], FOLLOWER.derive(found.x_cf)[0], atol=1e-4, rtol=1e-4
+    )
+    assert (
+        found.converged[found.num_steps > 0].float().mean() > 0.8
+        and not rules.violations(found.x_cf, x).any()
+    )
 
 
 NEEDS = Implication("a requires b", (0, 1), (0.0, 1.0), (2,), (1.0,))
@@ -125,7 +155,11 @@ NEEDS = Implication("a requires b", (0, 1), (0.0, 1.0), (2,), (1.0,))
 
 @pytest.mark.parametrize(
     ("mutability", "held", "expected"),
-    [("both", False, [0.0, 1.0, 1.0]), ("none", False, [1.0, 0.0, 0.0]), ("both", True, [1.0, 0.0, 0.0])],
+    [
+        ("both", False, [0.0, 1.0, 1.0]),
+        ("none", False, [1.0, 0.0, 0.0]),
+        ("both", True, [1.0, 0.0, 0.0]),
+    ],
 )
 def test_a_category_brings_the_one_it_needs_or_is_given_up(mutability, held, expected):
     relations = Relations((), torch.zeros(0, 3), torch.zeros(0), torch.zeros(0), (), (NEEDS,))

@@ -16,7 +16,13 @@ def test_l1_is_the_norm(shape):
 
 
 @settings(deadline=None)  # the machine may be busy
-@given(n=st.integers(1, 20), m=st.integers(1, 20), d=st.integers(1, 5), seed=st.integers(0, 1000), ties=st.booleans())
+@given(
+    n=st.integers(1, 20),
+    m=st.integers(1, 20),
+    d=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    ties=st.booleans(),
+)
 def test_mean_l1_is_the_mean_of_all_distances(n, m, d, seed, ties):
     rng = torch.Generator().manual_seed(seed)
     x, reference = (torch.randn(rows, d, generator=rng, dtype=torch.float64) for rows in (n, m))
@@ -30,12 +36,17 @@ def test_mean_l1_survives_a_large_offset_in_single_precision():
     x, reference = torch.randn(50, 4, generator=rng), torch.randn(3000, 4, generator=rng)
     expected = torch.cdist(x.double() + 4096, reference.double() + 4096, p=1).mean(-1)
     # 4096 leaves single precision 5e-4 per value; the sums over 3,000 values must not add to that.
-    torch.testing.assert_close(mean_l1(x + 4096, reference + 4096).double(), expected, atol=2e-3, rtol=0)
+    torch.testing.assert_close(
+        mean_l1(x + 4096, reference + 4096).double(), expected, atol=2e-3, rtol=0
+    )
 
 
 def test_mean_l1_of_so_many_rows_that_they_are_taken_in_blocks():
     rng = torch.Generator().manual_seed(0)
-    x, reference = torch.randn(2, 80_000, 16, generator=rng), torch.randn(20, 16, generator=rng)  # a block: 65,536 rows
+    x, reference = (
+        torch.randn(2, 80_000, 16, generator=rng),
+        torch.randn(20, 16, generator=rng),
+    )  # a block: 65,536 rows
     parts = torch.cat([mean_l1(part, reference) for part in x.split(16_000, 1)], 1)
     torch.testing.assert_close(mean_l1(x, reference), parts, rtol=0, atol=0)
 

@@ -8,7 +8,12 @@ from torch.testing import assert_close
 
 from counterfactual_training import linear
 from counterfactual_training.core.broadcast import per_member
-from counterfactual_training.core.energy import contrastive_divergence, energy, energy_ridge, mean_rows
+from counterfactual_training.core.energy import (
+    contrastive_divergence,
+    energy,
+    energy_ridge,
+    mean_rows,
+)
 
 POSITIVE = torch.tensor([[1.0, 2.0, 3.0], [0.5, -1.0, 4.0]])
 COUNTERFACTUAL = torch.tensor([[0.0, 7.0, 1.0], [-2.0, 1.0, 1.0]])
@@ -31,7 +36,9 @@ def test_ridge_by_hand():
 
 def test_weights_choose_rows():
     first = torch.tensor([1.0, 0.0])
-    assert_close(contrastive_divergence(POSITIVE, COUNTERFACTUAL, TARGET, first), torch.tensor(5.0))
+    assert_close(
+        contrastive_divergence(POSITIVE, COUNTERFACTUAL, TARGET, first), torch.tensor(5.0)
+    )
     assert_close(energy_ridge(POSITIVE, COUNTERFACTUAL, TARGET, first), torch.tensor(53.0))
     assert_close(mean_rows(torch.tensor([2.0, 4.0]), torch.tensor([1, 3])), torch.tensor(3.5))
 
@@ -77,7 +84,9 @@ def test_eq_11_with_a_target_per_row():
     y_target = torch.tensor([0, 0, 2, 2, 2, 0, 2, 0, 0])
     contrastive_divergence(model(x_pos), model(x_cf), y_target).backward()
     for k in range(3):
-        expected = torch.where((y_target == k).unsqueeze(1), x_cf - x_pos, torch.zeros(())).sum(0) / 9
+        expected = (
+            torch.where((y_target == k).unsqueeze(1), x_cf - x_pos, torch.zeros(())).sum(0) / 9
+        )
         assert_close(model[0].weight.grad[k], expected)
 
 

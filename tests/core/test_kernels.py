@@ -25,17 +25,29 @@ def samples(n, m, d, seed=0, shift=0.3, dtype=torch.float64):
 
 def double_loop(x, y, length_scale):
     def kernel(a, b):
-        return math.exp(-sum((p - q) ** 2 for p, q in zip(a, b, strict=True)) / (2 * length_scale**2))
+        return math.exp(
+            -sum((p - q) ** 2 for p, q in zip(a, b, strict=True)) / (2 * length_scale**2)
+        )
 
     x, y = x.tolist(), y.tolist()
     n, m = len(x), len(y)
-    own_x = sum(kernel(x[i], x[j]) for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
-    own_y = sum(kernel(y[i], y[j]) for i in range(m) for j in range(m) if i != j) / (m * (m - 1))
+    own_x = sum(kernel(x[i], x[j]) for i in range(n) for j in range(n) if i != j) / (
+        n * (n - 1)
+    )
+    own_y = sum(kernel(y[i], y[j]) for i in range(m) for j in range(m) if i != j) / (
+        m * (m - 1)
+    )
     return own_x + own_y - 2 * sum(kernel(a, b) for a in x for b in y) / (n * m)
 
 
 @settings(deadline=None)  # the machine may be busy
-@given(n=st.integers(2, 8), m=st.integers(2, 8), d=st.integers(1, 4), scale=st.floats(0.3, 8), chunk=st.integers(1, 9))
+@given(
+    n=st.integers(2, 8),
+    m=st.integers(2, 8),
+    d=st.integers(1, 4),
+    scale=st.floats(0.3, 8),
+    chunk=st.integers(1, 9),
+)
 def test_double_loop(n, m, d, scale, chunk):
     x, y = samples(n, m, d)
     assert float(mmd(x, y, scale, chunk)) == pytest.approx(double_loop(x, y, scale), abs=1e-12)
@@ -50,7 +62,8 @@ def test_sklearn_kernel():
 
 
 def test_closed_form_of_shifted_gaussians():
-    # E k(a, b) of two normals with covariance I and means μ apart: (ℓ²/(ℓ² + 2))^(d/2) exp(−‖μ‖²/2(ℓ² + 2)).
+    # E k(a, b) of two normals with covariance I and means μ apart: (ℓ²/(ℓ² + 2))^(d/2)
+    # exp(−‖μ‖²/2(ℓ² + 2)).
     x, y = samples(3000, 3000, 2, shift=1.0)
     ratio = 1.0 / 3.0
     expected = 2 * ratio * (1 - math.exp(-2.0 / (2 * 3.0)))
@@ -61,7 +74,9 @@ def test_unbiased_under_equal_distributions():
     rng = torch.Generator().manual_seed(1)
     x, y = torch.randn(2, 400, 10, 3, generator=rng, dtype=torch.float64)
     values = mmd(x, y, length_scale=1.0)
-    assert (values < 0).float().mean() > 0.3  # an estimate that never falls below zero is not unbiased
+    assert (
+        values < 0
+    ).float().mean() > 0.3  # an estimate that never falls below zero is not unbiased
     assert abs(float(values.mean())) < 4 * float(values.std()) / 20
 
 
@@ -87,7 +102,9 @@ def test_leading_dimensions(chunk):
     for i in range(2):
         for j in range(3):
             assert float(values[i, j]) == pytest.approx(float(mmd(x[i, j], y[j])), abs=1e-6)
-    torch.testing.assert_close(mmd(x, y[0], chunk=chunk)[1, 2], mmd(x[1, 2], y[0]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        mmd(x, y[0], chunk=chunk)[1, 2], mmd(x[1, 2], y[0]), atol=1e-6, rtol=0
+    )
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
@@ -102,7 +119,9 @@ def test_single_precision_is_good_enough(offset, spread):
 def test_far_outliers_do_not_spoil_near_pairs():
     x, y = samples(30, 30, 3, dtype=torch.float32)
     x = torch.cat([x, torch.full((1, 3), 1e6)])
-    assert float(mmd(x, y, 0.5)) == pytest.approx(float(mmd(x.double(), y.double(), 0.5)), abs=1e-6)
+    assert float(mmd(x, y, 0.5)) == pytest.approx(
+        float(mmd(x.double(), y.double(), 0.5)), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(("n", "m"), [(0, 5), (1, 5), (5, 1), (5, 0)])
@@ -143,6 +162,8 @@ def test_memory_does_not_grow_with_the_number_of_pairs():
         "mmd(x, y[:2000]); before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "mmd(x, y); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    grown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    grown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     unit = 1 if sys.platform == "darwin" else 1024
     assert int(grown) * unit < 100e6

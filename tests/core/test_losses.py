@@ -35,18 +35,26 @@ def test_log_odds_are_the_logit_of_the_probability(batch):
     probability = logits.softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
     assert_close(log_odds(logits, y), torch.logit(probability))
     two = logits[:, :2]
-    assert_close(log_odds(two, y % 2), torch.where(y % 2 == 1, two[:, 1] - two[:, 0], two[:, 0] - two[:, 1]))
+    assert_close(
+        log_odds(two, y % 2),
+        torch.where(y % 2 == 1, two[:, 1] - two[:, 0], two[:, 0] - two[:, 1]),
+    )
 
 
 def test_the_logistic_contrast_is_that_of_two_classes_of_points(batch):
     """Real and found points told apart by the odds that a real one has: those of .95."""
     logits, y = batch
     found = logits.flip(0)
-    odds = [log_odds(own, y) - torch.logit(torch.tensor(0.95, dtype=torch.float64)) for own in (logits, found)]
+    odds = [
+        log_odds(own, y) - torch.logit(torch.tensor(0.95, dtype=torch.float64))
+        for own in (logits, found)
+    ]
     each = -torch.sigmoid(odds[0]).log() - (1 - torch.sigmoid(odds[1])).log()
     assert_close(logistic_contrast(logits, found, y), each.mean())
     weight = torch.rand(7, dtype=torch.float64)
-    assert_close(logistic_contrast(logits, found, y, weight), (each * weight).sum() / weight.sum())
+    assert_close(
+        logistic_contrast(logits, found, y, weight), (each * weight).sum() / weight.sum()
+    )
 
 
 def test_the_logistic_contrast_is_bounded_below():
@@ -76,13 +84,17 @@ def test_large_logits_stay_finite():
 
 
 def test_two_classes_in_a_fleet_give_what_torch_gives():
-    """The shortcut for many binary models equals softmax and cross-entropy, gradient included, at any scale."""
+    """The shortcut for many binary models equals softmax and cross-entropy, gradient included, at
+    any scale.
+    """
     for scale in (0.1, 5.0, 300.0):
         logits = (torch.randn(3, 50, 2, dtype=torch.float64) * scale).requires_grad_()
         y = torch.randint(2, (3, 50))
         assert_close(softmax(logits), logits.softmax(-1))
         ours = class_loss(logits, y)
-        theirs = torch.stack([cross_entropy(part, own) for part, own in zip(logits, y, strict=True)])
+        theirs = torch.stack(
+            [cross_entropy(part, own) for part, own in zip(logits, y, strict=True)]
+        )
         assert_close(ours, theirs)
         gradients = [torch.autograd.grad(loss.sum(), logits)[0] for loss in (ours, theirs)]
         assert_close(*gradients)

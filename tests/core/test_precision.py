@@ -1,4 +1,6 @@
-"""Sums as fine as the device allows: without float64 where there is none, and never in half precision."""
+"""Sums as fine as the device allows: without float64 where there is none, and never in half
+precision.
+"""
 
 import pytest
 import torch
@@ -37,7 +39,11 @@ def samples():
 
 
 def test_only_devices_without_float64_sum_in_float32():
-    assert accumulation_dtype(torch.device("cpu")) == accumulation_dtype(torch.device("cuda")) == torch.float64
+    assert (
+        accumulation_dtype(torch.device("cpu"))
+        == accumulation_dtype(torch.device("cuda"))
+        == torch.float64
+    )
     assert accumulation_dtype(torch.device("mps")) == torch.float32
 
 
@@ -64,7 +70,9 @@ def test_points_in_half_precision_are_measured_in_single(name, dtype, samples):
 
 @pytest.mark.parametrize("name", METRICS)
 def test_autocast_does_not_round_formulas(name, samples, monkeypatch):
-    monkeypatch.setattr(precision, "_WITHOUT_FLOAT64", ("cpu",))  # autocast leaves float64 alone anyway
+    monkeypatch.setattr(
+        precision, "_WITHOUT_FLOAT64", ("cpu",)
+    )  # autocast leaves float64 alone anyway
     expected = METRICS[name](*samples)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(METRICS[name](*samples), expected)

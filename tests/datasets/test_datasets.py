@@ -26,11 +26,19 @@ from counterfactual_training.datasets.images import (
     load_mnist,
 )
 from counterfactual_training.datasets.sources import FILES
-from counterfactual_training.datasets.tables import ADULT, CREDIT_DEFAULT, EDUCATION_LEVELS, GMSC, TABLES, load_table
+from counterfactual_training.datasets.tables import (
+    ADULT,
+    CREDIT_DEFAULT,
+    EDUCATION_LEVELS,
+    GMSC,
+    TABLES,
+    load_table,
+)
 from counterfactual_training.errors import FileError, InputError
 
 real = pytest.mark.skipif(
-    not os.environ.get("CT_DATA_HOME"), reason="CT_DATA_HOME is not set: no real data files at hand"
+    not os.environ.get("CT_DATA_HOME"),
+    reason="CT_DATA_HOME is not set: no real data files at hand",
 )
 SYNTHETIC = ("linearly_separable", "overlapping", "circles", "moons")
 ADULT_TABLE, CALIFORNIA_TABLE, CREDIT_TABLE, GMSC_TABLE = TABLES
@@ -42,7 +50,8 @@ def loaded(name: str, variant: str = "default") -> Dataset:
     return load_dataset(name, variant)
 
 
-# reference: name, train rows, test rows, columns, classes, protected columns, batch, τ, λ_reg, n_CE, n_validation
+# reference: name, train rows, test rows, columns, classes, protected columns, batch, τ, λ_reg,
+# n_CE, n_validation
 PAPER = [
     ("linearly_separable", 3600, 900, 2, 2, [0], 30, 0.5, 0.01, 1000, 600),
     ("overlapping", 3600, 900, 2, 2, [0], 30, 0.5, 0.25, 1000, 600),
@@ -52,13 +61,40 @@ PAPER = [
     ("california_housing", 16504, 4126, 8, 2, [1], 1000, 0.5, 0.25, 5000, 1000),
     ("credit_default", 10618, 2654, 33, 2, [14], 1000, 0.5, 0.25, 5000, 1000),
     ("gmsc", 13371, 3343, 10, 2, [1], 1000, 0.5, 0.5, 5000, 1000),
-    ("mnist", 11000, 10000, 784, 10, [*range(140), *range(644, 784)], 1000, 0.5, 0.01, 5000, 1000),
+    (
+        "mnist",
+        11000,
+        10000,
+        784,
+        10,
+        [*range(140), *range(644, 784)],
+        1000,
+        0.5,
+        0.01,
+        5000,
+        1000,
+    ),
 ]
-CASES = [pytest.param(*row, id=row[0], marks=() if row[0] in SYNTHETIC else real) for row in PAPER]
+CASES = [
+    pytest.param(*row, id=row[0], marks=() if row[0] in SYNTHETIC else real) for row in PAPER
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "train", "test", "columns", "classes", "protected", "batch", "tau", "reg", "n_ce", "n_val"), CASES
+    (
+        "name",
+        "train",
+        "test",
+        "columns",
+        "classes",
+        "protected",
+        "batch",
+        "tau",
+        "reg",
+        "n_ce",
+        "n_val",
+    ),
+    CASES,
 )
 @pytest.mark.parametrize("variant", ["default", "as_run"])
 def test_sizes_and_settings_are_the_papers(
@@ -71,7 +107,11 @@ def test_sizes_and_settings_are_the_papers(
     assert data.num_classes == classes and set(data.y_train.tolist()) == set(range(classes))
     assert list(data.protected) == protected
     settings = data.settings
-    assert (settings.batch_size, settings.decision_threshold, settings.lambda_reg) == (batch, tau, reg)
+    assert (settings.batch_size, settings.decision_threshold, settings.lambda_reg) == (
+        batch,
+        tau,
+        reg,
+    )
     assert (settings.num_counterfactuals, settings.num_validation) == (n_ce, n_val)
     assert len(data.feature_names) == columns == data.constraints.num_features
     assert bool(torch.isfinite(data.x_train).all()) and bool(torch.isfinite(data.x_test).all())
@@ -124,9 +164,14 @@ def test_mnist_pool_is_balanced_and_in_range():
     assert data.y_train.bincount().tolist() == [1100] * 10
     assert data.y_test[:5].tolist() == [7, 2, 1, 0, 4]
     assert float(data.x_train.min()) == -1.0 and float(data.x_train.max()) == 1.0
-    assert data.constraints.domain.lower.unique().tolist() == [-1.0] and not data.constraints.domain.inferred
+    assert (
+        data.constraints.domain.lower.unique().tolist() == [-1.0]
+        and not data.constraints.domain.inferred
+    )
     batches = data.y_train.reshape(11, 1000)
-    assert all(len(batch.unique()) == 10 for batch in batches), "unshuffled batches would hold few classes"
+    assert all(len(batch.unique()) == 10 for batch in batches), (
+        "unshuffled batches would hold few classes"
+    )
     # Little ink where the paper protects: digits are centred in 20 × 20.
     ink = (data.x_train > -1).float().mean(0)
     assert float(ink[list(data.protected)].mean()) < 0.05 < 0.2 < float(ink[300:500].mean())
@@ -141,7 +186,9 @@ def test_adult_columns_are_laid_out_as_in_the_paper():
     assert [name.split("=")[0] for name in data.feature_names] == [
         name for name, width in zip(names, widths, strict=True) for _ in range(width)
     ]
-    assert sorted(len(group.columns) for group in data.constraints.groups) == sorted(w for w in widths if w > 1)
+    assert sorted(len(group.columns) for group in data.constraints.groups) == sorted(
+        w for w in widths if w > 1
+    )
     assert data.constraints.category_projection == "end"
     # education_num is the rank of education: the stated order is right.
     rank = data.frame_train["education"].cat.codes + 1
@@ -183,7 +230,9 @@ def test_scaling_and_dummies_against_pandas(name):
 def test_encoded_rows_decode_to_the_raw_ones(name):
     data = loaded(name)
     frame = data.frame_test.head(300)
-    pd.testing.assert_frame_equal(data.encoder.inverse_transform(data.x_test[:300]), frame, rtol=1e-4, atol=1e-5)
+    pd.testing.assert_frame_equal(
+        data.encoder.inverse_transform(data.x_test[:300]), frame, rtol=1e-4, atol=1e-5
+    )
     assert data.encoder.constraints().num_features == data.num_features
 
 
@@ -191,11 +240,19 @@ def test_encoded_rows_decode_to_the_raw_ones(name):
 def test_credit_columns_and_class_meaning():
     data = load_dataset("cred")
     assert data.feature_names[14] == "age" and data.class_names[1] == "no default"
-    levels = {feature.name: feature.categories for feature in data.schema if feature.is_category}
-    assert levels == {"sex": (1, 2), "education": (0, 1, 2, 3, 4, 5, 6), "marriage": (0, 1, 2, 3)}
+    levels = {
+        feature.name: feature.categories for feature in data.schema if feature.is_category
+    }
+    assert levels == {
+        "sex": (1, 2),
+        "education": (0, 1, 2, 3, 4, 5, 6),
+        "marriage": (0, 1, 2, 3),
+    }
     late = data.frame_train["pay_0"].to_numpy() > 0
     y = data.y_train.numpy()
-    assert y[late].mean() < 0.35 < 0.55 < y[~late].mean(), "class 1 must be the clients that pay"
+    assert y[late].mean() < 0.35 < 0.55 < y[~late].mean(), (
+        "class 1 must be the clients that pay"
+    )
 
 
 @real
@@ -215,7 +272,7 @@ def test_files_are_listed_and_fetched():
     assert info["files"][0]["terms"].startswith("UCI Adult") and info["columns"] == 108
 
 
-# ---- names and variants ----------------------------------------------------------------------------------------------
+# ---- names and variants --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alias", ["LS", "ls", " Linearly-Separable ", "linearly_separable"])
@@ -229,16 +286,28 @@ def test_the_nine_names_and_the_loan_example():
     assert [entry.name for entry in nine] == [row[0] for row in PAPER]
 
     assert [entry.short_name for entry in nine] == [
-        "LS", "OL", "Circ", "Moon", "Adult", "CH", "Cred", "GMSC", "MNIST",
-    ]  # fmt: skip
+        "LS",
+        "OL",
+        "Circ",
+        "Moon",
+        "Adult",
+        "CH",
+        "Cred",
+        "GMSC",
+        "MNIST",
+    ]
     for entry in (*nine, fashion):
         assert {"default", "as_run"} <= set(entry.files)
         assert all(file in FILES for files in entry.files.values() for file in files)
-    assert {row["name"] for row in list_datasets() if "default" in row["ready"]} >= {"loan", *SYNTHETIC}
+    assert {row["name"] for row in list_datasets() if "default" in row["ready"]} >= {
+        "loan",
+        *SYNTHETIC,
+    }
 
 
 @pytest.mark.parametrize(
-    ("wrong", "nearest"), [("adults", "adult"), ("Curcles", "circles"), ("californa_housing", "california_housing")]
+    ("wrong", "nearest"),
+    [("adults", "adult"), ("Curcles", "circles"), ("californa_housing", "california_housing")],
 )
 def test_an_unknown_name_suggests_the_nearest(wrong, nearest):
     with pytest.raises(InputError, match=f"Did you mean '{nearest}'"):
@@ -255,7 +324,9 @@ def test_an_unknown_variant_lists_those_there_are():
 def test_a_missing_file_says_how_to_place_it(monkeypatch, tmp_path):
     monkeypatch.setenv("CT_CACHE", str(tmp_path))
     monkeypatch.delenv("CT_DATA_HOME", raising=False)
-    with pytest.raises(FileError, match=r"(?s)adult\.data.*switched off.*by hand.*CT_DATA_HOME"):
+    with pytest.raises(
+        FileError, match=r"(?s)adult\.data.*switched off.*by hand.*CT_DATA_HOME"
+    ):
         load_dataset("adult", allow_download=False)
     assert [row["ready"] for row in list_datasets() if row["name"] == "adult"] == [[]]
 
@@ -268,7 +339,9 @@ def test_seed_moves_synthetic_points_only_when_asked():
 
 def test_loan_is_a_data_set_like_the_others():
     data = load_dataset("Loan")
-    assert data.frame_train.columns.tolist() == ["age", "debt"] and data.protected_names == ("age",)
+    assert data.frame_train.columns.tolist() == ["age", "debt"] and data.protected_names == (
+        "age",
+    )
     assert torch.equal(data.x_train, loan_dataset().x_train)
     assert not torch.equal(data.x_train, load_dataset("loan", seed=7).x_train)
     assert fetch_dataset("loan") == [] and dataset_info("loan")["variants"] == ["default"]
@@ -279,23 +352,32 @@ def test_loan_is_a_data_set_like_the_others():
 def test_protection_and_validation_rows():
     data = load_dataset("circles")
     held = data.protect(data.constraints)
-    assert held.directions == ("none", "both") and data.constraints.directions == ("both", "both")
+    assert held.directions == ("none", "both") and data.constraints.directions == (
+        "both",
+        "both",
+    )
     train, validation = data.validation_split(torch.Generator().manual_seed(0))
     assert len(train) == 3000 and len(validation) == 600
     spread = 2 * data.x_train.std(0)
     assert bool((data.constraints.domain.upper >= data.x_train.mean(0) + spread - 1e-5).all())
     domain = data.constraints.domain
-    assert bool(((data.x_train >= domain.lower) & (data.x_train <= domain.upper)).all()) and domain.inferred
+    assert (
+        bool(((data.x_train >= domain.lower) & (data.x_train <= domain.upper)).all())
+        and domain.inferred
+    )
 
 
-# ---- the readers, on small made-up files -----------------------------------------------------------------------------
+# ---- the readers, on small made-up files ---------------------------------------------------------
 
 ADULT_ROWS = [
-    "39, State-gov, 77516, Bachelors, 13, Never-married, Sales, Husband, White, Male, 2174, 0, 40, Peru, <=50K",
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Sales, Husband, White, Male, 2174, 0, "
+    "40, Peru, <=50K",
     "50, ?, 83311, HS-grad, 9, Divorced, ?, Wife, Black, Female, 0, 7, 13, ?, >50K",
     "38, Private, 215646, Masters, 14, Widowed, Sales, Wife, Other, Male, 0, 0, 45, Cuba, <=50K",
-    "28, Private, 338409, Doctorate, 16, Divorced, Sales, Wife, Black, Female, 0, 0, 40, Cuba, >50K",
-    "37, Private, 284582, Preschool, 1, Divorced, Tech-support, Wife, White, Female, 5, 0, 50, Peru, <=50K",
+    "28, Private, 338409, Doctorate, 16, Divorced, Sales, Wife, Black, Female, 0, 0, 40, Cuba, "
+    ">50K",
+    "37, Private, 284582, Preschool, 1, Divorced, Tech-support, Wife, White, Female, 5, 0, 50, "
+    "Peru, <=50K",
 ]
 
 
@@ -310,12 +392,21 @@ def test_small_adult_keeps_missing_as_a_category_that_nobody_is_told_to_become()
     data = small_adult()
     assert data.x_train.shape[0] == 4 and data.x_test.shape[0] == 1
     assert data.y_train.tolist() == [0, 1, 0, 1] and data.y_test.tolist() == [0]
-    assert data.schema["occupation"].categories == ("?", "Sales", "Tech-support"), "levels come from all rows"
+    assert data.schema["occupation"].categories == ("?", "Sales", "Tech-support"), (
+        "levels come from all rows"
+    )
     assert data.schema["occupation"].allowed == ("Sales", "Tech-support")
     assert data.schema["education"].categories == EDUCATION_LEVELS
     assert [feature.name for feature in data.schema if feature.mutability == "none"] == [
-        "age", "fnlwgt", "education_num", "marital_status", "relationship", "race", "sex", "country",
-    ]  # fmt: skip
+        "age",
+        "fnlwgt",
+        "education_num",
+        "marital_status",
+        "relationship",
+        "race",
+        "sex",
+        "country",
+    ]
     assert data.schema["education"].mutability == "increase"
     ages = torch.tensor([39.0, 50.0, 38.0, 28.0])
     assert torch.allclose(data.x_train[:, 0], (ages - ages.mean()) / ages.std())
@@ -329,11 +420,17 @@ def test_small_adult_full_takes_its_own_test_file():
 
 def test_small_adult_as_run_groups_the_number_with_the_dummies():
     data = small_adult("as_run")
-    names = [tuple(data.feature_names[j] for j in group.columns) for group in data.constraints.groups]
+    names = [
+        tuple(data.feature_names[j] for j in group.columns) for group in data.constraints.groups
+    ]
     assert sum("education_num" in group for group in names) == 1
-    assert not any("education_num" in group for group in [
-        tuple(data.feature_names[j] for j in group.columns) for group in small_adult().constraints.groups
-    ])  # fmt: skip
+    assert not any(
+        "education_num" in group
+        for group in [
+            tuple(data.feature_names[j] for j in group.columns)
+            for group in small_adult().constraints.groups
+        ]
+    )
 
 
 def test_both_editions_of_credit_default_give_the_same_data():
@@ -353,16 +450,23 @@ def test_both_editions_of_credit_default_give_the_same_data():
         ]
     )
     kaggle = pd.DataFrame(
-        values, columns=["ID", *(f.name.upper() for f in CREDIT_DEFAULT), "default.payment.next.month"]
+        values,
+        columns=["ID", *(f.name.upper() for f in CREDIT_DEFAULT), "default.payment.next.month"],
     )
     uci = pd.DataFrame(values, columns=["ID", *(f"X{i}" for i in range(1, 24)), "Y"])
     contents = [
         kaggle.astype({"LIMIT_BAL": float}).to_csv(index=False).encode(),
         uci.to_csv(index=False, lineterminator="\r\n").encode(),
     ]
-    first, second = (load_table(CREDIT_TABLE, "full", lambda name, c=content: c) for content in contents)
-    assert torch.equal(first.x_train, second.x_train) and torch.equal(first.y_test, second.y_test)
-    assert int(first.y_train.sum() + first.y_test.sum()) == int((values[:, -1] == 0).sum()), "1 means no default"
+    first, second = (
+        load_table(CREDIT_TABLE, "full", lambda name, c=content: c) for content in contents
+    )
+    assert torch.equal(first.x_train, second.x_train) and torch.equal(
+        first.y_test, second.y_test
+    )
+    assert int(first.y_train.sum() + first.y_test.sum()) == int((values[:, -1] == 0).sum()), (
+        "1 means no default"
+    )
 
 
 def test_full_gmsc_fills_missing_values_with_the_training_median():
@@ -393,32 +497,47 @@ def test_all_editions_of_california_housing_are_read(edition):
     ]
     text = "\n".join(rows) + "\n"
     if edition == "header":
-        text = "longitude,latitude,housing_median_age,total_rooms,a,population,households,income,value\n" + text
+        text = (
+            "longitude,latitude,housing_median_age,total_rooms,a,population,households,income,value\n"
+            + text
+        )
     content = text.replace("\n", "\r\n").encode() if edition == "dos" else text.encode()
     data = load_table(CALIFORNIA_TABLE, "full", lambda name: content)
     frame = pd.concat([data.frame_train, data.frame_test])
     assert len(frame) == 20 and int(data.y_train.sum() + data.y_test.sum()) == 10
     one = frame[frame["HouseAge"] == 10].iloc[0]
-    assert one["AveRooms"] == pytest.approx(800 / 120) and one["AveOccup"] == pytest.approx(300 / 120)
+    assert one["AveRooms"] == pytest.approx(800 / 120) and one["AveOccup"] == pytest.approx(
+        300 / 120
+    )
     assert one["AveBedrms"] == pytest.approx(100 / 120) and one["Longitude"] == -122.0
 
 
 def idx(array: np.ndarray) -> bytes:
-    return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        b"\0\0\x08"
+        + bytes([array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def test_small_mnist_is_flattened_row_by_row():
     images = np.arange(20 * 784, dtype=np.uint32).astype(np.uint8).reshape(20, 28, 28)
     labels = (np.arange(20) % 10).astype(np.uint8)
     contents = {"train-images-idx3-ubyte": idx(images), "train-labels-idx1-ubyte": idx(labels)}
-    contents |= {"t10k-images-idx3-ubyte": idx(images[:3]), "t10k-labels-idx1-ubyte": idx(labels[:3])}
+    contents |= {
+        "t10k-images-idx3-ubyte": idx(images[:3]),
+        "t10k-labels-idx1-ubyte": idx(labels[:3]),
+    }
     data = load_mnist("full", contents.__getitem__)
     assert data.x_train.shape == (20, 784) and data.y_test.tolist() == [0, 1, 2]
     assert float(data.x_train[1, 30]) == pytest.approx(images[1, 1, 2] / 255 * 2 - 1, abs=1e-6)
     assert data.feature_names[30] == "pixel 1,2"
     clothes = load_fashion_mnist("full", contents.__getitem__)
     assert torch.equal(clothes.x_train, data.x_train) and clothes.class_names[1] == "trousers"
-    assert {FILES[name].path for name in MNIST_FILES}.isdisjoint(FILES[name].path for name in FASHION_FILES)
+    assert {FILES[name].path for name in MNIST_FILES}.isdisjoint(
+        FILES[name].path for name in FASHION_FILES
+    )
 
 
 def test_balanced_draw_is_with_replacement_and_seeded():

@@ -1,4 +1,6 @@
-"""Files come from the user's folder, the cache or a server that may fail; only checked content is ever used or kept."""
+"""Files come from the user's folder, the cache or a server that may fail; only checked content is
+ever used or kept.
+"""
 
 import gzip
 import hashlib
@@ -51,7 +53,9 @@ class Server:
         self.httpd.daemon_threads = True
         # Clients that hang up are what these tests are about; no traceback is wanted.
         self.httpd.handle_error = lambda *args: None  # type: ignore[method-assign]
-        threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.httpd.server_port}{path}"
@@ -92,7 +96,9 @@ def serve(
     cut: int | None = None,
     after: threading.Event | None = None,
 ) -> Callable[[BaseHTTPRequestHandler], None]:
-    """Answer with ``body``, ``after`` an event; ``cut`` ends the connection early while announcing everything."""
+    """Answer with ``body``, ``after`` an event; ``cut`` ends the connection early while announcing
+    everything.
+    """
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -105,7 +111,9 @@ def serve(
     return answer
 
 
-def in_turn(*answers: Callable[[BaseHTTPRequestHandler], None]) -> Callable[[BaseHTTPRequestHandler], None]:
+def in_turn(
+    *answers: Callable[[BaseHTTPRequestHandler], None],
+) -> Callable[[BaseHTTPRequestHandler], None]:
     left = list(answers)
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -131,7 +139,7 @@ def fails(file: DataFile, match: str) -> str:
     return str(caught.value)
 
 
-# ---- where files are looked for --------------------------------------------------------------------------------------
+# ---- where files are looked for ------------------------------------------------------------------
 
 
 def test_the_official_source_fills_the_cache_once(server, own_cache):
@@ -139,15 +147,23 @@ def test_the_official_source_fills_the_cache_once(server, own_cache):
     file = wanted(Remote(server.url("/thing")))
     found = fetch(file)
     assert found.content == CONTENT and found.origin == server.url("/thing")
-    assert found.path == own_cache / "raw/thing/thing.bin" and found.path.read_bytes() == CONTENT
+    assert (
+        found.path == own_cache / "raw/thing/thing.bin" and found.path.read_bytes() == CONTENT
+    )
     assert fetch(file).origin == str(found.path)
     assert len(server.requests) == 1
     assert tree(own_cache) == {"raw/thing/thing.bin", "locks/thing.bin.lock"}
 
 
 @pytest.mark.parametrize("name", ["thing.bin", "thing.bin.gz", "thing.bin.zip"])
-def test_data_home_comes_before_the_cache_and_is_never_written(tmp_path, own_cache, monkeypatch, name):
-    stored = {"bin": CONTENT, "gz": gzip.compress(CONTENT), "zip": zip_of(**{"thing.bin": CONTENT})}
+def test_data_home_comes_before_the_cache_and_is_never_written(
+    tmp_path, own_cache, monkeypatch, name
+):
+    stored = {
+        "bin": CONTENT,
+        "gz": gzip.compress(CONTENT),
+        "zip": zip_of(**{"thing.bin": CONTENT}),
+    }
     place(own_cache / "raw/thing/thing.bin", CONTENT)
     home = tmp_path / "home"
     place(home / "raw/thing" / name, stored[name.rpartition(".")[2]])
@@ -172,10 +188,15 @@ def test_an_altered_file_in_data_home_is_named_and_not_used(server, tmp_path, mo
         pytest.warns(UserWarning, match="is not used"),
         pytest.raises(FileError, match=r"(?s)altered.*place it by hand"),
     ):
-        fetch(replace(wanted(), path="raw/thing/thing.bin", sha256=("0" * 64,)), allow_download=False)
+        fetch(
+            replace(wanted(), path="raw/thing/thing.bin", sha256=("0" * 64,)),
+            allow_download=False,
+        )
 
 
-@pytest.mark.parametrize("damage", [CONTENT[: len(CONTENT) // 2], b"", CONTENT + b"x", gzip.compress(CONTENT)[:-9]])
+@pytest.mark.parametrize(
+    "damage", [CONTENT[: len(CONTENT) // 2], b"", CONTENT + b"x", gzip.compress(CONTENT)[:-9]]
+)
 def test_a_damaged_cache_heals(server, own_cache, damage):
     server.routes["/thing"] = serve(CONTENT)
     file = wanted(Remote(server.url("/thing")))
@@ -194,7 +215,9 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     assert "counterfactual-training" in cache_home().parts
 
 
-def test_no_source_lists_every_attempt_and_how_to_place_the_file(server, tmp_path, own_cache, monkeypatch):
+def test_no_source_lists_every_attempt_and_how_to_place_the_file(
+    server, tmp_path, own_cache, monkeypatch
+):
     monkeypatch.setenv("CT_DATA_HOME", str(tmp_path / "absent"))
     server.routes["/gone"] = lambda handler: handler.send_error(404)
     server.routes["/wrong"] = serve(b"x" * len(CONTENT))
@@ -242,7 +265,7 @@ def test_disk_full_is_said(server, own_cache, monkeypatch):
     fails(wanted(Remote(server.url("/thing"))), "No space left.*Set CT_CACHE")
 
 
-# ---- a network that misbehaves ---------------------------------------------------------------------------------------
+# ---- a network that misbehaves -------------------------------------------------------------------
 
 
 def test_a_broken_connection_is_tried_again(server):
@@ -255,12 +278,17 @@ def test_a_connection_that_keeps_breaking_leaves_nothing(server):
     fails(wanted(Remote(server.url("/broken"))), "download failed")
 
 
-@pytest.mark.parametrize("body", [b"", CONTENT[:-1], CONTENT[:-1] + b"!", b"<html>log in to the hotel</html>"])
+@pytest.mark.parametrize(
+    "body", [b"", CONTENT[:-1], CONTENT[:-1] + b"!", b"<html>log in to the hotel</html>"]
+)
 def test_a_corrupt_answer_is_refused_and_the_next_source_used(server, body):
     server.routes["/bad"] = serve(body)
     server.routes["/good"] = serve(gzip.compress(CONTENT))
     fails(wanted(Remote(server.url("/bad"))), "truncated or altered")
-    assert fetch(wanted(Remote(server.url("/bad")), Remote(server.url("/good")))).content == CONTENT
+    assert (
+        fetch(wanted(Remote(server.url("/bad")), Remote(server.url("/good")))).content
+        == CONTENT
+    )
 
 
 def test_a_stall_ends(server, monkeypatch):
@@ -285,7 +313,7 @@ def test_progress_is_shown_on_the_status_line(server, capsys, monkeypatch):
     assert "thing.bin  ━━━━━━━━━━━━━━━━━━━━  0.1 MB" in shown and shown.endswith("\r\033[K")
 
 
-# ---- archives --------------------------------------------------------------------------------------------------------
+# ---- archives ------------------------------------------------------------------------------------
 
 
 def zip_of(**members: bytes) -> bytes:
@@ -334,7 +362,10 @@ BAD_ARCHIVES = {
     "no such member in tar": (tar_of(("other", CONTENT)), "no file 'thing'"),
     "altered member": (zip_of(thing=CONTENT[::-1]), "truncated or altered"),
     "symbolic link": (tar_of(("thing", "/etc/passwd")), "no file 'thing'"),
-    "zip bomb": (zip_of(thing=b"\0" * 3_000_000), "not thing.bin, truncated or altered: found 1,000,000 bytes"),
+    "zip bomb": (
+        zip_of(thing=b"\0" * 3_000_000),
+        "not thing.bin, truncated or altered: found 1,000,000 bytes",
+    ),
     "truncated zip": (zip_of(thing=CONTENT)[:-30], "cannot be unpacked"),
     "truncated tar": (tar_of(("thing", CONTENT))[:300], "cannot be unpacked"),
     "not an archive": (b"<html>sorry</html>", "cannot be unpacked"),
@@ -366,7 +397,7 @@ def test_an_archive_of_several_files_comes_once(server, own_cache, monkeypatch):
         fetch(files["bad"])
 
 
-# ---- many processes --------------------------------------------------------------------------------------------------
+# ---- many processes ------------------------------------------------------------------------------
 
 
 def ask(file: DataFile, start: Any, results: Any) -> None:
@@ -376,7 +407,9 @@ def ask(file: DataFile, start: Any, results: Any) -> None:
     results.put((len(found.content), found.origin.startswith("http")))
 
 
-def test_processes_asking_at_once_download_once_and_a_killed_one_is_not_in_the_way(server, own_cache):
+def test_processes_asking_at_once_download_once_and_a_killed_one_is_not_in_the_way(
+    server, own_cache
+):
     file = wanted(Remote(server.url("/thing")))
     context = multiprocessing.get_context("fork")
     first, rest, results = context.Event(), context.Event(), context.Queue()
@@ -391,7 +424,10 @@ def test_processes_asking_at_once_download_once_and_a_killed_one_is_not_in_the_w
     killed.join()
     server.routes["/thing"] = serve(CONTENT)
     rest.set()
-    assert sorted(results.get(timeout=300) for _ in others) == [(len(CONTENT), False), (len(CONTENT), True)]
+    assert sorted(results.get(timeout=300) for _ in others) == [
+        (len(CONTENT), False),
+        (len(CONTENT), True),
+    ]
     assert len(server.requests) == 2
     never.set()
 
@@ -401,7 +437,9 @@ def test_threads_asking_at_once_download_once(server):
     server.routes["/thing"] = serve(CONTENT, after=all_ask)
     file = wanted(Remote(server.url("/thing")))
     results: list[bytes] = []
-    threads = [threading.Thread(target=lambda: results.append(fetch(file).content)) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: results.append(fetch(file).content)) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     all_ask.set()
@@ -412,7 +450,11 @@ def test_threads_asking_at_once_download_once(server):
 
 def test_a_lock_that_is_held_is_said(tmp_path):
     lock = tmp_path / "a.lock"
-    with locked(lock, 1), pytest.raises(FileError, match="Another process has held"), locked(lock, 0):
+    with (
+        locked(lock, 1),
+        pytest.raises(FileError, match="Another process has held"),
+        locked(lock, 0),
+    ):
         pass
     with locked(lock, 0):
         pass
@@ -420,7 +462,7 @@ def test_a_lock_that_is_held_is_said(tmp_path):
         pass
 
 
-# ---- the table -------------------------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 
 
 def test_the_table_of_files_is_sound():

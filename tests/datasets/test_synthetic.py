@@ -43,7 +43,9 @@ def test_blobs_sit_at_the_published_centres(sampler, std):
     x, y = sampler(40_000, seeded())
     for label in (0, 1):
         part = x[y == label]
-        assert torch.allclose(part.mean(0), torch.tensor(CENTRES[label]), atol=5 * std / math.sqrt(20_000))
+        assert torch.allclose(
+            part.mean(0), torch.tensor(CENTRES[label]), atol=5 * std / math.sqrt(20_000)
+        )
         assert torch.allclose(part.T.cov(), std**2 * torch.eye(2), atol=0.05 * std**2)
 
 

@@ -1,4 +1,6 @@
-"""Pages run as a new user would run them: no data files at hand, an empty folder; afterwards all is as before."""
+"""Pages run as a new user would run them: no data files at hand, an empty folder; afterwards all is
+as before.
+"""
 
 import os
 

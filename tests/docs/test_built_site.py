@@ -1,4 +1,6 @@
-"""The site that `make docs` built, in a real browser, from its folder: offline, wide and narrow, light and dark."""
+"""The site that `make docs` built, in a real browser, from its folder: offline, wide and narrow,
+light and dark.
+"""
 
 import re
 import shutil
@@ -10,12 +12,19 @@ from run_pages import ROOT
 
 SITE = ROOT / "site"
 CHROMIUM = shutil.which("chromium")
-PAGES = ("index.html", "tutorials/dataframe.html", "explanation/method.html", "reference/settings.html")
+PAGES = (
+    "index.html",
+    "tutorials/dataframe.html",
+    "explanation/method.html",
+    "reference/settings.html",
+)
 
 pytestmark = [
     pytest.mark.check,
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
-    pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built: make docs"),
+    pytest.mark.skipif(
+        not (SITE / "index.html").is_file(), reason="the site is not built: make docs"
+    ),
 ]
 
 
@@ -35,7 +44,10 @@ def tab(browser):
     """A page that notes what it asks of the network, and what goes wrong in it."""
     page = browser.new_page()
     page.wrong = []
-    page.on("request", lambda asked: page.wrong.append(asked.url) if asked.url.startswith("http") else None)
+    page.on(
+        "request",
+        lambda asked: page.wrong.append(asked.url) if asked.url.startswith("http") else None,
+    )
     page.on("requestfailed", lambda asked: page.wrong.append(asked.url))
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
     yield page
@@ -73,5 +85,7 @@ def test_no_page_is_wider_than_its_window(width, scheme, tab):
         tab.goto(address(name))
         tab.wait_for_timeout(200)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        light = tab.evaluate("getComputedStyle(document.body).backgroundColor").count("255") == 3
+        light = (
+            tab.evaluate("getComputedStyle(document.body).backgroundColor").count("255") == 3
+        )
         assert light == (scheme == "light")

@@ -1,4 +1,6 @@
-"""Every public name has an example in its docstring, and the examples of all docstrings of public names run."""
+"""Every public name has an example in its docstring, and the examples of all docstrings of public
+names run.
+"""
 
 import doctest
 import inspect
@@ -46,12 +48,18 @@ def test_examples_run(name, undisturbed, monkeypatch, tmp_path):
         assert not runner.summarize(verbose=False).failed, "".join(report)
 
 
-@pytest.mark.parametrize("name", [name for name in ct.__all__ if inspect.isclass(getattr(ct, name))])
+@pytest.mark.parametrize(
+    "name", [name for name in ct.__all__ if inspect.isclass(getattr(ct, name))]
+)
 def test_every_public_member_is_documented(name):
     owner = getattr(ct, name)
     ours = [c for c in owner.__mro__ if c.__module__.startswith("counterfactual_training")]
     for of in ours:
         for member, value in vars(of).items():
-            function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            function = (
+                value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            )
             if not member.startswith("_") and inspect.isroutine(function):
-                assert inspect.getdoc(getattr(owner, member)), f"{name}.{member} has no docstring"
+                assert inspect.getdoc(getattr(owner, member)), (
+                    f"{name}.{member} has no docstring"
+                )

@@ -11,7 +11,9 @@ FOLDERS = "docs|results|src|examples|benchmarks|tools|tests"
 PATH = re.compile(rf"(?<![\w/.-])(?:\.\./)*((?:{FOLDERS})/[\w./-]*\w)")
 MODULE = re.compile(r"python -m ((?:benchmarks|tools)[\w.]*\w)")
 PAGES = [ROOT / "README.md", ROOT / "docs" / "explanation" / "gains.md"]
-PAGES += sorted(path for kind in ("md", "json") for path in (ROOT / "results").rglob(f"*.{kind}"))
+PAGES += sorted(
+    path for kind in ("md", "json") for path in (ROOT / "results").rglob(f"*.{kind}")
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -19,7 +21,11 @@ def test_every_path_that_a_page_names_exists(page):
     text = page.read_text(encoding="utf-8")
     paths = set(PATH.findall(text))
     paths |= {module.replace(".", "/") for module in MODULE.findall(text)}
-    missing = [path for path in paths if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()]
+    missing = [
+        path
+        for path in paths
+        if not (ROOT / path).exists() and not (ROOT / f"{path}.py").exists()
+    ]
     assert missing == []
 
 

@@ -61,7 +61,11 @@ def test_a_page_runs_in_full_and_quickly(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("a is 7\n```\n", "b is 7\n```\n", "the page shows\nb is 7\nbut the code above prints\na is 7"),
+        (
+            "a is 7\n```\n",
+            "b is 7\n```\n",
+            "the page shows\nb is 7\nbut the code above prints\na is 7",
+        ),
         ("print(", "prind(", "NameError"),
         ("cat rules", "cat rule", "No such file"),
         ("1\n```\n", "1\n```\n\n![x](images/page/x.png)\n", "no block draws x.png"),
@@ -80,7 +84,11 @@ def test_what_is_pasted_is_what_was_printed(tmp_path, monkeypatch):
     with empty_folder():
         write_page(page, run_page(page, quick="never"))
     assert "a is 7" in page.read_text() and "```text\n2\n```" in page.read_text()
-    assert page.read_text().splitlines()[-1].startswith("*Outputs by `python -m tools.pages page.md --write`")
+    assert (
+        page.read_text()
+        .splitlines()[-1]
+        .startswith("*Outputs by `python -m tools.pages page.md --write`")
+    )
     once = page.read_text()
     with empty_folder():
         write_page(page, run_page(page, quick="never"))
@@ -151,7 +159,9 @@ ALL = [
 def test_every_block_runs_in_tests_but_those_that_need_a_cluster():
     """Some run at a smaller size, on other data or without Ray: their comments say how, and why."""
     assert len(ALL) > 200
-    assert {block.not_run for block in ALL if not block.runs("always")} == {"needs a Ray cluster"}
+    assert {block.not_run for block in ALL if not block.runs("always")} == {
+        "needs a Ray cluster"
+    }
     reasons = [block.not_run for block in ALL if block.not_run]
     assert all(re.search(r"cluster|hours|minutes|database", reason) for reason in reasons)
 

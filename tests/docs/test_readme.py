@@ -33,19 +33,34 @@ def row(page: Path, first: str, heading: str) -> list[str]:
 
 def test_its_gains_are_those_of_the_truth_tables():
     truth = pd.read_csv(ROOT / "results" / "truth" / "truth.csv", dtype={"tau": str})
-    nearer = truth.query("model == 'default' and metric == 'nn5' and tau == '.5' and setting == 'free'").set_index(
-        "data"
-    )
+    nearer = truth.query(
+        "model == 'default' and metric == 'nn5' and tau == '.5' and setting == 'free'"
+    ).set_index("data")
     real = nearer.loc[["Adult", "CH", "Cred", "GMSC"], "change"].round().astype(int)
     made_up = nearer.drop(real.index)["change"].round().astype(int)
-    assert f"{real.min()} to {real.max()} % closer on four real data sets" in README and len(nearer) == 8
+    assert (
+        f"{real.min()} to {real.max()} % closer on four real data sets" in README
+        and len(nearer) == 8
+    )
     assert f"{made_up.min()} to {made_up.max()} % on four made-up ones" in README
-    assert (nearer["verdict"] == "better").sum() == 6 and "significant on six of the eight" in README
-    for method, said in (("default", "people must change {} % more (median)"), ("CT", "people must change {} % more")):
-        cells = row(ROOT / "docs" / "explanation" / "gains.md", method, "### Median change over data sets")
+    assert (
+        nearer["verdict"] == "better"
+    ).sum() == 6 and "significant on six of the eight" in README
+    for method, said in (
+        ("default", "people must change {} % more (median)"),
+        ("CT", "people must change {} % more"),
+    ):
+        cells = row(
+            ROOT / "docs" / "explanation" / "gains.md",
+            method,
+            "### Median change over data sets",
+        )
         assert said.format(cells[2]) in README
     assert f"only {cells[1].removeprefix('−')} % closer" in README
-    left = truth.query("model == 'CT' and metric == 'ip' and tau == '.5' and setting == 'free' and verdict == 'better'")
+    left = truth.query(
+        "model == 'CT' and metric == 'ip' and tau == '.5' and setting == 'free' and verdict == "
+        "'better'"
+    )
     shares = left["change"].round().astype(int)
     assert len(left) == 3 and truth["data"].nunique() == 9
     assert f"falls by {shares.min()} to {shares.max()} % on three of nine data sets" in README
@@ -57,7 +72,10 @@ def test_its_picture_shows_what_its_caption_says():
     conventional = shown["conventional network"]
     default = shown["default: conventional network with a gate"]
     assert default < conventional < published
-    assert f"farther from them ({published:.2f}) than a conventional network ({conventional:.2f})" in README
+    assert (
+        f"farther from them ({published:.2f}) than a conventional network ({conventional:.2f})"
+        in README
+    )
     assert f"nearer ({default:.2f})" in README
 
 
@@ -70,10 +88,15 @@ def test_its_example_is_one_where_the_gate_matters():
 
 
 def test_its_other_figures_are_in_the_results():
-    fit = row(ROOT / "results" / "default_ablation.md", "*the default itself*", "# What each part")[-1]
+    fit = row(
+        ROOT / "results" / "default_ablation.md", "*the default itself*", "# What each part"
+    )[-1]
     assert f"`fit` takes {float(fit):.1f} times as long" in README
     arena = (ROOT / "docs" / "explanation" / "arena.md").read_text(encoding="utf-8")
-    assert "CT 18 to 28" in arena and "18 to 28 points more accuracy under attack (PGD, ε = 0.1)" in README
+    assert (
+        "CT 18 to 28" in arena
+        and "18 to 28 points more accuracy under attack (PGD, ε = 0.1)" in README
+    )
     models = pd.read_csv(ROOT / "results" / "arena" / "arena_models.csv").query("model == 'ct'")
     gains = models[models["metric"] == "robust_accuracy@0.1"].set_index("data")["change"]
     points = (100 * gains[["Adult", "CH", "Cred", "GMSC", "MNIST"]]).round()

@@ -15,7 +15,16 @@ from tools.markdown import blocks
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(out),
+        str(ROOT),
+    ]
     subprocess.run(build, check=True, capture_output=True, timeout=300)
     return next(out.glob("*.whl"))
 
@@ -28,7 +37,9 @@ def test_it_is_small_and_holds_the_package_alone(wheel):
         "counterfactual_training",
         wheel.stem.partition("-py3")[0] + ".dist-info",
     }
-    assert not [name for name in names if "node_modules" in name or name.endswith((".ts", ".pyc"))]
+    assert not [
+        name for name in names if "node_modules" in name or name.endswith((".ts", ".pyc"))
+    ]
     for needed in ("py.typed", "serve/page/static/page.js", "reports/templates/gains.md"):
         assert f"counterfactual_training/{needed}" in names
 
@@ -41,7 +52,9 @@ def test_its_metadata_are_valid(wheel):
         (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
         told = Metadata.from_email(opened.read(name), validate=True)
     assert told.name == "counterfactual-training" and told.license_expression == "MIT"
-    assert told.description_content_type == "text/markdown" and told.description.startswith("# counterfactual-training")
+    assert told.description_content_type == "text/markdown" and told.description.startswith(
+        "# counterfactual-training"
+    )
 
 
 @pytest.mark.check
@@ -50,17 +63,31 @@ def test_the_first_tutorial_runs_from_it(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(library)
     work.mkdir()
     page = (ROOT / "docs" / "tutorials" / "dataframe.md").read_text(encoding="utf-8")
-    code = "\n".join(block.code for block in blocks(page) if block.language == "python" and not block.title)
-    where = f"import counterfactual_training as ct\nassert ct.__file__.startswith({str(library)!r}), ct.__file__\n"
+    code = "\n".join(
+        block.code for block in blocks(page) if block.language == "python" and not block.title
+    )
+    where = (
+        f"import counterfactual_training as ct\nassert ct.__file__.startswith({str(library)!r}), "
+        "ct.__file__\n"
+    )
     settings = {"PYTHONPATH": str(library), "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", where + code],
-        check=False, cwd=work, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        check=False,
+        cwd=work,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert "would be" in done.stdout
 
 
 def test_changelog_and_citation_know_the_version():
-    assert f"\n## [{ct.__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"\nversion: {ct.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## [{ct.__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text(
+        encoding="utf-8"
+    )
+    assert f"\nversion: {ct.__version__}\n" in (ROOT / "CITATION.cff").read_text(
+        encoding="utf-8"
+    )

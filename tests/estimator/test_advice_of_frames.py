@@ -19,7 +19,9 @@ def people(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     late = rng.poisson(1.2, rows)
     z = 2 - 9 * debt / income + income / 30000 - 0.5 * late
     granted = rng.random(rows) < 1 / (1 + np.exp(-2 * z))
-    frame = pd.DataFrame({"income": income, "debt": debt, "ratio": (debt / income).round(4), "late": late})
+    frame = pd.DataFrame(
+        {"income": income, "debt": debt, "ratio": (debt / income).round(4), "late": late}
+    )
     return frame, np.where(granted, "granted", "refused")
 
 
@@ -32,7 +34,9 @@ def derived() -> ct.CounterfactualClassifier:
     return ct.CounterfactualClassifier(relations=RATIO, gate="none", **QUICK).fit(*people())
 
 
-def refused(model: ct.CounterfactualClassifier, frame: pd.DataFrame, num: int = 30) -> pd.DataFrame:
+def refused(
+    model: ct.CounterfactualClassifier, frame: pd.DataFrame, num: int = 30
+) -> pd.DataFrame:
     return frame[model.predict(frame) == "refused"].head(num)
 
 
@@ -50,7 +54,9 @@ def test_a_blank_that_advice_fills_in_is_no_broken_relation():
     frame, y = people()
     frame = frame.astype({"income": float})
     frame.loc[frame.index[::5], "income"] = np.nan
-    model = ct.CounterfactualClassifier(relations=RATIO, missing="impute", gate="none", **QUICK).fit(frame, y)
+    model = ct.CounterfactualClassifier(
+        relations=RATIO, missing="impute", gate="none", **QUICK
+    ).fit(frame, y)
     rows = refused(model, frame[frame["income"].isna()])
     told = model.explain(rows, target="granted", n_options=3)
     assert not any("breaks" in note for note in told.notes)
@@ -65,7 +71,10 @@ def test_a_wished_confidence_that_is_missed_is_not_reached(derived):
     told = derived.explain(has, target="granted", confidence=0.9999)
     below = told.confidence < 0.9999
     assert below.any() and not told.converged[below].any() and told.converged[~below].all()
-    assert "below the 0.9999 asked for); nothing needs to change for it" in told.changes()[int(below.argmax())]
+    assert (
+        "below the 0.9999 asked for); nothing needs to change for it"
+        in told.changes()[int(below.argmax())]
+    )
 
 
 @pytest.mark.check
@@ -75,20 +84,31 @@ def test_a_domain_that_ends_at_usual_numbers_leaves_them_usual():
     rows = refused(model, frame)
 
     def debts(**rules: object) -> np.ndarray:
-        return model.explain(rows, target="granted", vary=["debt"], **rules).frame["debt"].to_numpy()
+        return (
+            model.explain(rows, target="granted", vary=["debt"], **rules)
+            .frame["debt"]
+            .to_numpy()
+        )
 
     for domain in (None, {"debt": (0, None)}, {"debt": (0, 100_000)}):
         assert (debts(domain=domain) % 50 == 0).all()
-    assert (debts(domain={"debt": (0, 100_003)}) % 50 != 0).any()  # who names such an end means what lies between
+    assert (
+        debts(domain={"debt": (0, 100_003)}) % 50 != 0
+    ).any()  # who names such an end means what lies between
 
 
 def test_a_relation_that_most_rows_break_is_pointed_out():
-    with pytest.warns(UserWarning, match=r'Most training rows break "ratio = debt \* income" \(\d+%\)'):
+    with pytest.warns(
+        UserWarning, match=r'Most training rows break "ratio = debt \* income" \(\d+%\)'
+    ):
         ct.CounterfactualClassifier(relations=["ratio = debt * income"], **QUICK).fit(*people())
 
 
 def test_a_scaler_that_drops_the_names_is_told_how_to_keep_them():
     frame, y = people()
-    pipeline = make_pipeline(StandardScaler(), ct.CounterfactualClassifier(**QUICK | {"mutability": {"debt": "none"}}))
+    pipeline = make_pipeline(
+        StandardScaler(),
+        ct.CounterfactualClassifier(**QUICK | {"mutability": {"debt": "none"}}),
+    )
     with pytest.raises(ct.ConstraintError, match=r"set_output\(transform='pandas'\)"):
         pipeline.fit(frame, y)

@@ -26,7 +26,9 @@ def test_learns_a_frame_of_mixed_columns(loans, fitted):
     assert {"granted", "denied"} == set(fitted.predict(frame))
 
 
-@pytest.mark.parametrize("labels", [("no", "yes"), (3, 7), (False, True), (-1.0, 1.0), (np.str_("a"), np.str_("b"))])
+@pytest.mark.parametrize(
+    "labels", [("no", "yes"), (3, 7), (False, True), (-1.0, 1.0), (np.str_("a"), np.str_("b"))]
+)
 def test_classes_keep_their_labels(points, make_quick, labels):
     x, y = points
     given = np.array(labels)[y]
@@ -40,15 +42,25 @@ def test_classes_keep_their_labels(points, make_quick, labels):
 
 def test_series_of_strings_and_categories_as_labels(loans, make_quick):
     frame, y = loans
-    for series in (pd.Series(y, index=frame.index), pd.Series(y).astype("category"), pd.Series(y, dtype="string")):
-        assert make_quick(epochs=1).fit(frame, series).classes_.tolist() == ["denied", "granted"]
+    for series in (
+        pd.Series(y, index=frame.index),
+        pd.Series(y).astype("category"),
+        pd.Series(y, dtype="string"),
+    ):
+        assert make_quick(epochs=1).fit(frame, series).classes_.tolist() == [
+            "denied",
+            "granted",
+        ]
 
 
 def test_more_than_two_classes(make_blobs, make_quick):
     x, y = make_blobs(num_classes=4, n=160)
     names = np.array(["a", "b", "c", "d"])[y]
     classifier = make_quick(epochs=40).fit(x.numpy(), names)
-    probability, logits = classifier.predict_proba(x.numpy()), classifier.decision_function(x.numpy())
+    probability, logits = (
+        classifier.predict_proba(x.numpy()),
+        classifier.decision_function(x.numpy()),
+    )
     assert probability.shape == logits.shape == (160, 4)
     np.testing.assert_allclose(probability.sum(1), 1, atol=1e-5)
     assert (classifier.classes_[probability.argmax(1)] == classifier.predict(x.numpy())).all()
@@ -84,7 +96,9 @@ def test_objective_and_weights_reach_the_training(points, make_quick):
     x, y = points
     vanilla = make_quick(epochs=2, objective="vanilla", lambda_div=9.0).fit(x, y)
     assert np.isnan(vanilla.history_.last("share_mature"))  # nothing is searched
-    assert np.isfinite(make_quick(epochs=2, lambda_adv=0.1).fit(x, y).history_.last("share_mature"))
+    assert np.isfinite(
+        make_quick(epochs=2, lambda_adv=0.1).fit(x, y).history_.last("share_mature")
+    )
     own = make_quick(epochs=2, objective=Objective(lambda_div=0.0, lambda_reg=0.0)).fit(x, y)
     assert own.history_.last("divergence") == 0.0
 
@@ -109,7 +123,9 @@ def test_in_pipeline_search_and_cross_validation(points, make_quick):
     x, y = points
     pipeline = make_pipeline(StandardScaler(), make_quick(epochs=8))
     assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
-    search = GridSearchCV(make_quick(epochs=4), {"lambda_div": [0.1, 0.5], "hidden": [(4,), (8, 4)]}, cv=2).fit(x, y)
+    search = GridSearchCV(
+        make_quick(epochs=4), {"lambda_div": [0.1, 0.5], "hidden": [(4,), (8, 4)]}, cv=2
+    ).fit(x, y)
     assert search.best_estimator_.explain(x[:2]).frame.shape == (2, 2)
 
 

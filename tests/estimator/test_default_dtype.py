@@ -1,4 +1,6 @@
-"""``torch.set_default_dtype(torch.float64)`` changes no classifier and no training of float32 models."""
+"""``torch.set_default_dtype(torch.float64)`` changes no classifier and no training of float32
+models.
+"""
 
 import copy
 from contextlib import contextmanager
@@ -48,7 +50,11 @@ def test_networks_begin_with_the_same_weights(name, both):
 def test_fit_gate_and_advice(both, loans, rejected, make_quick):
     def fitted():
         model = make_quick(model="linear", epochs=2, mutability={}).fit(*loans)
-        return model.model_.state_dict(), model.gate_.state_dict(), model.explain(rejected[:2]).frame
+        return (
+            model.model_.state_dict(),
+            model.gate_.state_dict(),
+            model.explain(rejected[:2]).frame,
+        )
 
     usual, other = both(fitted)
     same(other[:2], usual[:2])
@@ -71,7 +77,9 @@ def test_training_draws_the_same_numbers(regime, both, blobs):
     config = ct.TrainConfig(epochs=1, batch_size=30, num_counterfactuals=10)
 
     def trained():
-        return ct.train(copy.deepcopy(start), *blobs, regime=regime, config=config).model.state_dict()
+        return ct.train(
+            copy.deepcopy(start), *blobs, regime=regime, config=config
+        ).model.state_dict()
 
     usual, other = both(trained)
     same(other, usual)

@@ -25,7 +25,9 @@ RULES = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (
 def coded(model):
     """A pipeline that takes the loan book as it is."""
     text = make_column_selector(dtype_include=["object", "string", "category"])
-    return make_pipeline(make_column_transformer((OneHotEncoder(), text), remainder="passthrough"), model)
+    return make_pipeline(
+        make_column_transformer((OneHotEncoder(), text), remainder="passthrough"), model
+    )
 
 
 MODELS = {
@@ -64,7 +66,7 @@ def explained(model, loans, schema, denied):
     return explainer, explainer.explain(denied, target="granted")
 
 
-# ---- claims ----------------------------------------------------------------------------------------------------------
+# ---- claims --------------------------------------------------------------------------------------
 
 
 def test_claims_hold_for_the_models_own_predictions(model, explained):
@@ -107,7 +109,10 @@ def test_sentences_are_those_of_the_classifier(explained):
 def test_a_batch_is_its_rows_one_by_one(forest, loans, schema, denied):
     explainer = ct.Explainer(forest, loans[0], schema=schema, gate="none", **RULES)
     together = explainer.explain(denied, target="granted").frame
-    alone = [explainer.explain(denied.iloc[[i]], target="granted").frame for i in range(0, len(denied), 4)]
+    alone = [
+        explainer.explain(denied.iloc[[i]], target="granted").frame
+        for i in range(0, len(denied), 4)
+    ]
     pd.testing.assert_frame_equal(together.iloc[::4], pd.concat(alone))
 
 
@@ -130,14 +135,19 @@ def test_rows_are_as_plausible_as_their_explanation_says(forest, loans, denied):
     whole = explainer.plausibility(denied)
     assert whole.shape == (len(denied), 2) and ((whole >= 0) & (whole <= 1)).all()
     assert (explainer.plausibility(denied.assign(debt=1e4)).max(1) < 0.01).all()
-    with pytest.raises(InputError, match="This Explainer has no gate to judge plausibility: state gate='density'"):
+    with pytest.raises(
+        InputError,
+        match="This Explainer has no gate to judge plausibility: state gate='density'",
+    ):
         ct.Explainer(forest, *loans, gate="none", **RULES).plausibility(denied)
 
 
 def test_a_torch_module_has_the_plausibility_of_our_classifier(fitted, loans):
     frame, _ = loans
     rows = frame.head(20)
-    explainer = ct.Explainer(fitted.model_, frame, fitted.predict(frame), encoder=fitted.encoder_)
+    explainer = ct.Explainer(
+        fitted.model_, frame, fitted.predict(frame), encoder=fitted.encoder_
+    )
     assert explainer.plausibility(rows).shape == fitted.plausibility(rows).shape
 
 
@@ -150,13 +160,15 @@ def test_ties_go_to_the_first_class_as_in_predict():
             return np.stack([1 - high, high], 1)
 
     frame = pd.DataFrame({"a": np.arange(11.0), "b": np.arange(11.0)[::-1]})
-    told = ct.Explainer(Tie(), frame, gate="none").explain(frame.head(2), target="yes", lock=["a"])
+    told = ct.Explainer(Tie(), frame, gate="none").explain(
+        frame.head(2), target="yes", lock=["a"]
+    )
     assert (told.decision == "no").all() and (told.prediction == "no").all()
     assert not told.answered.any() and not told.converged.any()
     assert ct.Explainer(Tie(), frame, gate="none").explain(frame.head(1)).answered.all()
 
 
-# ---- questions -------------------------------------------------------------------------------------------------------
+# ---- questions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.check
@@ -201,7 +213,9 @@ def test_options_change_different_columns(logistic, loans, schema, denied):
 
 
 def test_what_forbids_a_change_is_told(forest, loans, denied):
-    told = ct.Explainer(forest, loans[0], gate="none").explain(denied.head(3), target="granted", vary=["branch"])
+    told = ct.Explainer(forest, loans[0], gate="none").explain(
+        denied.head(3), target="granted", vary=["branch"]
+    )
     missed = np.flatnonzero(~told.answered)
     assert len(missed)
     fixed = [j for i in missed for j, why in told.obstacles[i] if why == Obstacle.FIXED]
@@ -215,18 +229,24 @@ def test_several_classes_and_arrays():
     model = RandomForestClassifier(10, random_state=0).fit(x, y)
     explainer = ct.Explainer(model, x, y)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # no complaint about names that the model does not know
+        warnings.simplefilter(
+            "error", UserWarning
+        )  # no complaint about names that the model does not know
         told = explainer.explain(x[::10], target=2)
         usual = explainer.explain(x[::10])
     assert told.answered.all() and (model.predict(told.frame.to_numpy()) == 2).all()
     assert set(told.status) <= {"converged", "already_there", "implausible"}
-    assert (model.predict(usual.frame.to_numpy())[usual.answered] == usual.target[usual.answered]).all()
+    assert (
+        model.predict(usual.frame.to_numpy())[usual.answered] == usual.target[usual.answered]
+    ).all()
     assert list(told.frame.columns) == ["x0", "x1", "x2", "x3"]
 
 
 def test_columns_are_matched_by_name(forest, loans, denied):
     frame = loans[0]
-    shuffled = ct.Explainer(forest, frame[frame.columns[::-1]], gate="none").explain(denied[denied.columns[::-1]])
+    shuffled = ct.Explainer(forest, frame[frame.columns[::-1]], gate="none").explain(
+        denied[denied.columns[::-1]]
+    )
     plain = ct.Explainer(forest, frame, gate="none").explain(denied)
     pd.testing.assert_frame_equal(shuffled.frame, plain.frame)
 
@@ -238,17 +258,22 @@ def test_wide_rows_try_the_columns_that_matter():
     model = LogisticRegression().fit(frame, labels)
     told = ct.Explainer(model, frame, gate="none").explain(frame.head(8))
     assert told.answered.all() and (model.predict(told.frame) == told.target).all()
-    assert set(told.differences()["column"]) <= {"c7", "c31"} and (told.changed.sum(axis=1) <= 2).all()
+    assert (
+        set(told.differences()["column"]) <= {"c7", "c31"}
+        and (told.changed.sum(axis=1) <= 2).all()
+    )
 
 
-# ---- missing values --------------------------------------------------------------------------------------------------
+# ---- missing values ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def blanks():
     """Whether a value is there decides: an imputed value would be refused."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=400).round(2), "b": rng.integers(0, 50, 400).astype(float)})
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=400).round(2), "b": rng.integers(0, 50, 400).astype(float)}
+    )
     frame["kind"] = pd.Categorical(rng.choice(["x", "y", "z"], 400))
     frame.loc[rng.random(400) < 0.3, "b"] = np.nan
     frame.loc[rng.random(400) < 0.1, "kind"] = np.nan
@@ -258,7 +283,9 @@ def blanks():
 
 def test_the_model_sees_missing_values_as_they_are(blanks):
     frame, labels = blanks
-    model = HistGradientBoostingClassifier(max_iter=30, categorical_features="from_dtype").fit(frame, labels)
+    model = HistGradientBoostingClassifier(max_iter=30, categorical_features="from_dtype").fit(
+        frame, labels
+    )
     explainer = ct.Explainer(model, frame, gate="none", missing="impute")
     rows = frame.head(60)
     assert rows["b"].isna().any() and rows["kind"].isna().any()
@@ -267,19 +294,23 @@ def test_the_model_sees_missing_values_as_they_are(blanks):
     assert (told.decision == model.predict(rows)).all()
     assert (model.predict(told.frame) == told.prediction).all() and told.answered.mean() > 0.9
     there = rows.notna()
-    assert told.frame[there.all(axis=1)].notna().all().all()  # nobody is told to leave a cell empty
+    assert (
+        told.frame[there.all(axis=1)].notna().all().all()
+    )  # nobody is told to leave a cell empty
     kept = ~told.changed.to_numpy()
     assert (told.frame.isna().to_numpy()[kept] == rows.isna().to_numpy()[kept]).all()
 
 
 def test_missing_values_are_an_error_unless_stated(blanks):
     frame, labels = blanks
-    model = HistGradientBoostingClassifier(max_iter=5, categorical_features="from_dtype").fit(frame, labels)
+    model = HistGradientBoostingClassifier(max_iter=5, categorical_features="from_dtype").fit(
+        frame, labels
+    )
     with pytest.raises(InputError, match="missing='impute'"):
         ct.Explainer(model, frame)
 
 
-# ---- torch modules ---------------------------------------------------------------------------------------------------
+# ---- torch modules -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +321,9 @@ def network(loans):
     x = torch.as_tensor(encoder.transform(frame), dtype=torch.float32)
     y = torch.as_tensor((labels == "granted").astype(np.int64))
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(x.shape[1], 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)
+    )
     optimiser = torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(60):
         optimiser.zero_grad()
@@ -325,7 +358,9 @@ def test_a_torch_module_without_encoder_or_labels(network, loans, denied):
 def test_rules_beside_an_encoder(network, loans):
     model, encoder = network
     with pytest.raises(ConstraintError, match="other columns, kinds or categories"):
-        ct.Explainer(model, loans[0], encoder=encoder, schema={"owner": {"kind": "categorical"}})
+        ct.Explainer(
+            model, loans[0], encoder=encoder, schema={"owner": {"kind": "categorical"}}
+        )
     with pytest.raises(InputError, match="not fitted"):
         ct.Explainer(model, loans[0], encoder=Encoder())
     with pytest.raises(InputError, match="2 outputs"):
@@ -334,7 +369,7 @@ def test_rules_beside_an_encoder(network, loans):
         ct.Explainer(model, loans[0][["age", "debt"]])
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 def test_models_that_cannot_be_explained(loans):
@@ -346,7 +381,9 @@ def test_models_that_cannot_be_explained(loans):
     with pytest.raises(InputError, match="not fitted yet"):
         ct.Explainer(RandomForestClassifier(), frame)
     with pytest.raises(ModelError, match="could not convert string"):
-        ct.Explainer(RandomForestClassifier(5).fit(np.arange(10.0).reshape(2, 5), [0, 1]), frame)
+        ct.Explainer(
+            RandomForestClassifier(5).fit(np.arange(10.0).reshape(2, 5), [0, 1]), frame
+        )
 
 
 def test_frames_and_labels_that_do_not_fit(forest, loans, denied):

@@ -1,4 +1,6 @@
-"""Files: what was saved explains identically elsewhere; what is damaged or hostile is refused and never run."""
+"""Files: what was saved explains identically elsewhere; what is damaged or hostile is refused and
+never run.
+"""
 
 import json
 import pickle
@@ -45,7 +47,9 @@ def test_round_trip(saved, fitted, rejected):
     assert loaded.schema_ == fitted.schema_
     assert loaded.history_.to_frame().equals(fitted.history_.to_frame())
     before, after = fitted.get_params(), loaded.get_params()
-    assert {k: v for k, v in before.items() if k != "schema"} == {k: v for k, v in after.items() if k != "schema"}
+    assert {k: v for k, v in before.items() if k != "schema"} == {
+        k: v for k, v in after.items() if k != "schema"
+    }
 
 
 def test_a_loaded_classifier_can_be_trained_again(saved, fitted, loans):
@@ -67,7 +71,9 @@ def test_explains_identically_in_another_process(saved, fitted, rejected, tmp_pa
     )
     command = [sys.executable, "-c", script, str(saved), str(tmp_path / "rows.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    assert json.loads(done.stdout) == json.loads(json.dumps(fitted.explain(rows, target="granted").records()))
+    assert json.loads(done.stdout) == json.loads(
+        json.dumps(fitted.explain(rows, target="granted").records())
+    )
 
 
 @pytest.mark.parametrize("labels", [(3, 7), *repeats((False, True), (1.0, 2.0), ("no", "yes"))])
@@ -92,20 +98,33 @@ def test_revise_takes_its_vae_along(make_quick, make_blobs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gravitational", *repeats("wachter", "eccco", "dice")])
-def test_what_a_generator_learned_from_data_is_taken_along(make_quick, make_blobs, tmp_path, name):
+def test_what_a_generator_learned_from_data_is_taken_along(
+    make_quick, make_blobs, tmp_path, name
+):
     x, y = make_blobs()
     classifier = make_quick(epochs=1, generator=name).fit(x.numpy(), y.numpy())
     classifier.save(tmp_path / "c")
     loaded = CounterfactualClassifier.load(tmp_path / "c")
     same(loaded, classifier, x.numpy()[:8])
     old, new = (learned_by(own.generator_) for own in (classifier, loaded))
-    assert old and old.keys() == new.keys() and all(torch.equal(old[key], new[key]) for key in old)
+    assert (
+        old and old.keys() == new.keys() and all(torch.equal(old[key], new[key]) for key in old)
+    )
     assert loaded.explain(x.numpy()[:2], generator=name).frame.shape == (2, x.shape[1])
     loaded.partial_fit(x.numpy(), y.numpy())  # goes on with what was learned
     tensors, content = load_file(tmp_path / "c", "counterfactual classifier")
-    key = next(key for key in tensors if key.startswith("learned.") and tensors[key].is_floating_point())
+    key = next(
+        key
+        for key in tensors
+        if key.startswith("learned.") and tensors[key].is_floating_point()
+    )
     for wrong in (tensors[key][..., :1], tensors[key] * float("nan"), tensors[key][:0]):
-        save_file(tmp_path / "d", "counterfactual classifier", {**tensors, key: wrong.contiguous()}, content)
+        save_file(
+            tmp_path / "d",
+            "counterfactual classifier",
+            {**tensors, key: wrong.contiguous()},
+            content,
+        )
         with pytest.raises(FileError, match="of its generator does not fit the columns"):
             CounterfactualClassifier.load(tmp_path / "d")
 
@@ -113,7 +132,10 @@ def test_what_a_generator_learned_from_data_is_taken_along(make_quick, make_blob
 def test_a_generator_that_learns_from_rows_cannot_be_named_afterwards(make_quick, make_blobs):
     x, y = make_blobs()
     classifier = make_quick(epochs=1).fit(x.numpy(), y.numpy())
-    with pytest.raises(InputError, match=r"'wachter' learns from training rows: fit with generator='wachter', or pass"):
+    with pytest.raises(
+        InputError,
+        match=r"'wachter' learns from training rows: fit with generator='wachter', or pass",
+    ):
         classifier.explain(x.numpy()[:2], generator="wachter")
     made = make_generator("wachter", x, max_steps=50)
     assert classifier.explain(x.numpy()[:2], generator=made).frame.shape == (2, x.shape[1])
@@ -122,17 +144,26 @@ def test_a_generator_that_learns_from_rows_cannot_be_named_afterwards(make_quick
 @pytest.mark.check
 def test_what_no_file_can_hold_is_brought_along(make_quick, make_blobs, tmp_path):
     x, y = make_blobs()
-    classifier = make_quick(epochs=1, model=linear, generator=generic(max_steps=9)).fit(x.numpy(), y.numpy())
+    classifier = make_quick(epochs=1, model=linear, generator=generic(max_steps=9)).fit(
+        x.numpy(), y.numpy()
+    )
     classifier.save(tmp_path / "c")
-    with pytest.raises(FileError, match=r"a model of your own \(function\) and a .*load\(path, model=…, generator=…\)"):
+    with pytest.raises(
+        FileError,
+        match=r"a model of your own \(function\) and a .*load\(path, model=…, generator=…\)",
+    ):
         CounterfactualClassifier.load(tmp_path / "c")
     with pytest.raises(FileError, match=r"with a generator of your own \(Generator\)"):
         CounterfactualClassifier.load(tmp_path / "c", model=linear)
-    loaded = CounterfactualClassifier.load(tmp_path / "c", model=linear, generator=generic(max_steps=9))
+    loaded = CounterfactualClassifier.load(
+        tmp_path / "c", model=linear, generator=generic(max_steps=9)
+    )
     same(loaded, classifier, x.numpy()[:5])
     with pytest.raises(FileError, match="do not fit"):
         wrong = torch.nn.Linear
-        CounterfactualClassifier.load(tmp_path / "c", model=lambda d, k: wrong(d, k + 1), generator=generic())
+        CounterfactualClassifier.load(
+            tmp_path / "c", model=lambda d, k: wrong(d, k + 1), generator=generic()
+        )
 
 
 def test_only_what_is_fitted_is_saved(tmp_path):
@@ -141,13 +172,20 @@ def test_only_what_is_fitted_is_saved(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- bad files ------------------------------------------------------------------------------------------------------
+# ---- bad files -----------------------------------------------------------------------------------
 
 
 def test_truncated_and_foreign_files(saved, tmp_path):
     content = saved.read_bytes()
     bad = tmp_path / "bad"
-    for part in (b"", content[:7], content[:100], content[: len(content) // 2], content[:-1], b"garbage" * 50):
+    for part in (
+        b"",
+        content[:7],
+        content[:100],
+        content[: len(content) // 2],
+        content[:-1],
+        b"garbage" * 50,
+    ):
         bad.write_bytes(part)
         with pytest.raises(FileError):
             CounterfactualClassifier.load(bad)
@@ -246,10 +284,16 @@ def test_a_label_type_that_claims_gigabytes_costs_none(saved, tmp_path):
     assert CounterfactualClassifier.load(tmp_path / "altered").classes_.dtype.itemsize < 100
 
 
-@pytest.mark.parametrize("changed", [{"activation": "relu"}, {"hidden": (5,)}, {"scaling": "standard"}])
+@pytest.mark.parametrize(
+    "changed", [{"activation": "relu"}, {"hidden": (5,)}, {"scaling": "standard"}]
+)
 def test_a_file_holds_the_network_that_was_trained(make_quick, loans, tmp_path, changed):
     frame, y = loans
-    classifier = make_quick(activation="swish", gate="none", epochs=2).fit(frame, y).set_params(**changed)
+    classifier = (
+        make_quick(activation="swish", gate="none", epochs=2)
+        .fit(frame, y)
+        .set_params(**changed)
+    )
     path = tmp_path / "model.safetensors"
     classifier.save(path)
     again = CounterfactualClassifier.load(path)
@@ -260,16 +304,22 @@ def test_a_file_holds_the_network_that_was_trained(make_quick, loans, tmp_path, 
 def test_a_network_trained_elsewhere_keeps_its_activation(fitted, loans, tmp_path, activation):
     frame, _ = loans
     module = mlp(len(fitted.encoder_.names_), 2, (7, 5), activation)
-    classifier = CounterfactualClassifier.from_trained(module, fitted.encoder_, ["denied", "granted"], ecco())
+    classifier = CounterfactualClassifier.from_trained(
+        module, fitted.encoder_, ["denied", "granted"], ecco()
+    )
     path = tmp_path / "model.safetensors"
     classifier.save(path)
     again = CounterfactualClassifier.load(path)
     np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
     with pytest.raises(ModelError, match="Expected layers as mlp"):
-        CounterfactualClassifier.from_trained(torch.nn.LSTM(3, 2), fitted.encoder_, ["a", "b"], ecco())
+        CounterfactualClassifier.from_trained(
+            torch.nn.LSTM(3, 2), fitted.encoder_, ["a", "b"], ecco()
+        )
 
 
-def test_a_recipe_of_ones_own_is_asked_for_by_name(make_quick, make_blobs, tmp_path, monkeypatch):
+def test_a_recipe_of_ones_own_is_asked_for_by_name(
+    make_quick, make_blobs, tmp_path, monkeypatch
+):
     def recipe(x_train, y_train, **settings):
         return generic(**settings)
 
@@ -278,7 +328,10 @@ def test_a_recipe_of_ones_own_is_asked_for_by_name(make_quick, make_blobs, tmp_p
     path = tmp_path / "mine.safetensors"
     fitted = make_quick(preset="as_run", generator="mine").fit(x.numpy(), y.numpy())
     fitted.save(path)
-    told = r"trained with the generator 'mine', which is not one of this package: pass it.*generator="
+    told = (
+        r"trained with the generator 'mine', which is not one of this package: pass "
+        r"it.*generator="
+    )
     with pytest.raises(FileError, match=told):  # known, but its rows are not
         CounterfactualClassifier.load(path)
     loaded = CounterfactualClassifier.load(path, generator=fitted.generator_)

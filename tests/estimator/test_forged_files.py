@@ -1,4 +1,6 @@
-"""Files that somebody altered, with a checksum that fits: refused when they are loaded, or good enough to use."""
+"""Files that somebody altered, with a checksum that fits: refused when they are loaded, or good
+enough to use.
+"""
 
 import copy
 import random
@@ -9,13 +11,37 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.errors import CounterfactualTrainingError, FileError
-from counterfactual_training.estimator import CounterfactualClassifier, CounterfactualRegressor, file, value_file
+from counterfactual_training.estimator import (
+    CounterfactualClassifier,
+    CounterfactualRegressor,
+    file,
+    value_file,
+)
 from counterfactual_training.estimator.file import Origin
 from counterfactual_training.persistence import load_file
 
 DELETE = object()
-REPLACEMENTS = (DELETE, None, "text", float("nan"), [], ["a", 1], {}, 1e300, -1, 0, True, [float("inf"), -1.0])
-SETTINGS = {"model": "linear", "epochs": 1, "random_state": 0, "progress": False, "missing": "impute"}
+REPLACEMENTS = (
+    DELETE,
+    None,
+    "text",
+    float("nan"),
+    [],
+    ["a", 1],
+    {},
+    1e300,
+    -1,
+    0,
+    True,
+    [float("inf"), -1.0],
+)
+SETTINGS = {
+    "model": "linear",
+    "epochs": 1,
+    "random_state": 0,
+    "progress": False,
+    "missing": "impute",
+}
 SCHEMA = {
     "late": {"special": [-9], "domain": (0, 90), "mutability": "decrease"},
     "grade": {"kind": "ordinal", "categories": ["C", "B", "A"], "max_change": 1},
@@ -32,7 +58,9 @@ def people(n=60):
             "limit": rng.normal(5, 2, n).round(1),
             "few": rng.choice([0.5, 1.5, 4.0], n),
             "grade": rng.choice(["C", "B", "A"], n),
-            "job": pd.Categorical(rng.choice(["clerk", "cook"], n), categories=["clerk", "cook", "nurse"]),
+            "job": pd.Categorical(
+                rng.choice(["clerk", "cook"], n), categories=["clerk", "cook", "nurse"]
+            ),
             "owner": rng.random(n) > 0.5,
         }
     )
@@ -45,10 +73,14 @@ def save_both(tmp_path_factory):
     frame, y = people()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        classifier = CounterfactualClassifier(**SETTINGS, schema=SCHEMA, gate="density").fit(frame, y)
+        classifier = CounterfactualClassifier(**SETTINGS, schema=SCHEMA, gate="density").fit(
+            frame, y
+        )
         classifier.origin_ = Origin("granted", "yes", {}, np.arange(3), np.arange(2))
         numbers = frame["limit"].fillna(5) + 0.1 * np.arange(len(frame))
-        regressor = CounterfactualRegressor(**SETTINGS, schema=SCHEMA, gate="none").fit(frame, numbers)
+        regressor = CounterfactualRegressor(**SETTINGS, schema=SCHEMA, gate="none").fit(
+            frame, numbers
+        )
     classifier.save(folder / "classifier")
     regressor.save(folder / "regressor")
     return folder
@@ -56,13 +88,18 @@ def save_both(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory):
-    """By kind of model: its class, the module that reads it, its target, and the tensors and JSON of its file."""
+    """By kind of model: its class, the module that reads it, its target, and the tensors and JSON
+    of its file.
+    """
     folder = save_both(tmp_path_factory)
     told = {
         "classifier": (CounterfactualClassifier, file, "yes"),
         "regressor": (CounterfactualRegressor, value_file, (None, 6.0)),
     }
-    return {kind: (*parts, load_file(folder / kind, f"counterfactual {kind}")) for kind, parts in told.items()}
+    return {
+        kind: (*parts, load_file(folder / kind, f"counterfactual {kind}"))
+        for kind, parts in told.items()
+    }
 
 
 def places(content, path=()):
@@ -92,7 +129,9 @@ def forge(content, path, value):
 
 
 def outcome(kind, contents, path, value, monkeypatch, asks):
-    """What becomes of a forged file: ``"refused"``, ``"used"``, or the raw error; with ``asks``, also of advice."""
+    """What becomes of a forged file: ``"refused"``, ``"used"``, or the raw error; with ``asks``,
+    also of advice.
+    """
     cls, module, target, (tensors, content) = contents[kind]
     forged = forge(content, path, value)
     monkeypatch.setattr(module, "load_file", lambda *given: (dict(tensors), forged))
@@ -115,7 +154,9 @@ def outcome(kind, contents, path, value, monkeypatch, asks):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("number", "asks"), [(40, False), pytest.param(150, True, marks=pytest.mark.check)])
+@pytest.mark.parametrize(
+    ("number", "asks"), [(40, False), pytest.param(150, True, marks=pytest.mark.check)]
+)
 @pytest.mark.parametrize("kind", ["classifier", "regressor"])
 def test_forged_files_are_refused_or_do_no_harm(contents, kind, number, asks, monkeypatch):
     content = contents[kind][3][1]

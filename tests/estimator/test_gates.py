@@ -25,7 +25,9 @@ def islands(n=300, seed=0):
     """Two classes far apart in ``a``, nothing in between; ``b`` does not matter."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 2
-    return pd.DataFrame({"a": np.where(y, 3.0, -3.0) + 0.4 * rng.normal(size=n), "b": rng.normal(size=n)}), y
+    return pd.DataFrame(
+        {"a": np.where(y, 3.0, -3.0) + 0.4 * rng.normal(size=n), "b": rng.normal(size=n)}
+    ), y
 
 
 def to_neighbours(classifier, frame, real, k=5):
@@ -45,7 +47,7 @@ def ungated(loans, make_quick, schema):
     return make_quick(schema=schema, gate="none", **RULES).fit(*loans)
 
 
-# ---- decisions ------------------------------------------------------------------------------------------------------
+# ---- decisions -----------------------------------------------------------------------------------
 
 
 def test_decisions_are_the_same_with_and_without(loans, fitted, ungated):
@@ -53,7 +55,9 @@ def test_decisions_are_the_same_with_and_without(loans, fitted, ungated):
     assert fitted.gate_ is not None and ungated.gate_ is None
     np.testing.assert_array_equal(fitted.predict_proba(frame), ungated.predict_proba(frame))
     np.testing.assert_array_equal(fitted.predict(frame), ungated.predict(frame))
-    np.testing.assert_array_equal(fitted.decision_function(frame), ungated.decision_function(frame))
+    np.testing.assert_array_equal(
+        fitted.decision_function(frame), ungated.decision_function(frame)
+    )
 
 
 def test_presets_of_the_paper_have_no_gate(loans, make_quick):
@@ -66,7 +70,7 @@ def test_presets_of_the_paper_have_no_gate(loans, make_quick):
     assert make_quick(epochs=1, preset="as_run", gate="density").fit(*loans).gate_ is not None
 
 
-# ---- plausibility ---------------------------------------------------------------------------------------------------
+# ---- plausibility --------------------------------------------------------------------------------
 
 
 def test_rows_unlike_anything_seen_are_flagged(apart):
@@ -76,7 +80,9 @@ def test_rows_unlike_anything_seen_are_flagged(apart):
     assert 0.8 < (own > 0.5).mean() < 0.98  # calibrated to 0.9
     strange = pd.DataFrame({"a": [0.0, 3.0, 1e6, -3.0], "b": [0.0, 40.0, 0.0, -1e9]})
     assert (classifier.plausibility(strange).max(1) < 0.01).all()
-    assert (classifier.predict_proba(strange).max(1) > 0.5).all()  # the classifier itself is none the wiser
+    assert (
+        classifier.predict_proba(strange).max(1) > 0.5
+    ).all()  # the classifier itself is none the wiser
     assert classifier.plausibility(frame).shape == (len(frame), 2)
 
 
@@ -93,18 +99,24 @@ def test_rows_odd_in_what_cannot_change_are_flagged(fitted, loans):
 
 def test_nothing_may_change(loans, make_quick):
     frame, y = loans
-    classifier = make_quick(mutability=dict.fromkeys(frame.columns, "none"), epochs=2).fit(frame, y)
+    classifier = make_quick(mutability=dict.fromkeys(frame.columns, "none"), epochs=2).fit(
+        frame, y
+    )
     explanation = classifier.explain(frame.head(3))
-    assert (explanation.status == "infeasible").all() and "none of the columns may change" in explanation.changes()[0]
+    assert (
+        explanation.status == "infeasible"
+    ).all() and "none of the columns may change" in explanation.changes()[0]
 
 
 def test_the_explanation_says_what_the_gate_says(fitted, rejected):
     explanation = fitted.explain(rejected, target="granted")
-    np.testing.assert_allclose(explanation.plausibility, given_what_cannot_change(fitted, explanation.frame), atol=1e-6)
+    np.testing.assert_allclose(
+        explanation.plausibility, given_what_cannot_change(fitted, explanation.frame), atol=1e-6
+    )
     np.testing.assert_array_equal(explanation.summary["plausibility"], explanation.plausibility)
 
 
-# ---- where advice ends ----------------------------------------------------------------------------------------------
+# ---- where advice ends ---------------------------------------------------------------------------
 
 
 def test_advice_ends_among_real_rows(apart, make_quick):
@@ -122,9 +134,13 @@ def test_advice_ends_among_real_rows(apart, make_quick):
 
 def test_advice_on_a_mixed_table_ends_closer_to_real_rows(loans, fitted, ungated, rejected):
     frame, y = loans
-    gated, free = (c.explain(rejected, target="granted", confidence=0.5) for c in (fitted, ungated))
+    gated, free = (
+        c.explain(rejected, target="granted", confidence=0.5) for c in (fitted, ungated)
+    )
     both = gated.converged & free.converged
-    near, far = (to_neighbours(fitted, e.frame[both], frame[y == "granted"]) for e in (gated, free))
+    near, far = (
+        to_neighbours(fitted, e.frame[both], frame[y == "granted"]) for e in (gated, free)
+    )
     assert both.mean() > 0.9
     assert near.mean() < far.mean()
 
@@ -155,7 +171,9 @@ def test_rules_hold_under_every_gate(loans, make_quick, quick_gates, schema, gat
     assert after.dtypes.equals(rows.dtypes)
     assert explanation.converged.mean() > 0.5
     assert (explanation.plausibility[explanation.converged] > 0.5).all()
-    assert (classifier.plausibility(frame) >= 0).all() and (classifier.plausibility(frame) <= 1).all()
+    assert (classifier.plausibility(frame) >= 0).all() and (
+        classifier.plausibility(frame) <= 1
+    ).all()
 
 
 def test_whole_numbers_stay_whole(make_quick):
@@ -167,10 +185,13 @@ def test_whole_numbers_stay_whole(make_quick):
     assert explanation.converged.mean() > 0.95
     seen = set(zip(frame["rooms"], frame["floor"], strict=True))
     told = explanation.frame[explanation.converged]
-    assert np.mean([pair in seen for pair in zip(told["rooms"], told["floor"], strict=True)]) > 0.95
+    assert (
+        np.mean([pair in seen for pair in zip(told["rooms"], told["floor"], strict=True)])
+        > 0.95
+    )
 
 
-# ---- a gate that nobody passes --------------------------------------------------------------------------------------
+# ---- a gate that nobody passes -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +219,9 @@ def test_what_is_told_then_is_what_the_model_alone_asks_for(fenced):
     poor, classifier = fenced
     explanation = classifier.explain(poor.head(8), target=1)
     frame, y = islands()
-    free = clone(classifier).set_params(gate="none").fit(frame, y).explain(poor.head(8), target=1)
+    free = (
+        clone(classifier).set_params(gate="none").fit(frame, y).explain(poor.head(8), target=1)
+    )
     assert explanation.frame.equals(free.frame) and explanation.answered.all()
 
 
@@ -224,13 +247,15 @@ def test_a_rule_that_binds_is_still_named(make_quick):
     assert all("a may not change" in text for text in explanation.changes())
 
 
-# ---- odd data -------------------------------------------------------------------------------------------------------
+# ---- odd data ------------------------------------------------------------------------------------
 
 
 def test_a_class_with_five_rows_is_not_judged(make_quick):
     frame, y = islands()
     keep = (y == 0) | (np.arange(len(y)) < 10)
-    with pytest.warns(UserWarning, match=r"Too few rows to judge .* the gate stands open for 1 \(5 rows\)") as said:
+    with pytest.warns(
+        UserWarning, match=r"Too few rows to judge .* the gate stands open for 1 \(5 rows\)"
+    ) as said:
         classifier = make_quick(epochs=30).fit(frame[keep], y[keep])
     assert sum("stands open" in str(one.message) for one in said) == 1
     assert (classifier.plausibility(frame)[:, 1] == 1).all()
@@ -246,7 +271,9 @@ def test_a_part_of_a_gate_that_does_not_judge_is_named(make_quick, quick_gates):
     with pytest.warns(UserWarning, match=said):
         classifier = make_quick(gate="both").fit(frame[keep], y[keep])
     assert classifier.gate_.judged.tolist() == [True, True]
-    assert classifier.plausibility(pd.DataFrame({"a": [50.0], "b": [0.0]})).max() < 0.01  # by the density
+    assert (
+        classifier.plausibility(pd.DataFrame({"a": [50.0], "b": [0.0]})).max() < 0.01
+    )  # by the density
 
 
 def constant(frame):
@@ -254,18 +281,22 @@ def constant(frame):
 
 
 def duplicated(frame):
-    return pd.concat([frame[["a"]].round(0)] * 3, axis=1, keys=range(3)).set_axis(["a", "b", "c"], axis=1)
+    return pd.concat([frame[["a"]].round(0)] * 3, axis=1, keys=range(3)).set_axis(
+        ["a", "b", "c"], axis=1
+    )
 
 
 def categories_only(frame):
-    return pd.DataFrame({"sign": np.where(frame["a"] > 0, "plus", "minus"), "kind": np.arange(len(frame)) % 3}).astype(
-        {"kind": str}
-    )
+    return pd.DataFrame(
+        {"sign": np.where(frame["a"] > 0, "plus", "minus"), "kind": np.arange(len(frame)) % 3}
+    ).astype({"kind": str})
 
 
 def ordinals(frame):
     rank = frame["b"].rank(pct=True)
-    return pd.DataFrame({"sign": np.where(frame["a"] > 0, 2, 1), "kind": np.ceil(3 * rank).astype(int)})
+    return pd.DataFrame(
+        {"sign": np.where(frame["a"] > 0, 2, 1), "kind": np.ceil(3 * rank).astype(int)}
+    )
 
 
 def booleans(frame):
@@ -274,7 +305,9 @@ def booleans(frame):
 
 @pytest.mark.filterwarnings("ignore:.*constant in the training data")
 @pytest.mark.parametrize("gate", ["both", *repeats("density", "learned")])
-@pytest.mark.parametrize("change", [categories_only, *repeats(constant, duplicated, ordinals, booleans)])
+@pytest.mark.parametrize(
+    "change", [categories_only, *repeats(constant, duplicated, ordinals, booleans)]
+)
 def test_constant_duplicated_and_categorical_columns(make_quick, quick_gates, change, gate):
     frame, y = islands()
     odd = change(frame)
@@ -291,12 +324,17 @@ def test_constant_duplicated_and_categorical_columns(make_quick, quick_gates, ch
 
 def test_rows_far_away_are_explained_in_finite_numbers(apart):
     _, _, classifier = apart
-    explanation = classifier.explain(pd.DataFrame({"a": [-1e7, -5.0], "b": [0.0, 1e7]}), target=1)
-    assert np.isfinite(explanation.plausibility).all() and np.isfinite(explanation.confidence).all()
+    explanation = classifier.explain(
+        pd.DataFrame({"a": [-1e7, -5.0], "b": [0.0, 1e7]}), target=1
+    )
+    assert (
+        np.isfinite(explanation.plausibility).all()
+        and np.isfinite(explanation.confidence).all()
+    )
     assert np.isfinite(explanation.frame.to_numpy()).all()
 
 
-# ---- among scikit-learn's tools, and files --------------------------------------------------------------------------
+# ---- among scikit-learn's tools, and files -------------------------------------------------------
 
 
 def test_unknown_gates_are_refused(loans, make_quick):
@@ -324,11 +362,17 @@ def test_what_is_saved_explains_identically(make_quick, quick_gates, tmp_path, g
     loaded = CounterfactualClassifier.load(tmp_path / "c")
     assert loaded.gate == gate and (loaded.gate_ is None) == (gate == "none")
     told, again = classifier.explain(frame.head(12)), loaded.explain(frame.head(12))
-    assert again.frame.equals(told.frame) and again.summary.equals(told.summary) and again.changes() == told.changes()
+    assert (
+        again.frame.equals(told.frame)
+        and again.summary.equals(told.summary)
+        and again.changes() == told.changes()
+    )
 
 
 def test_a_file_from_before_gates_still_explains(loans):
-    """``quick(hidden=(8,), schema=SCHEMA, **RULES).fit(*draw_loans(120)).save(…)`` at commit fa96571."""
+    """``quick(hidden=(8,), schema=SCHEMA, **RULES).fit(*draw_loans(120)).save(…)`` at commit
+    fa96571.
+    """
     old = CounterfactualClassifier.load(Path(__file__).parent / "before_gates.safetensors")
     assert old.gate_ is None and old.preset == "as_run" and old.generator_.name == "ecco"
     rows = pd.DataFrame(
@@ -345,12 +389,16 @@ def test_a_file_from_before_gates_still_explains(loans):
     assert told.frame["degree"].tolist() == ["none", "none", "MSc", "none", "none"]
     assert told.frame[["age", "branch", "owner"]].equals(rows[["age", "branch", "owner"]])
     np.testing.assert_allclose(told.frame["debt"], [11.6, 12.0, 19.1, 11.6, 9.9], atol=0.11)
-    np.testing.assert_allclose(told.confidence, [0.7530, 0.7524, 0.7591, 0.7546, 0.7541], atol=0.005)
+    np.testing.assert_allclose(
+        told.confidence, [0.7530, 0.7524, 0.7591, 0.7546, 0.7541], atol=0.005
+    )
     assert np.isnan(told.plausibility).all()
     assert clone(old).fit(*loans).gate_ is None
 
 
-@pytest.mark.parametrize("change", ["shape", "kind", "dims", "weights", "classes", "spoiled", "absent"])
+@pytest.mark.parametrize(
+    "change", ["shape", "kind", "dims", "weights", "classes", "spoiled", "absent"]
+)
 def test_altered_gates_are_refused(fitted, tmp_path, change):
     fitted.save(tmp_path / "c")
     tensors, content = load_file(tmp_path / "c", KIND)
@@ -368,7 +416,9 @@ def test_altered_gates_are_refused(fitted, tmp_path, change):
     elif change == "classes":  # of one class more
         spec["shape"][0] += 1
         for name in ("centres", "width", "slope", "origin", "whole_slope", "whole_origin"):
-            tensors[f"gate.{name}"] = torch.cat([tensors[f"gate.{name}"], tensors[f"gate.{name}"][-1:]])
+            tensors[f"gate.{name}"] = torch.cat(
+                [tensors[f"gate.{name}"], tensors[f"gate.{name}"][-1:]]
+            )
     elif change == "spoiled":
         tensors["gate.centres"][0, 0, 0] = torch.nan
     else:
@@ -405,7 +455,9 @@ def test_a_row_far_outside_is_led_back_and_told_to_be_like_nothing_seen(of_islan
 @pytest.mark.parametrize("method", ["explain", "predict", "plausibility"])
 def test_a_number_that_no_model_computes_with_is_named(of_islands, method):
     frame, classifier = of_islands
-    with pytest.raises(InputError, match=r"Row q: 'b' is 1e\+200, so far outside anything .* 1 of 3 row"):
+    with pytest.raises(
+        InputError, match=r"Row q: 'b' is 1e\+200, so far outside anything .* 1 of 3 row"
+    ):
         getattr(classifier, method)(far(frame, 1e200))
 
 
@@ -426,6 +478,12 @@ def test_a_row_at_which_a_gate_overflows_is_named(of_islands):
 def test_warnings_name_the_line_that_called_fit():
     frame, y = islands(60)
     with pytest.warns(UserWarning) as said:
-        CounterfactualClassifier(epochs=1).fit(frame[:45].assign(c=1.0), np.where(np.arange(45) < 5, 2, y[:45]))
-    told = [one for one in said if "constant in" in str(one.message) or "Too few rows" in str(one.message)]
+        CounterfactualClassifier(epochs=1).fit(
+            frame[:45].assign(c=1.0), np.where(np.arange(45) < 5, 2, y[:45])
+        )
+    told = [
+        one
+        for one in said
+        if "constant in" in str(one.message) or "Too few rows" in str(one.message)
+    ]
     assert [one.filename for one in told] == [__file__] * 2

@@ -41,17 +41,25 @@ def test_lists_of_mixed_rows(make_quick):
     assert classifier.explain(rows[:2]).frame["x1"].isin(["red", "blue"]).all()
 
 
-@pytest.mark.parametrize("spec", [{"b": "increase"}, {"b": 1}, {1: "increase"}, [0, 1], ["both", "increase"]])
+@pytest.mark.parametrize(
+    "spec", [{"b": "increase"}, {"b": 1}, {1: "increase"}, [0, 1], ["both", "increase"]]
+)
 def test_every_spelling_of_a_direction(points, make_quick, spec):
     x, y = points
-    classifier = make_quick(epochs=1, mutability=spec).fit(pd.DataFrame(x, columns=["a", "b"]), y)
+    classifier = make_quick(epochs=1, mutability=spec).fit(
+        pd.DataFrame(x, columns=["a", "b"]), y
+    )
     assert classifier.constraints_.directions == ("both", "increase")
 
 
 def test_schema_as_object_dict_and_file(loans, make_quick, schema, tmp_path):
     frame, y = loans
-    whole = Schema.infer(frame, {"degree": {"categories": schema["degree"]["categories"], "kind": "ordinal"}})
-    whole = whole.override({"debt": {"unit": "thousand dollars"}}, mutability={"degree": "increase"})
+    whole = Schema.infer(
+        frame, {"degree": {"categories": schema["degree"]["categories"], "kind": "ordinal"}}
+    )
+    whole = whole.override(
+        {"debt": {"unit": "thousand dollars"}}, mutability={"degree": "increase"}
+    )
     whole.save(tmp_path / "loans.toml")
     for form in (whole, schema, tmp_path / "loans.toml", str(tmp_path / "loans.toml")):
         classifier = make_quick(epochs=1, schema=form, mutability={"age": "none"}).fit(frame, y)
@@ -77,8 +85,14 @@ def test_missing_values_are_imputed_if_asked(loans, make_quick):
     classifier = make_quick(epochs=3, missing="impute").fit(holes, y)
     explanation = classifier.explain(holes.head(6))
     assert set(classifier.predict(holes)) <= {"granted", "denied"}
-    assert explanation.frame["debt"].isna().sum() + (explanation.changed["debt"].head(5)).sum() == 5
-    assert "missing" in str(explanation.changes()) or explanation.frame["debt"].head(5).isna().all()
+    assert (
+        explanation.frame["debt"].isna().sum() + (explanation.changed["debt"].head(5)).sum()
+        == 5
+    )
+    assert (
+        "missing" in str(explanation.changes())
+        or explanation.frame["debt"].head(5).isna().all()
+    )
 
 
 @pytest.mark.check
@@ -86,13 +100,17 @@ def test_unseen_categories(loans, make_quick):
     frame, y = loans
     strange = frame.head(3).assign(branch="nort")
     classifier = make_quick(epochs=1).fit(frame, y)
-    with pytest.warns(UserWarning, match=r"count as no category: 'branch'.*'nort'.*Did you mean 'north'"):
+    with pytest.warns(
+        UserWarning, match=r"count as no category: 'branch'.*'nort'.*Did you mean 'north'"
+    ):
         classifier.predict(strange)
     with pytest.raises(InputError, match=r"'branch'.*'nort'.*Did you mean 'north'"):
         make_quick(epochs=1, unseen="error").fit(frame, y).predict(strange)
     lenient = make_quick(epochs=1, unseen="unknown").fit(frame, y)
     assert len(lenient.predict(strange)) == 3
-    assert (lenient.explain(strange).frame["branch"].isin(["nort", "north", "south", "west"])).all()
+    assert (
+        lenient.explain(strange).frame["branch"].isin(["nort", "north", "south", "west"])
+    ).all()
 
 
 def test_one_question_warns_of_an_unseen_category_once(loans, make_quick):
@@ -115,21 +133,35 @@ def test_missing_and_infinite_values_name_columns_and_count_rows(loans, make_qui
     holes = frame.copy()
     holes.loc[holes.index[[1, 4]], "debt"] = np.nan
     holes.loc[holes.index[[4, 7]], "branch"] = None
-    for call in (lambda: make_quick().fit(holes, y), lambda: fitted.predict(holes), lambda: fitted.explain(holes)):
+    for call in (
+        lambda: make_quick().fit(holes, y),
+        lambda: fitted.predict(holes),
+        lambda: fitted.explain(holes),
+    ):
         with pytest.raises(InputError, match=r"'debt' \(2\), 'branch' \(2\): 3 of 240 row"):
             call()
     infinite = holes.copy()
     infinite.loc[infinite.index[2], "debt"] = np.inf
     for call in (lambda: make_quick().fit(infinite, y), lambda: fitted.predict(infinite)):
-        with pytest.raises(InputError, match=r"infinity .*'debt' \(3\), 'branch' \(2\): 4 of 240 row"):
+        with pytest.raises(
+            InputError, match=r"infinity .*'debt' \(3\), 'branch' \(2\): 4 of 240 row"
+        ):
             call()
 
 
 @pytest.mark.parametrize(
     ("params", "error", "message"),
     [
-        ({"mutability": {"dept": "none"}}, ConstraintError, "Unknown column 'dept'. Did you mean 'debt'"),
-        ({"mutability": {"debt": "decreases"}}, ConstraintError, "direction 'decreases'. Did you mean 'decrease'"),
+        (
+            {"mutability": {"dept": "none"}},
+            ConstraintError,
+            "Unknown column 'dept'. Did you mean 'debt'",
+        ),
+        (
+            {"mutability": {"debt": "decreases"}},
+            ConstraintError,
+            "direction 'decreases'. Did you mean 'decrease'",
+        ),
         ({"mutability": "none"}, ConstraintError, "dict by column"),
         ({"mutability": ["none"]}, ConstraintError, "5 entries, one per column"),
         ({"domain": {"debt": (50, 10)}}, ConstraintError, "'debt' is empty"),
@@ -165,11 +197,21 @@ def test_numbers_are_numbers():
     """Where training saw 0 and 1, or whole numbers, prediction takes others; advice stays whole."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
-        {"rooms": rng.integers(1, 8, 150), "flag": rng.integers(0, 2, 150), "size": rng.normal(size=150)}
+        {
+            "rooms": rng.integers(1, 8, 150),
+            "flag": rng.integers(0, 2, 150),
+            "size": rng.normal(size=150),
+        }
     )
     y = (frame["rooms"] + 3 * frame["flag"] > 5).astype(int)
     classifier = CounterfactualClassifier(epochs=20, random_state=0).fit(frame, y)
-    odd = pd.DataFrame({"rooms": [2.5, 37.5, 3.0, 4.0], "flag": [0.0, 1.0, 2.0, -1.0], "size": [0.0, 0.1, 0.2, 0.3]})
+    odd = pd.DataFrame(
+        {
+            "rooms": [2.5, 37.5, 3.0, 4.0],
+            "flag": [0.0, 1.0, 2.0, -1.0],
+            "size": [0.0, 0.1, 0.2, 0.3],
+        }
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         probability = classifier.predict_proba(odd)
@@ -187,12 +229,18 @@ def test_numbers_are_numbers():
 def test_rare_values_give_no_fold_of_nan():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
-        {"size": rng.normal(size=90), "kind": ["a", "b"] * 44 + ["rare", "other"], "whole": [1, 2, 3] * 30}
+        {
+            "size": rng.normal(size=90),
+            "kind": ["a", "b"] * 44 + ["rare", "other"],
+            "whole": [1, 2, 3] * 30,
+        }
     )
     frame.loc[3, "whole"] = 40
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scores = cross_val_score(CounterfactualClassifier(epochs=2), frame, frame["size"] > 0, cv=5)
+        scores = cross_val_score(
+            CounterfactualClassifier(epochs=2), frame, frame["size"] > 0, cv=5
+        )
     assert np.isfinite(scores).all()
 
 
@@ -253,12 +301,17 @@ def test_a_target_per_row(make_blobs, make_quick):
     for given_as in (targets, np.array(targets), pd.Series(targets)):
         explanation = classifier.explain(x.numpy()[:6], target=given_as)
         assert explanation.target.tolist() == targets
-        assert (explanation.prediction[explanation.converged] == explanation.target[explanation.converged]).all()
+        assert (
+            explanation.prediction[explanation.converged]
+            == explanation.target[explanation.converged]
+        ).all()
     with pytest.raises(InputError, match="2 targets for 6 rows"):
         classifier.explain(x.numpy()[:6], target=["a", "b"])
 
 
-@pytest.mark.parametrize("target", ["grant", 1, ["granted", "grant", "denied"], [["granted"]] * 3])
+@pytest.mark.parametrize(
+    "target", ["grant", 1, ["granted", "grant", "denied"], [["granted"]] * 3]
+)
 def test_unknown_classes(fitted, rejected, target):
     with pytest.raises(InputError, match=r"Unknown class .*'denied', 'granted'"):
         fitted.explain(rejected.head(3), target=target)
@@ -266,12 +319,16 @@ def test_unknown_classes(fitted, rejected, target):
 
 def test_rows_outside_a_stated_domain_stay_or_move_towards_it(loans, make_quick, schema):
     frame, y = loans
-    classifier = make_quick(schema=schema, domain={"debt": (5, 40), "age": (30, 60)}).fit(frame, y)
+    classifier = make_quick(schema=schema, domain={"debt": (5, 40), "age": (30, 60)}).fit(
+        frame, y
+    )
     assert ((frame["debt"] > 40) | (frame["debt"] < 5)).any()
     explanation = classifier.explain(frame.head(120))
     for name, low, high in (("debt", 5, 40), ("age", 30, 60)):
         before, after = explanation.original[name], explanation.frame[name]
-        assert (after >= np.minimum(before, low)).all() and (after <= np.maximum(before, high)).all()
+        assert (after >= np.minimum(before, low)).all() and (
+            after <= np.maximum(before, high)
+        ).all()
         assert (after[before > high] <= before[before > high]).all()
         assert (after[before < low] >= before[before < low]).all()
         assert (after != before).any()

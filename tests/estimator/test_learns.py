@@ -23,22 +23,33 @@ def same(a, b):
     return all(torch.equal(one, two) for one, two in zip(a, b, strict=True))
 
 
-# ---- sample weights --------------------------------------------------------------------------------------------------
+# ---- sample weights ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("params", [{}, {"preset": "as_run"}, {"n_restarts": 2}], ids=str)
 def test_heavier_rows_count_more(loans, params):
     frame, _ = loans
-    noise = np.random.default_rng(0).random(len(frame)) > 0.5  # nothing to learn but the weights
-    heavy = quick(gate="none", epochs=5, **params).fit(frame, noise, sample_weight=np.where(noise, 20.0, 1.0))
+    noise = (
+        np.random.default_rng(0).random(len(frame)) > 0.5
+    )  # nothing to learn but the weights
+    heavy = quick(gate="none", epochs=5, **params).fit(
+        frame, noise, sample_weight=np.where(noise, 20.0, 1.0)
+    )
     assert heavy.predict(frame).mean() > 0.9
-    assert 0.1 < quick(gate="none", epochs=5, **params).fit(frame, noise).predict(frame).mean() < 0.9
+    assert (
+        0.1
+        < quick(gate="none", epochs=5, **params).fit(frame, noise).predict(frame).mean()
+        < 0.9
+    )
 
 
 def test_equal_weights_change_nothing(loans):
     plain = quick(gate="none", epochs=2).fit(*loans)
     one = quick(gate="none", epochs=2).fit(*loans, sample_weight=1.0)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(weights(plain), weights(one), strict=True))
+    assert all(
+        torch.allclose(a, b, atol=1e-5)
+        for a, b in zip(weights(plain), weights(one), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,13 +68,17 @@ def test_weights_that_make_no_sense(loans, given, match):
         quick().fit(*loans, sample_weight=given)
 
 
-# ---- going on --------------------------------------------------------------------------------------------------------
+# ---- going on ------------------------------------------------------------------------------------
 
 
 def test_a_warm_start_goes_on(loans):
     frame, y = loans
     classifier = quick(gate="none", epochs=3, warm_start=True).fit(frame, y)
-    first, encoder, before = classifier.history_.last("loss"), classifier.encoder_, weights(classifier)
+    first, encoder, before = (
+        classifier.history_.last("loss"),
+        classifier.encoder_,
+        weights(classifier),
+    )
     classifier.fit(frame[:200], y[:200])
     assert classifier.encoder_ is encoder  # not fitted to the fewer rows
     assert classifier.history_.to_frame()["epoch"].tolist() == [1, 2, 3, 4, 5, 6]
@@ -78,7 +93,11 @@ def test_a_warm_start_that_cannot_go_on(loans):
     classifier = quick(gate="none", epochs=1, warm_start=True).fit(frame, y)
     before = weights(classifier)
     for x, labels, match in (
-        (frame, np.where(y == "denied", "maybe", y), "'maybe', which this classifier was not trained on .*warm_start"),
+        (
+            frame,
+            np.where(y == "denied", "maybe", y),
+            "'maybe', which this classifier was not trained on .*warm_start",
+        ),
         (frame[y == "denied"], y[y == "denied"], "No row is of class 'granted'"),
         (frame.drop(columns="age"), y, "missing from the frame: 'age'"),
     ):
@@ -86,7 +105,9 @@ def test_a_warm_start_that_cannot_go_on(loans):
             classifier.fit(x, labels)
     with pytest.raises(InputError, match="n_restarts=1 or warm_start=False"):
         classifier.set_params(n_restarts=2).fit(frame, y)
-    assert same(before, weights(classifier)) and list(classifier.feature_names_in_) == list(frame.columns)
+    assert same(before, weights(classifier)) and list(classifier.feature_names_in_) == list(
+        frame.columns
+    )
 
 
 @pytest.mark.parametrize("params", [{}, {"preset": "as_run"}], ids=["default", "as_run"])
@@ -115,7 +136,9 @@ def test_partial_fit_goes_on_from_a_file(loans, fitted, tmp_path):
 
 def test_partial_fit_wants_all_classes(loans):
     frame, y = loans
-    with pytest.raises(InputError, match=r"classes lists \['denied', 'granted', 'maybe'\].*rows of all classes"):
+    with pytest.raises(
+        InputError, match=r"classes lists \['denied', 'granted', 'maybe'\].*rows of all classes"
+    ):
         quick().partial_fit(frame, y, classes=["denied", "granted", "maybe"])
     classifier = quick(gate="none").partial_fit(frame, y)
     with pytest.raises(InputError, match="'maybe', which this classifier was not trained on"):
@@ -127,7 +150,7 @@ def test_zero_epochs_are_refused(loans):
         quick(epochs=0).fit(*loans)
 
 
-# ---- while it runs ---------------------------------------------------------------------------------------------------
+# ---- while it runs -------------------------------------------------------------------------------
 
 
 class Count(ct.Callback):
@@ -152,8 +175,14 @@ def test_verbose_prints_the_loss(loans, capsys):
     classifier = quick(gate="none", epochs=2, verbose=True).fit(*loans)
     lines = capsys.readouterr().out.splitlines()
     record = classifier.history_.records[1]
-    assert lines[1] == f"Epoch 2, loss = {record['loss']:.8f}, validation loss = {record['validation_loss']:.8f}"
+    assert (
+        lines[1] == f"Epoch 2, loss = {record['loss']:.8f}, validation loss = "
+        f"{record['validation_loss']:.8f}"
+    )
     quick(gate="none", epochs=1, n_restarts=2, verbose=True).fit(*loans)
-    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == ["Model 0, Epoch 1", "Model 1, Epoch 1"]
+    assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
+        "Model 0, Epoch 1",
+        "Model 1, Epoch 1",
+    ]
     quick(gate="none", epochs=1).fit(*loans)
     assert capsys.readouterr().out == ""

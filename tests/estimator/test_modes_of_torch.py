@@ -69,14 +69,21 @@ def test_a_regressor(points):
             assert_frame_equal(model.explain(x[:2], (1.5, None)).frame, expected)
 
 
-@pytest.mark.parametrize(("without_gradients", "gate"), [(torch.inference_mode, "density"), (torch.no_grad, "learned")])
-def test_a_fit_without_gradients_around_it(without_gradients, gate, points, make_quick, quick_gates):
+@pytest.mark.parametrize(
+    ("without_gradients", "gate"),
+    [(torch.inference_mode, "density"), (torch.no_grad, "learned")],
+)
+def test_a_fit_without_gradients_around_it(
+    without_gradients, gate, points, make_quick, quick_gates
+):
     params = {"model": "linear", "epochs": 2, "gate": gate}
     expected = make_quick(**params).fit(*points)
     with without_gradients():
         model = make_quick(**params).fit(*points)
     assert_close(model.model_.state_dict(), expected.model_.state_dict(), rtol=0, atol=0)
-    assert_frame_equal(model.explain(points[0][:2]).frame, expected.explain(points[0][:2]).frame)
+    assert_frame_equal(
+        model.explain(points[0][:2]).frame, expected.explain(points[0][:2]).frame
+    )
 
 
 @pytest.mark.parametrize("make", [ct.mlp, ct.neurotree])  # by hand, and by autograd
@@ -99,11 +106,15 @@ def test_what_is_made_in_inference_mode_is_searched_and_trained(make, blobs):
     model(blobs[0]).sum().backward()  # and goes on to be an ordinary model
 
 
-@pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.findings.MeasurementWarning")
+@pytest.mark.filterwarnings(
+    "ignore::counterfactual_training.evaluation.findings.MeasurementWarning"
+)
 @pytest.mark.parametrize("without_gradients", [torch.inference_mode, torch.no_grad])
 def test_an_evaluation(without_gradients, blobs):
     model = ct.mlp(2, 2)
-    protocol = ct.EvaluationProtocol(num_individuals=4, num_runs=1, langevin_steps=2, lambda_energy=(0.1,))
+    protocol = ct.EvaluationProtocol(
+        num_individuals=4, num_runs=1, langevin_steps=2, lambda_energy=(0.1,)
+    )
     expected = ct.evaluate(model, blobs, protocol)
     with without_gradients():
         table = ct.evaluate(model, tuple(part.clone() for part in blobs), protocol)

@@ -23,7 +23,10 @@ def check_like(answer, usual):
     assert list(answer.differences().columns) == list(usual.differences().columns)
     assert answer.distance.shape == (0, usual.distance.shape[1])
     assert (answer.asked, answer.several) == (usual.asked, usual.several)
-    assert answer.converged.tolist() == [] and answer.option(1).shape == (0, usual.frame.shape[1])
+    assert answer.converged.tolist() == [] and answer.option(1).shape == (
+        0,
+        usual.frame.shape[1],
+    )
     assert repr(answer) == "Explanation of 0 rows"
     assert "0 rows" in str(answer) and "<table" in answer._repr_html_()
     assert len(answer.measured_by(usual.encoder)) == 0
@@ -31,10 +34,13 @@ def check_like(answer, usual):
 
 
 @pytest.mark.parametrize(
-    "question", [{}, {"n_options": 2, "confidence": 0.8}, {"target": "granted", "lock": ["branch"]}]
+    "question",
+    [{}, {"n_options": 2, "confidence": 0.8}, {"target": "granted", "lock": ["branch"]}],
 )
 def test_a_classifier(question, fitted, rejected):
-    check_like(fitted.explain(rejected[:0], **question), fitted.explain(rejected[:1], **question))
+    check_like(
+        fitted.explain(rejected[:0], **question), fitted.explain(rejected[:1], **question)
+    )
 
 
 def test_lists_per_row(fitted, rejected):
@@ -79,7 +85,11 @@ def test_the_question_is_still_checked(fitted, rejected):
 def test_predictions_need_rows_as_everywhere_in_scikit_learn(fitted, rejected, points):
     x, y = points
     explainer = ct.Explainer(LogisticRegression().fit(x, y), x)
-    cases = ((fitted.predict, rejected[:0]), (fitted.plausibility, rejected[:0]), (explainer.predict, x[:0]))
+    cases = (
+        (fitted.predict, rejected[:0]),
+        (fitted.plausibility, rejected[:0]),
+        (explainer.predict, x[:0]),
+    )
     for predict, rows in cases:
         with pytest.raises(InputError, match="0 rows"):
             predict(rows)

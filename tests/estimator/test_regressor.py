@@ -1,4 +1,6 @@
-"""The regressor: scikit-learn's contract, rules and intervals that hold for the rows as printed, files, bad input."""
+"""The regressor: scikit-learn's contract, rules and intervals that hold for the rows as printed,
+files, bad input.
+"""
 
 import re
 import warnings
@@ -22,7 +24,8 @@ EXPECTED_FAILED_CHECKS: dict[str, str] = {
 
 
 @estimator_checks.parametrize_with_checks(
-    [ct.CounterfactualRegressor(epochs=20, learning_rate=0.03)], expected_failed_checks=lambda _: EXPECTED_FAILED_CHECKS
+    [ct.CounterfactualRegressor(epochs=20, learning_rate=0.03)],
+    expected_failed_checks=lambda _: EXPECTED_FAILED_CHECKS,
 )
 def test_contract(estimator, check):
     check(estimator)
@@ -52,13 +55,17 @@ def model() -> ct.CounterfactualRegressor:
 
 
 @pytest.mark.parametrize(
-    "target", [(None, 200_000), (230_000, None), (180_000, 190_000), (np.float64(150_000), np.inf)]
+    "target",
+    [(None, 200_000), (230_000, None), (180_000, 190_000), (np.float64(150_000), np.inf)],
 )
 def test_answers_lie_inside_and_keep_the_rules_as_printed(model, target):
     frame, _ = houses()
     rows = frame[100:140]
     told = model.explain(rows, target=target)
-    low, high = (side if edge is None else edge for edge, side in zip(target, (-np.inf, np.inf), strict=True))
+    low, high = (
+        side if edge is None else edge
+        for edge, side in zip(target, (-np.inf, np.inf), strict=True)
+    )
     reached = np.isin(told.status, ["converged", "implausible", "already_there"])
     assert reached.mean() > 0.8
     after = model.predict(told.frame)
@@ -67,12 +74,16 @@ def test_answers_lie_inside_and_keep_the_rules_as_printed(model, target):
     np.testing.assert_array_equal(told.summary["after"], after)
     np.testing.assert_array_equal(told.summary["before"], model.predict(rows))
     there = told.status == "already_there"
-    np.testing.assert_array_equal(there, (model.predict(rows) >= low) & (model.predict(rows) <= high))
+    np.testing.assert_array_equal(
+        there, (model.predict(rows) >= low) & (model.predict(rows) <= high)
+    )
     assert (told.frame["age"] == rows["age"]).all()
     assert not ((rows["kind"] == "house") & (told.frame["kind"] == "flat")).any()
     moved = told.changed["area"]
     assert told.frame["area"][moved].between(40, 260).all()
-    assert np.allclose(told.frame["area"] * 10, (told.frame["area"] * 10).round())  # one decimal, as in the data
+    assert np.allclose(
+        told.frame["area"] * 10, (told.frame["area"] * 10).round()
+    )  # one decimal, as in the data
     # NaN where too few rows lie inside to judge.
     assert not (told.plausibility[told.status == "converged"] < 0.5).any()
     assert told.converged.sum() == there.sum() + (told.status == "converged").sum()
@@ -84,14 +95,18 @@ def test_a_prediction_is_in_the_units_of_y_and_scores_well(model):
     assert abs(model.predict(frame).mean() - price.mean()) < 5000
 
 
-@pytest.mark.parametrize(("target", "slope"), [((None, 150.0), -1), ((300.0, None), 1), ((200.0, 201.0), 0)])
+@pytest.mark.parametrize(
+    ("target", "slope"), [((None, 150.0), -1), ((300.0, None), 1), ((200.0, 201.0), 0)]
+)
 @pytest.mark.check
 def test_one_column_is_changed_by_the_amount_that_the_truth_asks_for(target, slope):
     """Price = 3 · area − 2 · age, without noise; a linear model finds it, and age is locked."""
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"area": rng.uniform(20, 160, 400), "age": rng.uniform(0, 50, 400)})
     price = 3 * frame["area"] - 2 * frame["age"]
-    linear = ct.CounterfactualRegressor("linear", scaling="standard", gate="none", learning_rate=0.05, random_state=0)
+    linear = ct.CounterfactualRegressor(
+        "linear", scaling="standard", gate="none", learning_rate=0.05, random_state=0
+    )
     linear.set_params(early_stopping=False, epochs=60).fit(frame, price)
     assert linear.score(frame, price) > 0.999999
     told = linear.explain(frame[:20], target=target, lock=["age"])
@@ -115,13 +130,20 @@ def test_sentences_name_the_value_and_the_interval(model):
     high, low = frame.iloc[[int(before.argmax())]], frame.iloc[[int(before.argmin())]]
     (said,) = model.explain(high, target=(None, 250_000)).changes()
     assert re.search(
-        r"with area .* lower .*, the price would be 2\d\d,\d{3}, at most 250,000; plausibility 0\.\d+", said
+        r"with area .* lower .*, the price would be 2\d\d,\d{3}, at most 250,000; plausibility "
+        r"0\.\d+",
+        said,
     )
     (said,) = model.explain(low, target=(None, 250_000)).changes()
-    assert re.search(r"the price already is -?\d+,\d{3}, at most 250,000; nothing needs to change", said)
+    assert re.search(
+        r"the price already is -?\d+,\d{3}, at most 250,000; nothing needs to change", said
+    )
     locked = model.explain(high, target=(100_000, 120_000), lock=["area", "kind"])
     assert locked.status[0] == "infeasible"
-    assert "no allowed change was found that makes the price between 100,000 and 120,000: " in locked.changes()[0]
+    assert (
+        "no allowed change was found that makes the price between 100,000 and 120,000: "
+        in locked.changes()[0]
+    )
     assert "price" in str(locked) and "confidence" not in str(locked)
     assert locked.records()[0]["target"] == "between 100,000 and 120,000"
 
@@ -130,25 +152,48 @@ def test_sentences_name_the_value_and_the_interval(model):
 def test_rules_of_the_question_hold(model):
     frame, _ = houses()
     rows = frame[:8]
-    told = model.explain(rows, target=(None, 180_000), n_options=2, max_changes=1, step={"area": 10})
+    told = model.explain(
+        rows, target=(None, 180_000), n_options=2, max_changes=1, step={"area": 10}
+    )
     assert (told.changed.sum(axis=1) <= 1).all() and "option" in told.frame.index.names
     moved = told.changed["area"] & told.answered
     assert moved.any() and np.allclose(told.frame["area"][moved] % 10, 0)
-    told = model.explain(rows, target=(150_000, 200_000), vary=["area"], max_change={"area": 5}, generator="generic")
-    assert ((told.frame["area"] - rows["area"]).abs() <= 5 + 1e-9).all() and not told.changed["kind"].any()
+    told = model.explain(
+        rows,
+        target=(150_000, 200_000),
+        vary=["area"],
+        max_change={"area": 5},
+        generator="generic",
+    )
+    assert ((told.frame["area"] - rows["area"]).abs() <= 5 + 1e-9).all() and not told.changed[
+        "kind"
+    ].any()
 
 
 @pytest.mark.check
 def test_special_codes_and_relations_hold():
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"rooms": rng.integers(2, 9, 200), "area": rng.uniform(20, 200, 200).round()})
+    frame = pd.DataFrame(
+        {"rooms": rng.integers(2, 9, 200), "area": rng.uniform(20, 200, 200).round()}
+    )
     frame["baths"] = np.minimum(rng.integers(1, 5, 200), frame["rooms"])
     frame.loc[::10, "area"] = -9
     price = 10 * frame["rooms"] + 15 * frame["baths"] + frame["area"].clip(lower=0)
-    options = {"special": {"area": [-9]}, "relations": ["baths <= rooms"], "epochs": 20, "random_state": 0}
-    told = ct.CounterfactualRegressor(**options).fit(frame, price).explain(frame[:11], target=(250, None))
+    options = {
+        "special": {"area": [-9]},
+        "relations": ["baths <= rooms"],
+        "epochs": 20,
+        "random_state": 0,
+    }
+    told = (
+        ct.CounterfactualRegressor(**options)
+        .fit(frame, price)
+        .explain(frame[:11], target=(250, None))
+    )
     assert (told.frame["baths"] <= told.frame["rooms"]).all()
-    assert (told.frame["area"][::10] == -9).all() and (told.frame["area"].drop(told.frame.index[::10]) != -9).all()
+    assert (told.frame["area"][::10] == -9).all() and (
+        told.frame["area"].drop(told.frame.index[::10]) != -9
+    ).all()
 
 
 @pytest.mark.check
@@ -162,7 +207,10 @@ def test_a_saved_regressor_explains_alike(model, tmp_path):
         pd.testing.assert_frame_equal(one.frame, other.frame)
         pd.testing.assert_frame_equal(one.summary, other.summary)
         assert one.changes() == other.changes()
-    assert again.get_params()["mutability"] == model.get_params()["mutability"] and again.target_name_ == "price"
+    assert (
+        again.get_params()["mutability"] == model.get_params()["mutability"]
+        and again.target_name_ == "price"
+    )
     with pytest.raises(FileError, match="counterfactual regressor"):
         ct.CounterfactualClassifier.load(tmp_path / "houses.safetensors")
 
@@ -173,7 +221,9 @@ def test_own_networks_and_ensembles_are_saved(tmp_path):
     def own(inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Linear(inputs, outputs)
 
-    fitted = ct.CounterfactualRegressor(own, epochs=2, n_ensemble=2, random_state=0).fit(frame, price)
+    fitted = ct.CounterfactualRegressor(own, epochs=2, n_ensemble=2, random_state=0).fit(
+        frame, price
+    )
     fitted.save(tmp_path / "own.safetensors")
     with pytest.raises(FileError, match="model of your own"):
         ct.CounterfactualRegressor.load(tmp_path / "own.safetensors")
@@ -206,8 +256,13 @@ def test_plausibility_is_that_of_rows_with_such_a_value(model):
 def test_the_regressor_trains_by_counterfactuals_alone_and_in_ensembles():
     frame, price = houses(200)
     options = {"regime": "ct", "epochs": 3, "max_steps": 5, "random_state": 0, **RULES}
-    fitted = ct.CounterfactualRegressor(**options, n_ensemble=2, lambda_div=0.01).fit(frame, price)
-    assert np.isfinite(fitted.history_.last("divergence")) and fitted.history_.last("share_mature") >= 0
+    fitted = ct.CounterfactualRegressor(**options, n_ensemble=2, lambda_div=0.01).fit(
+        frame, price
+    )
+    assert (
+        np.isfinite(fitted.history_.last("divergence"))
+        and fitted.history_.last("share_mature") >= 0
+    )
     told = fitted.explain(frame[:10], target=(None, 200_000))
     assert (told.frame["age"] == frame["age"][:10]).all()
     assert clone(fitted).get_params()["regime"] == "ct"
@@ -218,7 +273,9 @@ def test_evaluate_measures_predictions_and_counterfactuals(model):
     table = model.evaluate(frame[500:], price[500:], n_rows=10)
     assert len(table) == 3 and (table["r2"] > 0.95).all() and (table["validity"] > 0.7).all()
     assert table[["cost", "sparsity", "nn5", "ip", "rmse"]].notna().all().all()
-    one = model.evaluate(frame[500:], price[500:], target=(None, 200_000), n_rows=10, lock=["kind"])
+    one = model.evaluate(
+        frame[500:], price[500:], target=(None, 200_000), n_rows=10, lock=["kind"]
+    )
     assert one["target"].tolist() == ["at most 200,000"] and (one["sparsity"] <= 1).all()
     with pytest.raises(InputError, match="200 rows but y has 3"):
         model.evaluate(frame[500:], price[:3])
@@ -239,7 +296,10 @@ def test_evaluate_measures_predictions_and_counterfactuals(model):
         ([(1, 2), (3, 4)], "One interval holds for all rows"),
         (None, "target is an interval"),
         ((200_000, 200_000.01), "narrower than what the model can tell apart"),
-        ((None, -1e6), r"No training row has a price of at most -1,000,000 \(from .* gate='none'"),
+        (
+            (None, -1e6),
+            r"No training row has a price of at most -1,000,000 \(from .* gate='none'",
+        ),
     ],
 )
 def test_bad_intervals_are_named(model, target, said):
@@ -250,7 +310,9 @@ def test_bad_intervals_are_named(model, target, said):
 def test_few_rows_inside_are_pointed_out(model):
     frame, price = houses()
     highest = float(price.sort_values().iloc[-3])
-    with pytest.warns(UserWarning, match=r"Too few rows to judge.*price of at least.*for these values may"):
+    with pytest.warns(
+        UserWarning, match=r"Too few rows to judge.*price of at least.*for these values may"
+    ):
         told = model.explain(frame[:2], target=(highest, None))
     # What nobody judged is not plausible for certain.
     assert np.isnan(told.plausibility).all()
@@ -279,7 +341,9 @@ def test_generators_that_learn_from_rows_are_taught(model, name):
 @pytest.mark.parametrize("rules", [{}, {"max_changes": 1}])
 def test_the_closest_is_no_further_than_what_one_column_can_do(rules):
     frame, price = houses()
-    alone = ct.CounterfactualRegressor(gate="none", epochs=30, random_state=0, **RULES).fit(frame, price)
+    alone = ct.CounterfactualRegressor(gate="none", epochs=30, random_state=0, **RULES).fit(
+        frame, price
+    )
     rows = frame[100:112]
     told = alone.explain(rows, target=(180_000, 180_001), **rules)
     # Areas have one decimal, so hardly any meets an interval this narrow.
@@ -296,7 +360,10 @@ def test_the_closest_says_that_it_has_to_be_plausible(model):
     frame, price = houses()
     rows = frame[price > 250_000][:5]
     gated = model.explain(rows, target=(None, 150_000), max_change={"area": 5}).changes()
-    assert all("The closest that looks like real cases, with" in said or "few real cases" in said for said in gated)
+    assert all(
+        "The closest that looks like real cases, with" in said or "few real cases" in said
+        for said in gated
+    )
 
 
 def test_without_a_gate_the_model_alone_is_asked_beyond_the_data():
@@ -331,7 +398,9 @@ def test_other_bad_input_is_named(model):
         ct.CounterfactualRegressor().explain(frame, target=(None, 1))
     with pytest.raises(InputError, match="Did you mean 'conventional'"):
         ct.CounterfactualRegressor(regime="conventionel").fit(frame, price)
-    with pytest.raises(InputError, match="lambda_div has no effect on the regime 'conventional'"):
+    with pytest.raises(
+        InputError, match="lambda_div has no effect on the regime 'conventional'"
+    ):
         ct.CounterfactualRegressor(lambda_div=1.0).fit(frame, price)
     with pytest.raises(InputError, match="trains classifiers"):
         ct.CounterfactualRegressor(regime=ct.make_regime("pgd").regime).fit(frame, price)
@@ -348,12 +417,16 @@ def test_other_bad_input_is_named(model):
 def test_missing_cells_are_imputed_and_a_series_is_not_needed():
     frame, price = houses(60)
     holes = frame.assign(area=frame["area"].mask(frame.index % 5 == 0))
-    fitted = ct.CounterfactualRegressor(missing="impute", epochs=2, random_state=0).fit(holes, price.to_numpy())
+    fitted = ct.CounterfactualRegressor(missing="impute", epochs=2, random_state=0).fit(
+        holes, price.to_numpy()
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         said = fitted.explain(holes[:6], target=(float(price.median()), None)).changes()
     assert all("the value" in sentence or "no " in sentence for sentence in said)
-    nullable = ct.CounterfactualRegressor(epochs=2, random_state=0).fit(frame, price.astype("Int64"))
+    nullable = ct.CounterfactualRegressor(epochs=2, random_state=0).fit(
+        frame, price.astype("Int64")
+    )
     assert nullable.target_name_ == "price"
 
 

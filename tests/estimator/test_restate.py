@@ -6,7 +6,13 @@ import pytest
 from counterfactual_training.errors import ConstraintError, InputError
 from counterfactual_training.estimator import CounterfactualClassifier
 
-SCHEMA = {"degree": {"kind": "ordinal", "categories": ["none", "BSc", "MSc"], "mutability": "increase"}}
+SCHEMA = {
+    "degree": {
+        "kind": "ordinal",
+        "categories": ["none", "BSc", "MSc"],
+        "mutability": "increase",
+    }
+}
 
 
 def quick(**params):
@@ -51,11 +57,18 @@ def test_num_std_widens_the_range(own, rejected):
     assert (own.constraints_.domain.upper[:2] > narrow[:2]).all() and own.num_std_ == 5.0
 
 
-@pytest.mark.parametrize("change", [{"special": {"age": [99]}}, {"schema": {"age": {"unit": "years"}}}])
+@pytest.mark.parametrize(
+    "change", [{"special": {"age": [99]}}, {"schema": {"age": {"unit": "years"}}}]
+)
 def test_what_was_learned_with_needs_another_fit(own, rejected, tmp_path, change):
     own.set_params(**change)
-    for ask in (lambda: own.explain(rejected.head(2)), lambda: own.save(tmp_path / "m.safetensors")):
-        with pytest.raises(InputError, match=f"{next(iter(change))} changed after fit.*fit again"):
+    for ask in (
+        lambda: own.explain(rejected.head(2)),
+        lambda: own.save(tmp_path / "m.safetensors"),
+    ):
+        with pytest.raises(
+            InputError, match=f"{next(iter(change))} changed after fit.*fit again"
+        ):
             ask()
     own.predict(rejected.head(2))  # decisions have no rules
 

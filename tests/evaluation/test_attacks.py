@@ -13,7 +13,12 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.attacks import robust_accuracy
 from counterfactual_training.evaluation.performance import accuracy
-from counterfactual_training.search.perturbations import fgsm, input_gradient, pgd, random_perturbation
+from counterfactual_training.search.perturbations import (
+    fgsm,
+    input_gradient,
+    pgd,
+    random_perturbation,
+)
 
 ATTACKS = {
     "fgsm": fgsm,
@@ -31,7 +36,9 @@ def network(d=4, k=3, seed=0, dtype=torch.float32):
 
 def data(n=40, d=4, k=3, seed=0, dtype=torch.float32):
     rng = torch.Generator().manual_seed(seed)
-    return torch.randn(n, d, generator=rng, dtype=dtype), torch.randint(0, k, (n,), generator=rng)
+    return torch.randn(n, d, generator=rng, dtype=dtype), torch.randint(
+        0, k, (n,), generator=rng
+    )
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -50,7 +57,9 @@ def test_attacks_stay_in_the_ball(name, dtype):
 @pytest.mark.parametrize("clamp", [True, False])
 def test_attacks_obey_the_constraints(name, clamp):
     x, y = data()
-    constraints = Constraints.build(4, ["none", "increase", "decrease", "both"], domain=(-1.5, 1.5))
+    constraints = Constraints.build(
+        4, ["none", "increase", "decrease", "both"], domain=(-1.5, 1.5)
+    )
     delta = ATTACKS[name](network(), x, y, 0.5, constraints=constraints, clamp=clamp) - x
     assert bool((delta[:, 0] == 0).all())
     assert bool((delta[:, 1] >= 0).all())
@@ -62,15 +71,30 @@ def test_attacks_obey_the_constraints(name, clamp):
     assert left is not clamp  # the authors' attacks leave the domain
     if clamp:
         outside = x.abs() > 1.5
-        assert bool((x_adv[outside].abs() <= x[outside].abs()).all())  # strays come no further out
+        assert bool(
+            (x_adv[outside].abs() <= x[outside].abs()).all()
+        )  # strays come no further out
 
 
 @settings(deadline=None)  # the machine may be busy
 @given(seed=st.integers(0, 100), epsilon=st.floats(0.001, 2), bounded=st.booleans())
 def test_one_step_pgd_from_x_is_fgsm(seed, epsilon, bounded):
     x, y = data(n=8, seed=seed)
-    constraints = Constraints.build(4, {0: "none", 1: "decrease"}, domain=(-1.0, 1.0)) if bounded else None
-    one = pgd(network(), x, y, epsilon, steps=1, step_size=epsilon, random_start=False, constraints=constraints)
+    constraints = (
+        Constraints.build(4, {0: "none", 1: "decrease"}, domain=(-1.0, 1.0))
+        if bounded
+        else None
+    )
+    one = pgd(
+        network(),
+        x,
+        y,
+        epsilon,
+        steps=1,
+        step_size=epsilon,
+        random_start=False,
+        constraints=constraints,
+    )
     assert torch.equal(one, fgsm(network(), x, y, epsilon, constraints=constraints))
 
 
@@ -91,7 +115,9 @@ def test_the_direction_is_that_of_the_cross_entropy():
     x, y = data()
     model = network()
     leaf = x.clone().requires_grad_()
-    (plain,) = torch.autograd.grad(nn.functional.cross_entropy(model(leaf), y, reduction="sum"), leaf)
+    (plain,) = torch.autograd.grad(
+        nn.functional.cross_entropy(model(leaf), y, reduction="sum"), leaf
+    )
     doubt = 1 - model(x).softmax(-1).gather(-1, y[:, None]).detach()
     torch.testing.assert_close(input_gradient(model, x, y) * doubt, plain, atol=1e-5, rtol=1e-4)
 
@@ -102,7 +128,9 @@ def test_a_saturated_model_is_still_attacked():
         model.weight.copy_(torch.tensor([[500.0, 0.0], [-500.0, 1.0]]))
         model.bias.zero_()
     x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
-    assert float(nn.functional.cross_entropy(model(x), y).detach()) == 0  # its own gradient is zero
+    assert (
+        float(nn.functional.cross_entropy(model(x), y).detach()) == 0
+    )  # its own gradient is zero
     torch.testing.assert_close(fgsm(model, x, y, 0.1), torch.tensor([[0.9, 0.1]]))
 
 
@@ -110,7 +138,10 @@ def test_an_input_outside_the_domain_is_not_pulled_in():
     model = nn.Linear(1, 2)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0], [-1.0]]))
-    x, y = torch.tensor([[-3.0], [-3.0], [3.0]]), torch.tensor([0, 1, 0])  # the loss rises down, up, down
+    x, y = (
+        torch.tensor([[-3.0], [-3.0], [3.0]]),
+        torch.tensor([0, 1, 0]),
+    )  # the loss rises down, up, down
     x_adv = fgsm(model, x, y, 0.5, Constraints.build(1, domain=(-1.0, 1.0)))
     assert x_adv.flatten().tolist() == [-3.0, -2.5, 2.5]
 
@@ -150,7 +181,10 @@ def test_images_and_fleets():
 
 def test_same_seed_same_attack():
     x, y = data()
-    one, two, other = (pgd(network(), x, y, 0.3, steps=2, rng=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    one, two, other = (
+        pgd(network(), x, y, 0.3, steps=2, rng=torch.Generator().manual_seed(s))
+        for s in (1, 1, 2)
+    )
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
 
@@ -159,13 +193,25 @@ def test_same_seed_same_attack():
     ("call", "error", "message"),
     [
         (lambda x, y: fgsm(network(), x, y, -0.1), InputError, "epsilon"),
-        (lambda x, y: fgsm(network(), x, y, torch.ones(3)), InputError, "epsilon .* does not broadcast"),
+        (
+            lambda x, y: fgsm(network(), x, y, torch.ones(3)),
+            InputError,
+            "epsilon .* does not broadcast",
+        ),
         (lambda x, y: fgsm(network(), x, y[:-1], 0.1), InputError, "per row"),
         (lambda x, y: fgsm(network(), x, y + 1, 0.1), InputError, "Classes must lie"),
         (lambda x, y: fgsm(network(), x.double(), y, 0.1), InputError, "float64"),
         (lambda x, y: fgsm(network(), x.where(x > 0, torch.nan), y, 0.1), InputError, "NaN"),
-        (lambda x, y: fgsm(network(), x, y, 0.1, Constraints.build(5)), InputError, "5 features"),
-        (lambda x, y: fgsm(nn.Sequential(network(), nn.Softmax(-1)), x, y, 0.1), ModelError, "probabilities"),
+        (
+            lambda x, y: fgsm(network(), x, y, 0.1, Constraints.build(5)),
+            InputError,
+            "5 features",
+        ),
+        (
+            lambda x, y: fgsm(nn.Sequential(network(), nn.Softmax(-1)), x, y, 0.1),
+            ModelError,
+            "probabilities",
+        ),
         (lambda x, y: pgd(network(), x, y, 0.1, steps=0), InputError, "steps"),
     ],
 )
@@ -174,13 +220,20 @@ def test_bad_input(call, error, message):
         call(*data())
 
 
-# ---- against the Adversarial Robustness Toolbox --------------------------------------------------------------------
+# ---- against the Adversarial Robustness Toolbox --------------------------------------------------
 
 
 def art_classifier(model, lower, upper):
-    classifiers = pytest.importorskip("art.estimators.classification", reason="adversarial-robustness-toolbox absent")
+    classifiers = pytest.importorskip(
+        "art.estimators.classification", reason="adversarial-robustness-toolbox absent"
+    )
     return classifiers.PyTorchClassifier(
-        model, nn.CrossEntropyLoss(), input_shape=(4,), nb_classes=3, clip_values=(lower, upper), device_type="cpu"
+        model,
+        nn.CrossEntropyLoss(),
+        input_shape=(4,),
+        nb_classes=3,
+        clip_values=(lower, upper),
+        device_type="cpu",
     )
 
 
@@ -190,33 +243,57 @@ def case(request):
     x = torch.randn(200, 4, generator=rng)
     lower, upper = x.amin(0), x.amax(0)
     y = torch.randint(0, 3, (200,), generator=rng)
-    epsilon = torch.tensor([0.1, 0.2, 0.3, 0.6]) if request.param == "budget per feature" else torch.full((4,), 0.4)
+    epsilon = (
+        torch.tensor([0.1, 0.2, 0.3, 0.6])
+        if request.param == "budget per feature"
+        else torch.full((4,), 0.4)
+    )
     mutability = ["both", "none", "both", "both"] if request.param == "masked" else None
     box = {j: (float(lower[j]), float(upper[j])) for j in range(4)}
-    return x, y, epsilon, Constraints.build(4, mutability, domain=box), (lower.numpy(), upper.numpy())
+    return (
+        x,
+        y,
+        epsilon,
+        Constraints.build(4, mutability, domain=box),
+        (lower.numpy(), upper.numpy()),
+    )
 
 
 @pytest.mark.check
 def test_fgsm_agrees_with_art(case):
     x, y, epsilon, constraints, box = case
-    evasion = pytest.importorskip("art.attacks.evasion", reason="adversarial-robustness-toolbox absent")
+    evasion = pytest.importorskip(
+        "art.attacks.evasion", reason="adversarial-robustness-toolbox absent"
+    )
     attack = evasion.FastGradientMethod(
-        art_classifier(network(), *box), norm=np.inf, eps=epsilon.numpy(), eps_step=epsilon.numpy()
+        art_classifier(network(), *box),
+        norm=np.inf,
+        eps=epsilon.numpy(),
+        eps_step=epsilon.numpy(),
     )
     mask = (~constraints.immutable).float().numpy()
     expected = attack.generate(x.numpy(), y.numpy(), mask=mask)
-    np.testing.assert_allclose(fgsm(network(), x, y, epsilon, constraints).numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        fgsm(network(), x, y, epsilon, constraints).numpy(), expected, atol=1e-6
+    )
 
 
 @pytest.mark.check
 def test_pgd_agrees_with_art(case):
     x, y, epsilon, constraints, box = case
-    evasion = pytest.importorskip("art.attacks.evasion", reason="adversarial-robustness-toolbox absent")
+    evasion = pytest.importorskip(
+        "art.attacks.evasion", reason="adversarial-robustness-toolbox absent"
+    )
     step = epsilon / 4
     attack = evasion.ProjectedGradientDescentNumpy(
-        art_classifier(network(), *box), norm=np.inf, eps=epsilon.numpy(), eps_step=step.numpy(), max_iter=10,
-        num_random_init=0, verbose=False,
-    )  # fmt: skip
+        art_classifier(network(), *box),
+        norm=np.inf,
+        eps=epsilon.numpy(),
+        eps_step=step.numpy(),
+        max_iter=10,
+        num_random_init=0,
+        verbose=False,
+    )
     mask = (~constraints.immutable).float().numpy()
     expected = attack.generate(x.numpy(), y.numpy(), mask=mask)
     ours = pgd(network(), x, y, epsilon, 10, step, random_start=False, constraints=constraints)
@@ -243,7 +320,9 @@ def test_a_linear_model_fails_exactly_where_its_margin_ends():
     ]
     for curve in curves:
         torch.testing.assert_close(curve, expected)
-    noisy = robust_accuracy(linear_model(), x, y, epsilons, partial(random_perturbation, rng=torch.Generator()))
+    noisy = robust_accuracy(
+        linear_model(), x, y, epsilons, partial(random_perturbation, rng=torch.Generator())
+    )
     assert bool((noisy >= curves[0]).all())
 
 
@@ -251,8 +330,12 @@ def test_batches_do_not_matter_for_robust_accuracy():
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(50, 2, generator=rng), torch.randint(0, 2, (50,), generator=rng)
     whole = robust_accuracy(linear_model(), x, y, [0.1, 0.2])
-    torch.testing.assert_close(robust_accuracy(linear_model(), x, y, [0.1, 0.2], batch_size=7), whole)
-    per_feature = robust_accuracy(linear_model(), x, y, [torch.tensor([0.1, 0.1]), torch.tensor([0.0, 0.0])])
+    torch.testing.assert_close(
+        robust_accuracy(linear_model(), x, y, [0.1, 0.2], batch_size=7), whole
+    )
+    per_feature = robust_accuracy(
+        linear_model(), x, y, [torch.tensor([0.1, 0.1]), torch.tensor([0.0, 0.0])]
+    )
     assert per_feature[0] == whole[0]
     assert per_feature[1] == accuracy(linear_model()(x).detach(), y)
 
@@ -262,11 +345,21 @@ def test_a_fleet_gets_one_curve_per_member():
     x, y = torch.randn(3, 20, 2, generator=rng), torch.randint(0, 2, (3, 20), generator=rng)
     curves = robust_accuracy(linear_model(), x, y, [0.0, 0.1], batch_size=6)
     assert curves.shape == (2, 3)
-    torch.testing.assert_close(curves[:, 1], robust_accuracy(linear_model(), x[1], y[1], [0.0, 0.1]))
+    torch.testing.assert_close(
+        curves[:, 1], robust_accuracy(linear_model(), x[1], y[1], [0.0, 0.1])
+    )
 
 
 def test_robust_accuracy_needs_rows():
     with pytest.raises(InputError, match="no rows"):
-        robust_accuracy(linear_model(), torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), [0.1])
+        robust_accuracy(
+            linear_model(), torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), [0.1]
+        )
     with pytest.raises(InputError, match="batch_size"):
-        robust_accuracy(linear_model(), torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), [0.1], batch_size=0)
+        robust_accuracy(
+            linear_model(),
+            torch.zeros(1, 2),
+            torch.zeros(1, dtype=torch.long),
+            [0.1],
+            batch_size=0,
+        )

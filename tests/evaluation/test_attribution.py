@@ -26,7 +26,9 @@ def model():
 @pytest.fixture
 def rows():
     rng = torch.Generator().manual_seed(0)
-    return torch.randn(20, 4, generator=rng, dtype=torch.float64), torch.randint(0, 3, (20,), generator=rng)
+    return torch.randn(20, 4, generator=rng, dtype=torch.float64), torch.randint(
+        0, 3, (20,), generator=rng
+    )
 
 
 def score(model, x, y, output):
@@ -36,7 +38,9 @@ def score(model, x, y, output):
 
 
 @pytest.mark.parametrize("output", ["logit", "probability"])
-@pytest.mark.parametrize(("quadrature", "tolerance"), [("gauss_legendre", 1e-8), ("midpoint", 2e-3)])
+@pytest.mark.parametrize(
+    ("quadrature", "tolerance"), [("gauss_legendre", 1e-8), ("midpoint", 2e-3)]
+)
 def test_completeness(model, rows, output, quadrature, tolerance):
     x, y = rows
     baseline = torch.full((4,), 0.3, dtype=torch.float64)
@@ -48,7 +52,9 @@ def test_completeness(model, rows, output, quadrature, tolerance):
 def test_a_linear_model_is_attributed_by_hand():
     model = nn.Linear(3, 2)
     x, y = torch.tensor([[1.0, -2.0, 0.5]]), torch.tensor([1])
-    torch.testing.assert_close(integrated_gradients(model, x, y, steps=1), x * model.weight[1].detach())
+    torch.testing.assert_close(
+        integrated_gradients(model, x, y, steps=1), x * model.weight[1].detach()
+    )
     assert model.weight.grad is None
 
 
@@ -62,19 +68,29 @@ def test_unused_features_get_nothing(model, rows):
 def test_images():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
     images = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert integrated_gradients(model, images, torch.zeros(5, dtype=torch.long), steps=3).shape == images.shape
+    assert (
+        integrated_gradients(model, images, torch.zeros(5, dtype=torch.long), steps=3).shape
+        == images.shape
+    )
 
 
 @pytest.mark.parametrize(
-    ("quadrature", "method"), [("gauss_legendre", "gausslegendre"), ("midpoint", "riemann_middle")]
+    ("quadrature", "method"),
+    [("gauss_legendre", "gausslegendre"), ("midpoint", "riemann_middle")],
 )
 @pytest.mark.check
 def test_captum(model, rows, quadrature, method):
     captum = pytest.importorskip("captum.attr", reason="captum absent")
     x, y = rows
-    baseline = torch.randn(20, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    expected = captum.IntegratedGradients(model).attribute(x, baseline, target=y, n_steps=20, method=method)
-    torch.testing.assert_close(integrated_gradients(model, x, y, baseline, 20, quadrature), expected)
+    baseline = torch.randn(
+        20, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    expected = captum.IntegratedGradients(model).attribute(
+        x, baseline, target=y, n_steps=20, method=method
+    )
+    torch.testing.assert_close(
+        integrated_gradients(model, x, y, baseline, 20, quadrature), expected
+    )
 
 
 def test_standardisations_by_hand():
@@ -84,7 +100,9 @@ def test_standardisations_by_hand():
     torch.testing.assert_close(standardise(g, "share"), torch.tensor([[0.25, 0.0, 0.75]]))
     torch.testing.assert_close(standardise(g), standardise(g, "range"))
     two = torch.tensor([2.0, 2.1])
-    torch.testing.assert_close(standardise(two), torch.tensor([20.0, 21.0]), atol=1e-3, rtol=0)  # it does explode
+    torch.testing.assert_close(
+        standardise(two), torch.tensor([20.0, 21.0]), atol=1e-3, rtol=0
+    )  # it does explode
     assert bool((standardise(two, "share") < 1).all())
 
 
@@ -100,7 +118,9 @@ def test_protected_sensitivity_of_a_linear_model():
     )
     assert unused.shape == (5,)
     assert bool((unused == 0).all())
-    used = protected_sensitivity(model, x, y, [1], torch.Generator().manual_seed(1), rounds=5, num_samples=50, steps=2)
+    used = protected_sensitivity(
+        model, x, y, [1], torch.Generator().manual_seed(1), rounds=5, num_samples=50, steps=2
+    )
     assert bool((used > 0.5).all())
 
 
@@ -108,7 +128,9 @@ def test_one_round_by_hand():
     model = nn.Linear(3, 2)
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 3, generator=rng), torch.randint(0, 2, (30,), generator=rng)
-    value = protected_sensitivity(model, x, y, [0, 2], torch.Generator().manual_seed(4), 1, 40, 3, "share", (-2.0, 0.0))
+    value = protected_sensitivity(
+        model, x, y, [0, 2], torch.Generator().manual_seed(4), 1, 40, 3, "share", (-2.0, 0.0)
+    )
     rng = torch.Generator().manual_seed(4)
     index = torch.randint(30, (40,), generator=rng)
     baseline = -2 + 2 * torch.rand(40, 3, generator=rng)  # one per sample
@@ -120,7 +142,9 @@ def test_too_few_steps_for_the_path_are_said():
     model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 2))
     x, y = 10 * torch.randn(50, 3), torch.zeros(50, dtype=torch.long)
     with pytest.warns(MeasurementWarning, match="more steps"):
-        protected_sensitivity(model, x, y, [0], torch.Generator(), rounds=1, num_samples=50, steps=1)
+        protected_sensitivity(
+            model, x, y, [0], torch.Generator(), rounds=1, num_samples=50, steps=1
+        )
 
 
 def test_bad_input(model, rows):
@@ -148,12 +172,20 @@ def test_bad_input(model, rows):
 def test_networks_with_kinks_are_integrated_until_the_gap_is_small(output, lead):
     torch.manual_seed(0)
     model = mlp(6, 3, hidden=(32, 32), activation="relu")
-    x, y, baseline = 2 * torch.randn(*lead, 40, 6), torch.randint(3, (*lead, 40)), torch.randn(*lead, 40, 6)
+    x, y, baseline = (
+        2 * torch.randn(*lead, 40, 6),
+        torch.randint(3, (*lead, 40)),
+        torch.randn(*lead, 40, 6),
+    )
     rough = integrated_gradients(model, x, y, baseline, output=output)
     fine = integrated_gradients(model, x, y, baseline, output=output, tolerance=1e-3)
-    before, after = (completeness_gap(model, x, y, found, baseline, output) for found in (rough, fine))
+    before, after = (
+        completeness_gap(model, x, y, found, baseline, output) for found in (rough, fine)
+    )
     # The gap is what the sum misses of F(x) − F(b).
-    value, start = (model(at).softmax(-1) if output == "probability" else model(at) for at in (x, baseline))
+    value, start = (
+        model(at).softmax(-1) if output == "probability" else model(at) for at in (x, baseline)
+    )
     change = (value - start).gather(-1, y.unsqueeze(-1)).squeeze(-1).detach()
     torch.testing.assert_close((rough.sum(-1) - change).abs(), before, atol=1e-5, rtol=0)
     assert before.max() > 4e-3 and bool((after <= 1e-3 * (1 + change.abs())).all())
@@ -164,8 +196,14 @@ def test_a_gap_that_remains_is_said():
         """Its gradient is zero wherever it exists."""
 
         def forward(self, x):
-            return torch.stack([x.sum(-1) * 0, x.sum(-1) * 0 + 3 * x.sum(-1).floor().detach()], -1)
+            return torch.stack(
+                [x.sum(-1) * 0, x.sum(-1) * 0 + 3 * x.sum(-1).floor().detach()], -1
+            )
 
     x = torch.full((3, 2), 2.0)
-    with pytest.warns(MeasurementWarning, match=r"3 rows miss F\(x\) − F\(baseline\), by up to 1.2e"):
-        integrated_gradients(Staircase(), x, torch.ones(3, dtype=torch.long), steps=1, tolerance=1e-3)
+    with pytest.warns(
+        MeasurementWarning, match=r"3 rows miss F\(x\) − F\(baseline\), by up to 1.2e"
+    ):
+        integrated_gradients(
+            Staircase(), x, torch.ones(3, dtype=torch.long), steps=1, tolerance=1e-3
+        )

@@ -49,7 +49,9 @@ def test_equal_models_are_rarely_called_different(statistic):
     rounds, rejected, excluded = 300, 0, 0
     for _ in range(rounds):
         shared = simulated(rng, missing=0.0)
-        a, b = (shared + rng.normal(size=(5, 1)) + rng.normal(size=shared.shape) for _ in range(2))
+        a, b = (
+            shared + rng.normal(size=(5, 1)) + rng.normal(size=shared.shape) for _ in range(2)
+        )
         estimate = compare(a, b, rng, statistic, num_resamples=300)
         rejected += estimate.p_value < 0.05
         excluded += not estimate.low <= 0 <= estimate.high
@@ -66,7 +68,9 @@ def test_a_real_effect_is_found_because_models_are_paired():
     assert estimate.p_value < 0.001
     assert 9 < estimate.low <= 10 <= estimate.high < 11
     shuffled = compare(rng.permuted(better, axis=1), baseline, rng, "difference")
-    assert shuffled.high - shuffled.low > 1.5 * (lambda e: e.high - e.low)(compare(better, baseline, rng, "difference"))
+    assert shuffled.high - shuffled.low > 1.5 * (lambda e: e.high - e.low)(
+        compare(better, baseline, rng, "difference")
+    )
 
 
 def test_difference_and_reduction_by_hand():
@@ -81,8 +85,14 @@ def test_difference_and_reduction_by_hand():
 def test_few_seeds_widen_the_interval():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(8, 1)) + 0.01 * rng.normal(size=(8, 50))
-    for s in (3, 8):  # seeds dominate, so the interval is near Student's with s − 1 degrees of freedom
-        estimate, means = bootstrap_mean(values[:s], np.random.default_rng(0)), values[:s].mean(1)
+    for s in (
+        3,
+        8,
+    ):  # seeds dominate, so the interval is near Student's with s − 1 degrees of freedom
+        estimate, means = (
+            bootstrap_mean(values[:s], np.random.default_rng(0)),
+            values[:s].mean(1),
+        )
         student = stdtrit(s - 1, 0.975) * means.std(ddof=1) / np.sqrt(s)
         assert (estimate.high - estimate.low) / 2 == pytest.approx(student, rel=0.1)
 
@@ -152,20 +162,33 @@ def test_bad_input():
 
 
 def test_the_p_value_of_two_seeds_is_not_made_too_small_by_resampling():
-    """Two seeds: resampling sees half the variance between seeds. By hand: t = 3 / 1 with one degree of freedom."""
+    """Two seeds: resampling sees half the variance between seeds. By hand: t = 3 / 1 with one
+    degree of freedom.
+    """
     effect = np.array([[2.0], [4.0]]) + np.zeros((1, 50))
-    estimate = compare(effect, np.zeros((2, 50)), np.random.default_rng(0), "difference", num_resamples=20_000)
+    estimate = compare(
+        effect, np.zeros((2, 50)), np.random.default_rng(0), "difference", num_resamples=20_000
+    )
     assert estimate.p_value == pytest.approx(2 * (0.5 - np.arctan(3.0) / np.pi), rel=0.02)
 
 
 def test_a_reduction_is_tested_as_a_ratio():
-    """Every seed halves; on the scale of differences the seeds disagree because their baselines lie far apart."""
+    """Every seed halves; on the scale of differences the seeds disagree because their baselines lie
+    far apart.
+    """
     rng = np.random.default_rng(3)
-    baseline = np.array([1.0, 2.0, 4.0, 8.0, 16.0])[:, None] * np.exp(0.01 * rng.normal(size=(5, 100)))
+    baseline = np.array([1.0, 2.0, 4.0, 8.0, 16.0])[:, None] * np.exp(
+        0.01 * rng.normal(size=(5, 100))
+    )
     half = 0.5 * baseline * np.exp(0.01 * rng.normal(size=(5, 1)))
     ratio, swapped = (
         compare(half, baseline, np.random.default_rng(0)),
         compare(baseline, half, np.random.default_rng(0)),
     )
-    assert ratio.p_value < 1e-4 < 0.01 < compare(half, baseline, np.random.default_rng(0), "difference").p_value
+    assert (
+        ratio.p_value
+        < 1e-4
+        < 0.01
+        < compare(half, baseline, np.random.default_rng(0), "difference").p_value
+    )
     assert ratio.p_value == pytest.approx(swapped.p_value, rel=1e-6)

@@ -25,7 +25,9 @@ def trained():
         torch.manual_seed(seed)
         model = ct.mlp(2, 2)
         config = ct.TrainConfig(epochs=3, batch_size=100, learning_rate=0.02, seed=seed)
-        ct.train(model, data.x_train[:1000], data.y_train[:1000], objective="vanilla", config=config)
+        ct.train(
+            model, data.x_train[:1000], data.y_train[:1000], objective="vanilla", config=config
+        )
         models.append(model)
     return data, models
 
@@ -37,8 +39,12 @@ def test_the_table_is_tidy_and_its_means_are_those_of_the_individuals(trained):
     assert not table.duplicated(["metric", "lambda_energy", "run"]).any()
     people = counterfactual_table(model, data, FEW)
     part = people[(people["run"] == 1) & (people["lambda_energy"] == 5.0)]
-    row = table[(table["metric"] == "cost") & (table["run"] == 1) & (table["lambda_energy"] == 5.0)]
-    assert float(row["value"].iloc[0]) == pytest.approx(part.loc[part["validity"] == 1, "cost"].mean())
+    row = table[
+        (table["metric"] == "cost") & (table["run"] == 1) & (table["lambda_energy"] == 5.0)
+    ]
+    assert float(row["value"].iloc[0]) == pytest.approx(
+        part.loc[part["validity"] == 1, "cost"].mean()
+    )
     assert ct.summarise(table)["validity"] == pytest.approx(people["validity"].mean(), abs=1e-6)
 
 
@@ -49,7 +55,10 @@ def test_attacks_that_are_not_clamped_know_no_constraints(trained):
     fixed = ct.Constraints.infer(x, mutability={0: "none", 1: "none"})
     clamped = replace(PAIRED, epsilons=(0.3,))
     free = replace(clamped, clamp_attacks=False)
-    held, curves = attack_curves(model, x, y, clamped, fixed), attack_curves(model, x, y, free, fixed)
+    held, curves = (
+        attack_curves(model, x, y, clamped, fixed),
+        attack_curves(model, x, y, free, fixed),
+    )
     for attack, curve in attack_curves(model, x, y, free, None).items():
         assert torch.equal(curves[attack], curve)
         assert attack == "random" or float(curve) < float(held[attack])
@@ -57,33 +66,80 @@ def test_attacks_that_are_not_clamped_know_no_constraints(trained):
 
 def test_every_metric_is_there_and_can_be_left_out(trained):
     data, (model, _) = trained
-    protocol = replace(PAIRED, num_individuals=100, lambda_energy=(1.0,), langevin_steps=20, attribution_rounds=2)
+    protocol = replace(
+        PAIRED,
+        num_individuals=100,
+        lambda_energy=(1.0,),
+        langevin_steps=20,
+        attribution_rounds=2,
+    )
     numbers = ct.summarise(ct.evaluate(model, data, protocol))
     costly = {
-        "unfaithfulness", "robust_accuracy@0.1", "robust_accuracy_pgd@0.03", "robust_accuracy_pgd@0.1",
-        "robust_accuracy_random@0.03", "robust_accuracy_random@0.1", "sensitivity",
-    }  # fmt: skip
+        "unfaithfulness",
+        "robust_accuracy@0.1",
+        "robust_accuracy_pgd@0.03",
+        "robust_accuracy_pgd@0.1",
+        "robust_accuracy_random@0.03",
+        "robust_accuracy_random@0.1",
+        "sensitivity",
+    }
     cheap = {
-        "implausibility", "implausibility_mmd", "energy_differential", "cost", "redundancy", "sparsity", "validity",
-        "validity_strict", "share_mature", "num_steps", "accuracy", "f1", "calibration_error", "robust_accuracy",
-    }  # fmt: skip
+        "implausibility",
+        "implausibility_mmd",
+        "energy_differential",
+        "cost",
+        "redundancy",
+        "sparsity",
+        "validity",
+        "validity_strict",
+        "share_mature",
+        "num_steps",
+        "accuracy",
+        "f1",
+        "calibration_error",
+        "robust_accuracy",
+    }
     assert set(numbers.index) == cheap | costly
     assert numbers.notna().all()
-    assert numbers["robust_accuracy_pgd@0.1"] <= numbers["robust_accuracy_random@0.1"] <= numbers["accuracy"] + 0.01
-    few = replace(protocol, langevin_steps=0, attribution_rounds=0, attacks=("fgsm",), epsilons=(0.03,))
+    assert (
+        numbers["robust_accuracy_pgd@0.1"]
+        <= numbers["robust_accuracy_random@0.1"]
+        <= numbers["accuracy"] + 0.01
+    )
+    few = replace(
+        protocol, langevin_steps=0, attribution_rounds=0, attacks=("fgsm",), epsilons=(0.03,)
+    )
     assert set(ct.evaluate(model, data, few)["metric"]) == cheap
-    assert "sensitivity" not in set(ct.evaluate(model, (data.x_test, data.y_test), protocol)["metric"])
+    assert "sensitivity" not in set(
+        ct.evaluate(model, (data.x_test, data.y_test), protocol)["metric"]
+    )
 
 
 def test_validity_is_by_the_largest_probability_and_strict_validity_by_the_threshold(trained):
-    """Both recomputed from the model's answer at the counterfactuals; three steps leave rows on every side."""
+    """Both recomputed from the model's answer at the counterfactuals; three steps leave rows on
+    every side.
+    """
     data, (model, _) = trained
     few = replace(
-        PAIRED, num_individuals=60, lambda_energy=(0.5,), max_steps=3, decision_threshold=0.9, learning_rate=0.05
+        PAIRED,
+        num_individuals=60,
+        lambda_energy=(0.5,),
+        max_steps=3,
+        decision_threshold=0.9,
+        learning_rate=0.05,
     )
     table = counterfactual_table(model, data, few)
-    rows, targets = torch.tensor(table["row"].to_numpy()), torch.tensor(table["target"].to_numpy())
-    generator = ct.ecco(few.lambda_cost, 0.5, max_steps=3, decision_threshold=0.9, learning_rate=few.learning_rate)
+    rows, targets = (
+        torch.tensor(table["row"].to_numpy()),
+        torch.tensor(table["target"].to_numpy()),
+    )
+    generator = ct.ecco(
+        few.lambda_cost,
+        0.5,
+        max_steps=3,
+        decision_threshold=0.9,
+        learning_rate=few.learning_rate,
+    )
     found = ct.search(model, data.x_test[rows], targets, generator, data.constraints)
     probability = model(found.x_cf).softmax(-1).detach()
     valid = (probability.argmax(-1) == targets).numpy()
@@ -98,7 +154,10 @@ def test_implausibility_is_the_mean_distance_to_all_test_rows_of_the_target(trai
     one = replace(PAIRED, num_individuals=5, lambda_energy=(5.0,))
     people = counterfactual_table(model, data, one)
     generator = ct.ecco(0.0, 5.0, max_steps=50, decision_threshold=0.95)
-    rows, targets = torch.tensor(people["row"].to_numpy()), torch.tensor(people["target"].to_numpy())
+    rows, targets = (
+        torch.tensor(people["row"].to_numpy()),
+        torch.tensor(people["target"].to_numpy()),
+    )
     found = ct.search(model, data.x_test[rows], targets, generator, data.constraints)
     for value, x_cf, target in zip(people["implausibility"], found.x_cf, targets, strict=True):
         if not np.isnan(value):
@@ -109,12 +168,17 @@ def test_implausibility_is_the_mean_distance_to_all_test_rows_of_the_target(trai
 def test_the_paired_protocol_looks_at_the_same_people_whatever_the_model(trained):
     data, models = trained
     protocol = replace(PAIRED, num_individuals=50, lambda_energy=(1.0,))
-    first, second = (counterfactual_table(model, data, protocol).set_index("row")["target"] for model in models)
+    first, second = (
+        counterfactual_table(model, data, protocol).set_index("row")["target"]
+        for model in models
+    )
     both = first.index.intersection(second.index)
     assert len(both) > 40 and (first[both] == second[both]).all()
 
 
-def test_the_published_protocol_starts_from_rows_that_the_model_puts_into_the_other_class(trained):
+def test_the_published_protocol_starts_from_rows_that_the_model_puts_into_the_other_class(
+    trained,
+):
     data, (model, _) = trained
     people = counterfactual_table(model, data, FEW)
     assert (people["factual"] != people["target"]).all()
@@ -180,7 +244,9 @@ def test_a_protocol_that_cannot_be_is_refused(changes, reason):
         replace(PAIRED, **changes)
 
 
-PRECISE = replace(PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=5, attribution_rounds=1)
+PRECISE = replace(
+    PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=5, attribution_rounds=1
+)
 
 
 def test_autocast_around_an_evaluation_changes_the_last_digits_only(trained):
@@ -190,7 +256,9 @@ def test_autocast_around_an_evaluation_changes_the_last_digits_only(trained):
         table = ct.evaluate(model, data, PRECISE)
         several = ct.evaluate([model, model], data, PRECISE)
     numbers = ct.summarise(table)
-    assert numbers.notna().all() and numbers["accuracy"] == pytest.approx(expected["accuracy"], abs=0.02)
+    assert numbers.notna().all() and numbers["accuracy"] == pytest.approx(
+        expected["accuracy"], abs=0.02
+    )
     assert numbers["implausibility"] == pytest.approx(expected["implausibility"], rel=0.1)
     assert set(several["metric"]) == set(table["metric"])
 
@@ -214,13 +282,21 @@ def test_of_a_gated_model_the_classifier_is_measured_and_its_counterfactuals_are
     gated = fit_gate(model, data.x_train[:1000], data.y_train[:1000])
     few = replace(PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=3)
     table = ct.evaluate([model, gated, other], data, few, find=search_gated)
-    plain, mine, last = (part.set_index("metric")["value"] for _, part in table.groupby("member"))
-    same = [name for name in plain.index if name.startswith(("accuracy", "f1", "calibration", "robust"))]
+    plain, mine, last = (
+        part.set_index("metric")["value"] for _, part in table.groupby("member")
+    )
+    same = [
+        name
+        for name in plain.index
+        if name.startswith(("accuracy", "f1", "calibration", "robust"))
+    ]
     assert len(same) >= 5 and mine[same].equals(plain[same])
     assert mine["implausibility"] < plain["implausibility"] and mine["validity"] > 0.95
     alone = ct.evaluate(gated, data, few, find=search_gated).set_index("metric")["value"]
     assert alone.equals(mine)
-    assert last["cost"] == pytest.approx(ct.summarise(ct.evaluate(other, data, few))["cost"], rel=1e-3)
+    assert last["cost"] == pytest.approx(
+        ct.summarise(ct.evaluate(other, data, few))["cost"], rel=1e-3
+    )
     people = counterfactual_table(gated, data, few, find=search_gated)
     assert people["row"].tolist() == counterfactual_table(model, data, few)["row"].tolist()
     assert people["factual"].max() == 1 and (people["factual"] != people["target"]).all()

@@ -53,15 +53,28 @@ def test_gradients():
 
 
 def measured(valid=(40, 0), y=(0, 1), **changes):
-    """Findings about two groups of individuals, of 40 and 60, of whom so many have valid counterfactuals."""
+    """Findings about two groups of individuals, of 40 and 60, of whom so many have valid
+    counterfactuals.
+    """
     y = torch.tensor(y).repeat(50)
     x = torch.randn(len(y), 3, generator=torch.Generator().manual_seed(0))
     model = nn.Linear(3, 2)
     targets = [0] * 40 + [1] * 60
-    validity = [float(i < valid[0]) for i in range(40)] + [float(i < valid[1]) for i in range(60)]
-    columns = {"validity": validity, "target": targets, "factual": 0, "run": 0, "lambda_energy": 1.0}
+    validity = [float(i < valid[0]) for i in range(40)] + [
+        float(i < valid[1]) for i in range(60)
+    ]
+    columns = {
+        "validity": validity,
+        "target": targets,
+        "factual": 0,
+        "run": 0,
+        "lambda_energy": 1.0,
+    }
     protocol = replace(PAIRED, lambda_energy=(1.0,), **changes)
-    found = [*check_model(model, x, y, model(x), protocol), *check_individuals(protocol, pd.DataFrame(columns))]
+    found = [
+        *check_model(model, x, y, model(x), protocol),
+        *check_individuals(protocol, pd.DataFrame(columns)),
+    ]
     return {f.name: f.message for f in found}
 
 
@@ -70,10 +83,18 @@ def test_counts_of_individuals():
     assert "Only 29 of 100" in measured((29, 0))["few_valid"]
     assert "Only 0 of 100" in measured((0, 0))["few_valid"]
     assert "biased towards the easy cases" in measured((29, 0))["few_valid"]
-    all_valid = pd.DataFrame({"validity": 1.0, "target": 1, "factual": 0, "run": 0, "lambda_energy": [1.0] * 20})
+    all_valid = pd.DataFrame(
+        {"validity": 1.0, "target": 1, "factual": 0, "run": 0, "lambda_energy": [1.0] * 20}
+    )
     (few,) = check_individuals(PAIRED, all_valid)
-    assert few.message.startswith("All 20 of 20 counterfactuals are valid") and "biased" not in few.message
-    assert "1 of 2 groups have fewer than 20 counterfactuals, 1 fewer than two" in measured((40, 1))["small_groups"]
+    assert (
+        few.message.startswith("All 20 of 20 counterfactuals are valid")
+        and "biased" not in few.message
+    )
+    assert (
+        "1 of 2 groups have fewer than 20 counterfactuals, 1 fewer than two"
+        in measured((40, 1))["small_groups"]
+    )
     assert "small_groups" not in measured((40, 1), mmd_valid_only=False)
     assert measured((40, 60), num_individuals=100) == {}
     assert "Only 100 of the 130" in measured((40, 60), num_individuals=130)["fewer_individuals"]
@@ -90,11 +111,21 @@ def test_attacks():
     assert names(check_attacks(epsilons, {"fgsm": fgsm, "pgd": pgd, "random": random})) == []
     weak = list(check_attacks(epsilons, {"fgsm": pgd, "pgd": fgsm}))
     assert names(weak) == ["fgsm_beats_pgd"] and "ε = 0.1" in weak[0].message
-    assert names(check_attacks(epsilons, {"fgsm": random, "random": fgsm})) == ["random_beats_fgsm"]
-    assert names(check_attacks(epsilons, {"pgd": random, "random": fgsm})) == ["random_beats_pgd"]
-    assert names(check_attacks(epsilons, {"fgsm": torch.tensor([0.9, 0.3, 0.6])})) == ["rising_curve"]
+    assert names(check_attacks(epsilons, {"fgsm": random, "random": fgsm})) == [
+        "random_beats_fgsm"
+    ]
+    assert names(check_attacks(epsilons, {"pgd": random, "random": fgsm})) == [
+        "random_beats_pgd"
+    ]
+    assert names(check_attacks(epsilons, {"fgsm": torch.tensor([0.9, 0.3, 0.6])})) == [
+        "rising_curve"
+    ]
     assert names(check_attacks(epsilons[::-1], {"fgsm": fgsm.flip(0)})) == []
-    assert names(check_attacks([0.1], {"pgd": pgd[:1]})) == names(check_attacks(epsilons, {})) == []
+    assert (
+        names(check_attacks([0.1], {"pgd": pgd[:1]}))
+        == names(check_attacks(epsilons, {}))
+        == []
+    )
 
 
 def test_completeness():

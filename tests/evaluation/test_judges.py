@@ -1,4 +1,6 @@
-"""Judges: each measure against its definition, and what they do where there is little to judge by."""
+"""Judges: each measure against its definition, and what they do where there is little to judge
+by.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +8,12 @@ import torch
 
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.errors import InputError
-from counterfactual_training.evaluation.judges import Judge, nearest_distance, nearest_unlike, real_rows
+from counterfactual_training.evaluation.judges import (
+    Judge,
+    nearest_distance,
+    nearest_unlike,
+    real_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +40,41 @@ def test_every_measure_is_its_definition(judge, apart):
         own = points[target == k]
         distances = (own[:, None] - real).square().sum(-1).sqrt().sort(-1).values
         np.testing.assert_allclose(found["nn5"][mine], distances[:, :5].mean(-1), rtol=1e-5)
-        np.testing.assert_allclose(found["ip"][mine], (own[:, None] - real).abs().sum(-1).mean(-1), rtol=1e-5)
-        assert found["ip_star"][mine].mean() == pytest.approx(float(mmd(own, real, 5.0)), abs=1e-5)
+        np.testing.assert_allclose(
+            found["ip"][mine], (own[:, None] - real).abs().sum(-1).mean(-1), rtol=1e-5
+        )
+        assert found["ip_star"][mine].mean() == pytest.approx(
+            float(mmd(own, real, 5.0)), abs=1e-5
+        )
         scatter = (real - real.mean(0)).norm(dim=-1).mean()
-        np.testing.assert_allclose(found["spread"][mine], (own - own.mean(0)).norm(dim=-1) / scatter, rtol=1e-5)
+        np.testing.assert_allclose(
+            found["spread"][mine], (own - own.mean(0)).norm(dim=-1) / scatter, rtol=1e-5
+        )
 
 
 def test_real_rows_pass_and_points_in_between_do_not(judge, apart):
     x, y = apart
     real = judge(x[200:], y[200:])
     between = judge(torch.full((50, 3), 3.0), torch.arange(50) % 2)
-    assert real["lof"].mean() > 0.9 and real["boosting"].mean() == 1 and 0.9 < real["spread"].mean() < 1.1
+    assert (
+        real["lof"].mean() > 0.9
+        and real["boosting"].mean() == 1
+        and 0.9 < real["spread"].mean() < 1.1
+    )
     assert between["lof"].mean() == 0 and between["spread"].max() == 0
-    assert between["nn5"].min() > 5 * real["nn5"].mean() and between["ip_star"].mean() > real["ip_star"].mean() + 0.1
+    assert (
+        between["nn5"].min() > 5 * real["nn5"].mean()
+        and between["ip_star"].mean() > real["ip_star"].mean() + 0.1
+    )
 
 
 def test_a_row_moved_to_the_other_class_is_taken_for_one_of_it(judge, apart):
     x, y = apart
     moved = x[200:] + 6.0 * (1 - 2 * y[200:, None])
-    assert judge(moved, 1 - y[200:])["boosting"].mean() == 1 and judge(x[200:], 1 - y[200:])["boosting"].mean() == 0
+    assert (
+        judge(moved, 1 - y[200:])["boosting"].mean() == 1
+        and judge(x[200:], 1 - y[200:])["boosting"].mean() == 0
+    )
 
 
 def test_a_class_without_rows_is_nan_and_a_class_with_one_has_no_inliers(apart):
@@ -65,7 +88,9 @@ def test_a_class_without_rows_is_nan_and_a_class_with_one_has_no_inliers(apart):
 
 
 def test_no_point_at_all_gives_no_values(judge):
-    assert {len(v) for v in judge(torch.empty(0, 3), torch.empty(0, dtype=torch.long)).values()} == {0}
+    assert {
+        len(v) for v in judge(torch.empty(0, 3), torch.empty(0, dtype=torch.long)).values()
+    } == {0}
 
 
 def test_distances_of_points_that_nearly_coincide_are_exact():
@@ -77,10 +102,16 @@ def test_distances_of_points_that_nearly_coincide_are_exact():
 def test_floors_are_rows_of_the_target_class(apart):
     x, y = apart
     target = 1 - y[:150]
-    drawn, near = real_rows(x[150:], y[150:], target), nearest_unlike(x[150:], y[150:], x[:150], target)
+    drawn, near = (
+        real_rows(x[150:], y[150:], target),
+        nearest_unlike(x[150:], y[150:], x[:150], target),
+    )
     for k in (0, 1):
         pool = x[150:][y[150:] == k]
-        assert all(bool((pool == row).all(-1).any()) for row in torch.cat([drawn[target == k], near[target == k]]))
+        assert all(
+            bool((pool == row).all(-1).any())
+            for row in torch.cat([drawn[target == k], near[target == k]])
+        )
         assert len(drawn[target == k].unique(dim=0)) == int((target == k).sum())  # none twice
     first = (x[150:][y[150:] == target[0]] - x[0]).abs().sum(-1).min()
     assert float((near[0] - x[0]).abs().sum()) == pytest.approx(float(first))

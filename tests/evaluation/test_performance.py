@@ -8,7 +8,12 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch import nn
 
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.evaluation.performance import accuracy, calibration_error, macro_f1, predict_logits
+from counterfactual_training.evaluation.performance import (
+    accuracy,
+    calibration_error,
+    macro_f1,
+    predict_logits,
+)
 
 
 @pytest.fixture
@@ -23,12 +28,16 @@ def test_accuracy_and_f1_agree_with_sklearn(answers):
     for i in range(3):
         predicted = logits[i].argmax(-1)
         assert float(accuracy(logits, y)[i]) == pytest.approx(accuracy_score(y[i], predicted))
-        assert float(macro_f1(logits, y)[i]) == pytest.approx(f1_score(y[i], predicted, average="macro"))
+        assert float(macro_f1(logits, y)[i]) == pytest.approx(
+            f1_score(y[i], predicted, average="macro")
+        )
 
 
 def test_calibration_error_by_hand():
     confidence = torch.tensor([0.55, 0.58, 0.95, 0.95], dtype=torch.float64)
-    logits = torch.stack([torch.zeros(4, dtype=torch.float64), torch.log(confidence / (1 - confidence))], -1)
+    logits = torch.stack(
+        [torch.zeros(4, dtype=torch.float64), torch.log(confidence / (1 - confidence))], -1
+    )
     y = torch.tensor([1, 0, 1, 1])
     expected = 0.5 * abs(0.5 - 0.565) + 0.5 * abs(1.0 - 0.95)
     assert float(calibration_error(logits, y, num_bins=10)) == pytest.approx(expected)
@@ -38,7 +47,9 @@ def test_a_confidence_at_the_edge_belongs_to_the_bin_below():
     """Half sure and right, and sure and wrong: in one bin the two would make up for each other."""
     logits = torch.tensor([[0.0, 0.0], [0.0, math.log(9.0)]], dtype=torch.float64)
     expected = (0.5 + 0.9) / 2
-    assert float(calibration_error(logits, torch.tensor([0, 0]), num_bins=2)) == pytest.approx(expected)
+    assert float(calibration_error(logits, torch.tensor([0, 0]), num_bins=2)) == pytest.approx(
+        expected
+    )
 
 
 def test_calibration_error_against_a_loop(answers):
@@ -49,7 +60,9 @@ def test_calibration_error_against_a_loop(answers):
         for b in range(15):
             inside = (confidence > b / 15) & (confidence <= (b + 1) / 15)
             if inside.any():
-                gap = (predicted[inside] == y[i][inside]).float().mean() - confidence[inside].mean()
+                gap = (predicted[inside] == y[i][inside]).float().mean() - confidence[
+                    inside
+                ].mean()
                 total += float(inside.float().mean() * gap.abs())
         assert float(calibration_error(logits, y)[i]) == pytest.approx(total, abs=1e-6)
 

@@ -25,7 +25,9 @@ from counterfactual_training.models.stack import StackedModel
 
 
 class Gaussians(nn.Module):
-    """M(x)[c] = −‖x − μ_c‖²/2s², so that p(x | c) ∝ exp(−E) is the normal distribution N(μ_c, s² I)."""
+    """M(x)[c] = −‖x − μ_c‖²/2s², so that p(x | c) ∝ exp(−E) is the normal distribution N(μ_c, s²
+    I).
+    """
 
     def __init__(self, means, scale):
         super().__init__()
@@ -49,7 +51,9 @@ def test_implausibility(sample):
     torch.testing.assert_close(implausibility(x_cf, x[y == 1]), direct)
     rows = implausibility_by_class(x_cf, y_target, x, y)
     torch.testing.assert_close(rows[y_target == 1], direct[y_target == 1])
-    torch.testing.assert_close(rows[y_target == 0], implausibility(x_cf, x[y == 0])[y_target == 0])
+    torch.testing.assert_close(
+        rows[y_target == 0], implausibility(x_cf, x[y == 0])[y_target == 0]
+    )
 
 
 def test_implausibility_of_an_absent_class_is_nan(sample):
@@ -68,7 +72,9 @@ def test_implausibility_mmd_may_be_clamped(sample):
     values = mmd(parts, parts.roll(1, 0))
     assert bool((values < 0).any())
     torch.testing.assert_close(implausibility_mmd(parts, parts.roll(1, 0)), values)
-    torch.testing.assert_close(implausibility_mmd(parts, parts.roll(1, 0), clamp=True), values.clamp_min(0))
+    torch.testing.assert_close(
+        implausibility_mmd(parts, parts.roll(1, 0), clamp=True), values.clamp_min(0)
+    )
     torch.testing.assert_close(implausibility_mmd(halves, x, 0.5), mmd(halves, x, 0.5))
     assert implausibility_mmd(x[:1], x, clamp=True).isnan()
 
@@ -81,7 +87,9 @@ def test_energy_differential(sample):
     for i in range(2):
         for j in range(8):
             target = int(y_target[i, j])
-            expected = -float(logits_cf[i, j, target]) + float(logits[y == target][:, target].mean())
+            expected = -float(logits_cf[i, j, target]) + float(
+                logits[y == target][:, target].mean()
+            )
             assert float(values[i, j]) == pytest.approx(expected, abs=1e-6)
     assert energy_differential(logits_cf, torch.full((2, 8), 2), logits, y).isnan().all()
 
@@ -90,8 +98,16 @@ def test_langevin_samples_have_the_moments_of_the_class():
     model = Gaussians([[-1.0, 0.5], [2.0, -1.0]], scale=0.5)
     domain = Domain(torch.full((2,), -5.0), torch.full((2,), 5.0))
     step = 0.01
-    proper = {"step_size": step, "noise": math.sqrt(step), "steps": 400, "num_chains": 2000, "num_lowest": 2000}
-    x = class_samples(model, torch.arange(2), domain, torch.Generator().manual_seed(0), **proper)
+    proper = {
+        "step_size": step,
+        "noise": math.sqrt(step),
+        "steps": 400,
+        "num_chains": 2000,
+        "num_lowest": 2000,
+    }
+    x = class_samples(
+        model, torch.arange(2), domain, torch.Generator().manual_seed(0), **proper
+    )
     torch.testing.assert_close(x.mean(1), model.means.detach(), atol=0.05, rtol=0)
     torch.testing.assert_close(x.std(1), torch.full((2, 2), 0.5), atol=0.03, rtol=0)
 
@@ -109,14 +125,20 @@ def test_samples_stay_in_the_domain_and_the_lowest_energies_are_kept():
     lowest = model(every)[0, :, 0].detach().sort(descending=True).values[:5]
     torch.testing.assert_close(model(kept)[0, :, 0].detach(), lowest)
     assert model.training
-    assert all(p.grad is None and torch.equal(p, s) for p, s in zip(model.parameters(), state, strict=True))
+    assert all(
+        p.grad is None and torch.equal(p, s)
+        for p, s in zip(model.parameters(), state, strict=True)
+    )
 
 
 def test_faithful_counterfactuals_are_near_what_the_model_generates_for_their_own_target():
     model = Gaussians([[-1.0, 0.5], [2.0, -1.0]], scale=0.5)
     domain = Domain(torch.full((2,), -5.0), torch.full((2,), 5.0))
     samples = class_samples(model, torch.arange(2), domain, torch.Generator().manual_seed(0))
-    x_cf, y_target = torch.tensor([[2.0, -1.0], [0.0, 0.0], [2.0, -1.0]]), torch.tensor([1, 1, 0])
+    x_cf, y_target = (
+        torch.tensor([[2.0, -1.0], [0.0, 0.0], [2.0, -1.0]]),
+        torch.tensor([1, 1, 0]),
+    )
     near, far, other = unfaithfulness(x_cf, y_target, samples)
     assert float(near) < float(far) - 1
     torch.testing.assert_close(far, torch.cdist(x_cf[1:2], samples[1], p=1).mean())
@@ -128,7 +150,9 @@ def test_each_member_of_a_fleet_is_sampled_as_if_alone():
     domain = Domain(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
     few = {"num_chains": 6, "num_lowest": 4, "steps": 5}
     y = torch.arange(3).expand(3, 3)
-    samples = class_samples(StackedModel(models), y, domain, torch.Generator().manual_seed(0), **few)
+    samples = class_samples(
+        StackedModel(models), y, domain, torch.Generator().manual_seed(0), **few
+    )
     assert samples.shape == (3, 3, 4, 2)
     x_cf, y_target = torch.rand(3, 7, 2), torch.randint(3, (3, 7))
     together = unfaithfulness(x_cf, y_target, samples)
@@ -141,7 +165,16 @@ def test_each_member_of_a_fleet_is_sampled_as_if_alone():
 def test_images_are_sampled_in_their_shape():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     domain = Domain(torch.zeros(4), torch.ones(4))
-    samples = class_samples(model, torch.arange(2), domain, torch.Generator(), 2, (1, 2, 2), num_chains=3, num_lowest=3)
+    samples = class_samples(
+        model,
+        torch.arange(2),
+        domain,
+        torch.Generator(),
+        2,
+        (1, 2, 2),
+        num_chains=3,
+        num_lowest=3,
+    )
     assert samples.shape == (2, 3, 4)
 
 
@@ -180,16 +213,27 @@ def test_groups_get_their_own_value_clamped_at_zero_or_their_rows_contributions(
     assert found[-1].isnan()
     by_row = group_mmd(x_cf, group, y_target, x, y, PAIRED)
     rows = group == 1
-    assert float(by_row[rows].mean()) == pytest.approx(float(mmd(x_cf[rows], x[y == 1], 5.0)), abs=1e-6)
+    assert float(by_row[rows].mean()) == pytest.approx(
+        float(mmd(x_cf[rows], x[y == 1], 5.0)), abs=1e-6
+    )
 
 
 def test_a_group_of_one_and_a_class_without_samples_are_nan():
     x, y = points(10), torch.zeros(10, dtype=torch.long)
     targets = torch.tensor([0, 1, 1, 1])
     for protocol in (PUBLISHED, PAIRED):
-        found = group_mmd(points(4, seed=5), torch.tensor([0, 1, 1, 1]), targets, x, y, protocol)
+        found = group_mmd(
+            points(4, seed=5), torch.tensor([0, 1, 1, 1]), targets, x, y, protocol
+        )
         assert found.isnan().all()
-        twice = group_mmd(points(6, seed=5), torch.arange(6) // 3, torch.ones(6, dtype=torch.long), x, y, protocol)
+        twice = group_mmd(
+            points(6, seed=5),
+            torch.arange(6) // 3,
+            torch.ones(6, dtype=torch.long),
+            x,
+            y,
+            protocol,
+        )
         assert twice.isnan().all()  # two groups of one size, for a class that nobody has
 
 
@@ -202,7 +246,9 @@ def test_groups_larger_than_asked_for_are_subsampled():
     assert by_group.isfinite().all() and by_group.unique().numel() == 1
 
 
-@pytest.mark.parametrize("protocol", [replace(PUBLISHED, mmd_size=8), replace(PAIRED, mmd_size=8)])
+@pytest.mark.parametrize(
+    "protocol", [replace(PUBLISHED, mmd_size=8), replace(PAIRED, mmd_size=8)]
+)
 def test_groups_of_a_fleet_are_those_of_its_members(protocol):
     x, y = points(40), torch.arange(40) % 2
     x_cf = points(60, 1.0, seed=3).reshape(3, 20, 3)

@@ -20,7 +20,11 @@ def test_distances_and_counts():
     torch.testing.assert_close(redundancy(X_CF, X), torch.tensor([0.5, 0.5, 1.0]))
     assert sparsity(X_CF, X).tolist() == [2, 2, 0]
     grouped = Constraints.build(4, groups=[(1, 2)])
-    assert sparsity(X_CF, X, grouped).tolist() == [2, 1, 0]  # a changed category is one changed feature
+    assert sparsity(X_CF, X, grouped).tolist() == [
+        2,
+        1,
+        0,
+    ]  # a changed category is one changed feature
     assert cost(X_CF.expand(2, 3, 4), X.expand(2, 3, 4)).shape == (2, 3)
 
 

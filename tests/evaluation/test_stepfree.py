@@ -1,4 +1,6 @@
-"""The protocol free of step and scale: rescaled models are the same model, floors bound what can be gained."""
+"""The protocol free of step and scale: rescaled models are the same model, floors bound what can be
+gained.
+"""
 
 import math
 
@@ -78,7 +80,9 @@ def test_at_its_scale_the_median_row_has_the_confidence(num_classes, make_blobs)
     y[::7] = (y[::7] + 1) % num_classes  # wrong rows do not count
     for factor in (1.0, 0.01, 30.0):
         other = Rescaled(model, factor)
-        assert median_confidence(Rescaled(other, scale_of(other, x, y)), x, y) == pytest.approx(0.95, abs=1e-4)
+        assert median_confidence(Rescaled(other, scale_of(other, x, y)), x, y) == pytest.approx(
+            0.95, abs=1e-4
+        )
         assert scale_of(other, x, y) * factor == pytest.approx(scale_of(model, x, y), rel=1e-4)
 
 
@@ -91,7 +95,11 @@ def test_a_model_that_is_never_right_keeps_its_scale(blobs):
 
 
 def test_multiplying_logits_changes_no_number(bench):
-    models = {"BL": bench["model"], "flat": Rescaled(bench["model"], 0.1), "steep": Rescaled(bench["model"], 8.0)}
+    models = {
+        "BL": bench["model"],
+        "flat": Rescaled(bench["model"], 0.1),
+        "steep": Rescaled(bench["model"], 8.0),
+    }
     table = measured(bench, models)
     plain = table[table["model"] == "BL"].drop(columns="model").reset_index(drop=True)
     assert set(table["tau"]) == {".5", ".95*"} and plain["valid"].mean() > 0.9
@@ -112,7 +120,9 @@ def test_those_already_there_are_left_out_and_invalid_ones_have_no_measures(benc
     there = bench["model"](who.x).argmax(-1) == who.y_target
     assert bool(there.any()) and len(table) == 2 * int((~there).sum())
     assert 0 < table["valid"].mean() < 1
-    assert (table["nn5"].isna() == (table["valid"] == 0)).all() and (table["cost"].isna() == table["nn5"].isna()).all()
+    assert (table["nn5"].isna() == (table["valid"] == 0)).all() and (
+        table["cost"].isna() == table["nn5"].isna()
+    ).all()
 
 
 def test_a_gated_model_decides_by_its_classifier_and_takes_its_scale(bench):
@@ -120,13 +130,25 @@ def test_a_gated_model_decides_by_its_classifier_and_takes_its_scale(bench):
     gated = Gated(inner, scale=7.0)
     assert decider(gated, *bench["train_rows"][:1], 2) is inner
     at_scale = at_one_scale(gated, *bench["train_rows"], 2)
-    assert at_scale.scale == pytest.approx(scale_of(inner, *bench["train_rows"])) and gated.scale == 7.0
+    assert (
+        at_scale.scale == pytest.approx(scale_of(inner, *bench["train_rows"]))
+        and gated.scale == 7.0
+    )
     table = measured(bench, {"BL": inner, "gated": gated})
-    rows = {name: part["row"].tolist() for name, part in table[table["tau"] == ".5"].groupby("model")}
+    rows = {
+        name: part["row"].tolist()
+        for name, part in table[table["tau"] == ".5"].groupby("model")
+    }
     assert rows["gated"] == rows["BL"]
-    # The gate lets nothing far away pass, so what is valid has crossed both the boundary and the gate.
-    x_far = {**bench, "individuals": bench["individuals"]._replace(x=bench["individuals"].x + 50)}
-    far = measured(x_far, {"gated": gated}, generator=SMALL_STEPS.replace(max_steps=1), constraints=None)
+    # The gate lets nothing far away pass, so what is valid has crossed both the boundary and the
+    # gate.
+    x_far = {
+        **bench,
+        "individuals": bench["individuals"]._replace(x=bench["individuals"].x + 50),
+    }
+    far = measured(
+        x_far, {"gated": gated}, generator=SMALL_STEPS.replace(max_steps=1), constraints=None
+    )
     assert far["valid"].sum() == 0
 
 
@@ -143,12 +165,22 @@ def test_real_rows_are_the_most_plausible_floor(bench):
     floors = floor_table(bench["individuals"], bench["judge"], bench["train_rows"])
     means = floors.groupby("model")[["nn5", "boosting", "cost"]].mean()
     assert tuple(dict.fromkeys(floors["model"])) == FLOORS
-    assert means["nn5"]["real rows"] < means["nn5"]["unmoved"] and means["boosting"]["real rows"] > 0.95
-    assert means["cost"]["unmoved"] == 0 < means["cost"]["nearest unlike"] < means["cost"]["real rows"]
+    assert (
+        means["nn5"]["real rows"] < means["nn5"]["unmoved"]
+        and means["boosting"]["real rows"] > 0.95
+    )
+    assert (
+        means["cost"]["unmoved"]
+        == 0
+        < means["cost"]["nearest unlike"]
+        < means["cost"]["real rows"]
+    )
 
 
 def rows_of(model, tau, values, seed, valid=True):
-    frame = pd.DataFrame({"model": model, "tau": tau, "row": range(len(values)), "nn5": values, "seed": seed})
+    frame = pd.DataFrame(
+        {"model": model, "tau": tau, "row": range(len(values)), "nn5": values, "seed": seed}
+    )
     return frame.assign(target=1, valid=float(valid), spread=0.5)
 
 
@@ -161,21 +193,41 @@ def test_the_summary_pairs_individuals_and_counts_all_cells():
         same = base + 0.1 * rng.standard_normal(100)
         better[:40] = np.nan  # invalid there, and BL's values of these people must not count
         base[:40] = 9.0
-        parts += [rows_of(name, ".5", v, seed) for name, v in (("BL", base), ("gate", better), ("twin", same))]
+        parts += [
+            rows_of(name, ".5", v, seed)
+            for name, v in (("BL", base), ("gate", better), ("twin", same))
+        ]
     parts.append(rows_of("real rows", "", np.full(100, 1.0), 0))
     table = summarise_stepfree(pd.concat(parts), metrics=("nn5",)).set_index("model")
     gate = table.loc["gate"]
-    assert gate["baseline"] == pytest.approx(2, abs=0.02) and gate["value"] == pytest.approx(1.5, abs=0.02)
-    assert gate["change"] == pytest.approx(25, abs=2) and gate["share"] == pytest.approx(0.5, abs=0.03)
-    assert gate["verdict"] == "better" and gate["num"] == 180 and gate["seeds"] == 3 and gate["diversity"] == 0.5
-    assert gate["p_holm"] == pytest.approx(2 * gate["p_value"]) and gate["p_holm_model"] == gate["p_value"]
+    assert gate["baseline"] == pytest.approx(2, abs=0.02) and gate["value"] == pytest.approx(
+        1.5, abs=0.02
+    )
+    assert gate["change"] == pytest.approx(25, abs=2) and gate["share"] == pytest.approx(
+        0.5, abs=0.03
+    )
+    assert (
+        gate["verdict"] == "better"
+        and gate["num"] == 180
+        and gate["seeds"] == 3
+        and gate["diversity"] == 0.5
+    )
+    assert (
+        gate["p_holm"] == pytest.approx(2 * gate["p_value"])
+        and gate["p_holm_model"] == gate["p_value"]
+    )
     assert math.isnan(table.loc["BL"]["change"]) and table.loc["BL"]["verdict"] == ""
     assert table.loc["BL"]["real"] == 1.0 and table.loc["twin"]["num"] == 300
 
 
 def test_a_model_is_compared_with_its_own_twin():
-    parts = [rows_of(n, ".5", np.linspace(v, v + 1, 20), 0) for n, v in (("BL", 5.0), ("W", 3.0), ("W gate", 3.0))]
-    table = summarise_stepfree(pd.concat(parts), {"W gate": "W", "W": "BL"}, ("nn5",)).set_index("model")
+    parts = [
+        rows_of(n, ".5", np.linspace(v, v + 1, 20), 0)
+        for n, v in (("BL", 5.0), ("W", 3.0), ("W gate", 3.0))
+    ]
+    table = summarise_stepfree(
+        pd.concat(parts), {"W gate": "W", "W": "BL"}, ("nn5",)
+    ).set_index("model")
     assert table.loc["W gate"]["change"] == 0 and table.loc["W"]["change"] > 30
     with pytest.raises(InputError, match="compared with 'Z'"):
         summarise_stepfree(pd.concat(parts), "Z", ("nn5",))
@@ -191,12 +243,18 @@ def test_what_the_search_leaves_of_itself_is_no_verdict():
         rows_of("less", ".5", values - 1, 0),
     ]
     table = summarise_stepfree(pd.concat(parts), metrics=("nn5",)).set_index("model")
-    assert table["p_holm"]["same"] < 0.01 and table["verdict"].to_dict() == {"BL": "", "same": "", "less": "better"}
+    assert table["p_holm"]["same"] < 0.01 and table["verdict"].to_dict() == {
+        "BL": "",
+        "same": "",
+        "less": "better",
+    }
 
 
 def test_a_model_without_a_valid_counterfactual_gives_nan_not_an_error():
     nobody = rows_of("CT", ".5", np.full(20, np.nan), 0, valid=False)
-    table = summarise_stepfree(pd.concat([rows_of("BL", ".5", np.ones(20), 0), nobody]), metrics=("nn5", "valid"))
+    table = summarise_stepfree(
+        pd.concat([rows_of("BL", ".5", np.ones(20), 0), nobody]), metrics=("nn5", "valid")
+    )
     ct_rows = table[table["model"] == "CT"].set_index("metric")
     assert math.isnan(ct_rows.loc["nn5", "value"]) and ct_rows.loc["nn5", "num"] == 0
     assert ct_rows.loc["valid", "change"] == -1 and ct_rows.loc["valid", "verdict"] == "worse"

@@ -7,7 +7,13 @@ import torch
 from counterfactual_training.datasets.catalog import loan_dataset
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.experiments.demo import debt_per_year, make_plans, measure, run_demo, run_trials
+from counterfactual_training.experiments.demo import (
+    debt_per_year,
+    make_plans,
+    measure,
+    run_demo,
+    run_trials,
+)
 
 pytestmark = pytest.mark.check
 
@@ -37,12 +43,19 @@ def test_panels_are_in_the_units_of_people(quick):
     assert panel.axes == ("age (years)", "debt (thousand dollars)")
     assert 15 < panel.points[:, 0].min() < panel.points[:, 0].max() < 90
     assert panel.probability.shape == (len(panel.grid_y), len(panel.grid_x))
-    assert panel.grid_x[0] < panel.points[:, 0].min() and panel.grid_y[-1] > panel.points[:, 1].max()
+    assert (
+        panel.grid_x[0] < panel.points[:, 0].min()
+        and panel.grid_y[-1] > panel.points[:, 1].max()
+    )
 
 
 def test_immutable_features_do_not_move_in_the_panels(quick):
     for panel in quick[0].panels:
-        moved = np.abs(panel.counterfactuals - panel.factuals).max(0) if len(panel.factuals) else np.zeros(2)
+        moved = (
+            np.abs(panel.counterfactuals - panel.factuals).max(0)
+            if len(panel.factuals)
+            else np.zeros(2)
+        )
         assert moved[1] > 0
         assert (moved[0] < 1e-4) == ("immutable" in panel.title)
 
@@ -73,7 +86,9 @@ def test_protecting_age_tilts_the_boundary_and_spares_people(trials):
 
 
 def test_the_demo_is_repeatable():
-    (_, first, *_), (_, again, *_), (_, other, *_) = (run_trials(make_plans(quick=True, seed=s)[0]) for s in (5, 5, 6))
+    (_, first, *_), (_, again, *_), (_, other, *_) = (
+        run_trials(make_plans(quick=True, seed=s)[0]) for s in (5, 5, 6)
+    )
     x = first.data.x_test
     assert torch.equal(first.model(x), again.model(x))
     assert not torch.equal(first.model(x), other.model(x))
@@ -82,6 +97,8 @@ def test_the_demo_is_repeatable():
 def test_the_loan_data_is_linearly_separable_in_model_space():
     data = loan_dataset(200, 100)
     assert data.feature_names == ("age", "debt") and data.protected_names == ("age",)
-    assert data.encoder.inverse_transform(data.x_test, like=data.frame_test).equals(data.frame_test)
+    assert data.encoder.inverse_transform(data.x_test, like=data.frame_test).equals(
+        data.frame_test
+    )
     granted = data.x_train[data.y_train == 1].mean(0)
     assert torch.allclose(granted, torch.tensor([2.587, -0.452]), atol=0.15)

@@ -1,4 +1,6 @@
-"""Names of the paper's data sets, and the published numbers: typed once, checked against what the paper prints."""
+"""Names of the paper's data sets, and the published numbers: typed once, checked against what the
+paper prints.
+"""
 
 import math
 
@@ -20,9 +22,15 @@ def test_data_sets_go_by_the_papers_names_and_a_typo_gets_a_suggestion():
     assert [short_name(name) for name in names] == ["Moon", "Circ", "CH", "MNIST"]
     with pytest.raises(InputError, match="Did you mean 'Adult'"):
         short_name("Adlt")
-    with pytest.raises(InputError, match="Unknown data set 'loan'"):  # in the catalogue, but not in the paper
+    with pytest.raises(
+        InputError, match="Unknown data set 'loan'"
+    ):  # in the catalogue, but not in the paper
         short_name("loan")
-    assert [kind_of(name) for name in ("LS", "CH", "MNIST")] == ["synthetic", "tabular", "images"]
+    assert [kind_of(name) for name in ("LS", "CH", "MNIST")] == [
+        "synthetic",
+        "tabular",
+        "images",
+    ]
     assert len(PAPER_ORDER) == 9
 
 
@@ -30,7 +38,10 @@ def test_every_printed_average_is_the_mean_of_its_nine_data_sets():
     """The paper's rows "Avg.", to the digit they are printed with."""
     keys = ["table", "metric", "quantity", "detail", "source"]
     numbers = published_numbers()
-    means, averages = numbers[numbers["data"] != "Avg."].groupby(keys)["value"], numbers[numbers["data"] == "Avg."]
+    means, averages = (
+        numbers[numbers["data"] != "Avg."].groupby(keys)["value"],
+        numbers[numbers["data"] == "Avg."],
+    )
     assert len(averages) == 11
     for row in averages.to_dict("records"):
         values = means.get_group(tuple(row[key] for key in keys))
@@ -39,12 +50,20 @@ def test_every_printed_average_is_the_mean_of_its_nine_data_sets():
 
 
 def test_reductions_agree_with_the_absolute_means_they_were_made_of():
-    """Where both are printed with enough digits; the paper averages ratios, so not to the last digit."""
+    """Where both are printed with enough digits; the paper averages ratios, so not to the last
+    digit.
+    """
     for name in PAPER_ORDER:
         for metric, tolerance in (("implausibility", 0.8), ("cost", 1.5)):
-            ct, baseline = (published_value("means", name, metric, quantity) for quantity in ("ct", "baseline"))
+            ct, baseline = (
+                published_value("means", name, metric, quantity)
+                for quantity in ("ct", "baseline")
+            )
             reduction = published_value("main", name, metric, "reduction")
-            assert 100 * (1 - ct / baseline) == pytest.approx(reduction, abs=tolerance), (name, metric)
+            assert 100 * (1 - ct / baseline) == pytest.approx(reduction, abs=tolerance), (
+                name,
+                metric,
+            )
 
 
 def test_the_numbers_are_complete_and_unique():
@@ -77,4 +96,6 @@ def test_single_numbers(wanted, number):
 
 def test_what_was_not_published_is_nan():
     assert math.isnan(published_value("main", "LS", "validity", "reduction"))
-    assert published_value("attribution", "LS", "sensitivity", "baseline", column="high") == 629.20
+    assert (
+        published_value("attribution", "LS", "sensitivity", "baseline", column="high") == 629.20
+    )

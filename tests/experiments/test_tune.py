@@ -8,7 +8,12 @@ import torch
 
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
-from counterfactual_training.experiments.tune import TuningEffort, best_file, confirm, named_task
+from counterfactual_training.experiments.tune import (
+    TuningEffort,
+    best_file,
+    confirm,
+    named_task,
+)
 from counterfactual_training.tuning import RANGES, Choices, Goal, Measure, TuningPlan, tune
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")
@@ -22,7 +27,9 @@ SPACE = {**dict.fromkeys(RANGES, "published"), "lambda_reg": Choices((0.1, 0.2, 
 def data():
     whole = load_dataset("moons")
     few = slice(0, 300)
-    settings = replace(whole.settings, num_validation=100, num_counterfactuals=20, batch_size=100)
+    settings = replace(
+        whole.settings, num_validation=100, num_counterfactuals=20, batch_size=100
+    )
     small = {"x_train": whole.x_train[few], "y_train": whole.y_train[few], "settings": settings}
     return replace(whole, x_test=whole.x_test[:60], y_test=whole.y_test[:60], **small)
 
@@ -49,7 +56,9 @@ def test_no_test_row_is_trained_or_measured_on(data):
 def test_the_start_is_what_the_paper_ran(data):
     whole = load_dataset("moons")
     start = named_task(whole, TuningEffort()).start
-    assert start.numbers()["lambda_reg"] == 0.25 and start.numbers()["decision_threshold"] == 0.9
+    assert (
+        start.numbers()["lambda_reg"] == 0.25 and start.numbers()["decision_threshold"] == 0.9
+    )
     assert start.config.epochs == 100 and start.config.num_counterfactuals == 1000
 
 
@@ -67,7 +76,9 @@ def test_test_rows_are_looked_at_once(held_out, tuned, tmp_path):
         confirm(held_out, task, other, plan, EFFORT, tmp_path)
 
 
-def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(held_out, tuned, tmp_path):
+def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(
+    held_out, tuned, tmp_path
+):
     task, plan, tuning = tuned
     seeds, effort = [], replace(EFFORT, num_seeds=20)
 
@@ -85,10 +96,20 @@ def test_the_look_at_test_rows_trains_from_seeds_that_the_study_never_used(held_
 
 @pytest.mark.check
 def test_a_gate_is_confirmed_with_the_model_it_was_tuned_for(data, held_out, tmp_path):
-    """Trials that differ by their gate alone: equally accurate on test rows too, and nearer to real rows."""
-    effort, plan = replace(EFFORT, epochs=20), TuningPlan(2, 2, tmp_path / "study.journal", "gates")
+    """Trials that differ by their gate alone: equally accurate on test rows too, and nearer to real
+    rows.
+    """
+    effort, plan = (
+        replace(EFFORT, epochs=20),
+        TuningPlan(2, 2, tmp_path / "study.journal", "gates"),
+    )
     task = named_task(data, effort)
-    tuning = tune(task, Goal(("ip",), 90.0), plan, {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]})
+    tuning = tune(
+        task,
+        Goal(("ip",), 90.0),
+        plan,
+        {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]},
+    )
     means = confirm(held_out, task, tuning, plan, effort, tmp_path)[0]["mean"]
     assert tuning.best.settings["gate"] == "density"
     assert means["tuned"]["accuracy"] == means["published"]["accuracy"]
@@ -103,9 +124,13 @@ def test_the_best_settings_are_a_grid_file(tuned):
     values = {name: value for name, (value,) in grid.values}
     assert values["objective.lambda_reg"] == tuning.best.settings["lambda_reg"]
     assert values["training.epochs"] == 2 and values["generator.lambda_energy"] == 5.0
-    assert values["generator.learning_rate"] == 0.1 and values["training.learning_rate"] == 0.001
+    assert (
+        values["generator.learning_rate"] == 0.1 and values["training.learning_rate"] == 0.001
+    )
     assert grid.data == ("Moon",) and "gate" not in values
-    gated = best_file("moons", replace(tuning, start={**tuning.start, "gate": "density"}), EFFORT)
+    gated = best_file(
+        "moons", replace(tuning, start={**tuning.start, "gate": "density"}), EFFORT
+    )
     assert dict(parse_grid(gated, "best.toml").values)["gate"] == ("density",)
 
 

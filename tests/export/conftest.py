@@ -10,11 +10,25 @@ from loan_book import fitted, loans, make_quick, points, quick, schema
 __all__ = ["fitted", "loans", "make_quick", "points", "schema"]
 
 MIXED = {
-    "late": {"kind": "integer", "special": [-9], "mutability": "decrease", "domain": (0, 90), "unit": "days"},
+    "late": {
+        "kind": "integer",
+        "special": [-9],
+        "mutability": "decrease",
+        "domain": (0, 90),
+        "unit": "days",
+    },
     "limit": {"step": 500, "max_change": 6000, "difficulty": 2.0},
     "ratio": {"mutability": "increase"},
-    "grade": {"kind": "ordinal", "categories": ["C", "B", "A"], "mutability": "increase", "max_change": 1},
-    "job": {"allowed": ["clerk", "nurse", "pilot"], "forbidden": [("clerk", "pilot"), ("none", "pilot")]},
+    "grade": {
+        "kind": "ordinal",
+        "categories": ["C", "B", "A"],
+        "mutability": "increase",
+        "max_change": 1,
+    },
+    "job": {
+        "allowed": ["clerk", "nurse", "pilot"],
+        "forbidden": [("clerk", "pilot"), ("none", "pilot")],
+    },
     "licence": {"kind": "binary", "categories": ["no", "yes"]},
     "rooms": {"allowed": [1, 2, 4]},
     "sex": {"mutability": "none"},
@@ -37,7 +51,9 @@ def draw_mixed(n: int = 500, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
         }
     )
     score = 0.0002 * frame["limit"] - 0.05 * frame["late"].clip(0) + 8 * (frame["ratio"] - 0.4)
-    score += frame["grade"].map({"C": 0.0, "B": 0.6, "A": 1.2}) + 0.8 * (frame["job"] == "pilot")
+    score += frame["grade"].map({"C": 0.0, "B": 0.6, "A": 1.2}) + 0.8 * (
+        frame["job"] == "pilot"
+    )
     score += 0.4 * (frame["licence"] == "yes") + 0.2 * frame["rooms"]
     frame.loc[rng.random(n) < 0.03, "ratio"] = np.nan
     return frame, np.select([score < 1.0, score < 2.2], ["no", "perhaps"], "yes")
@@ -50,7 +66,9 @@ def mixed():
 
 @pytest.fixture(scope="session")
 def mixed_classifier(mixed, share):
-    return share("mixed", lambda: quick(schema=MIXED, missing="impute", model="linear").fit(*mixed))
+    return share(
+        "mixed", lambda: quick(schema=MIXED, missing="impute", model="linear").fit(*mixed)
+    )
 
 
 @pytest.fixture(scope="session")

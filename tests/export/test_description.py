@@ -20,8 +20,12 @@ def columns(make_quick):
         }
     )
     rules = {"mutability": {"age": "none", "branch": "none"}, "domain": {"debt": (500, 20_000)}}
-    rules["schema"] = {"site": {"kind": "categorical", "categories": ["a", "b"], "allowed": ["a", "b"]}}
-    classifier = make_quick(model="linear", gate="none", epochs=1, **rules).fit(frame, np.arange(40) % 2)
+    rules["schema"] = {
+        "site": {"kind": "categorical", "categories": ["a", "b"], "allowed": ["a", "b"]}
+    }
+    classifier = make_quick(model="linear", gate="none", epochs=1, **rules).fit(
+        frame, np.arange(40) % 2
+    )
     return {column["name"]: column for column in describe_classifier(classifier)["columns"]}
 
 
@@ -31,5 +35,9 @@ def test_limits_are_in_the_units_of_the_user(columns):
 
 def test_a_category_that_may_not_change_becomes_no_other(columns):
     assert columns["branch"]["may"] == [[0], [1], []]
-    assert columns["site"]["may"] == [[0], [1], []]  # a constant column never moves, whatever is allowed
+    assert columns["site"]["may"] == [
+        [0],
+        [1],
+        [],
+    ]  # a constant column never moves, whatever is allowed
     assert columns["job"]["may"][0] == [0, 1, 2]

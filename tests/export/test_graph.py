@@ -14,7 +14,9 @@ from counterfactual_training.models.embeddings import PiecewiseLinear
 
 ort = pytest.importorskip("onnxruntime", reason="export needs the extra 'onnx'")
 onnx = pytest.importorskip("onnx", reason="export needs the extra 'onnx'")
-trace = pytest.importorskip("counterfactual_training.export.trace", reason="export needs the extra 'onnx'")
+trace = pytest.importorskip(
+    "counterfactual_training.export.trace", reason="export needs the extra 'onnx'"
+)
 
 pytestmark = pytest.mark.check
 
@@ -32,8 +34,8 @@ NETWORKS = {
     "counternet": {"kind": "counternet", "squash": True},
 }
 GATES = ("none", "density", "learned", "both")
-# A graph takes seconds to make. The sum of several networks shows a mistake in any of them, so that these are not made
-# one by one as well; the others are, with the gates in turn.
+# A graph takes seconds to make. The sum of several networks shows a mistake in any of them, so that
+# these are not made one by one as well; the others are, with the gates in turn.
 TOGETHER = ("tanh", "plr", "tabm", "trees", "ensemble", "counternet")
 ALONE = [name for name in NETWORKS if name not in TOGETHER]
 SUMS = [("together", "both"), ("three of relu", "none"), ("three of plr", "none")]
@@ -55,7 +57,9 @@ def made_network(name, num_classes):
     if name == "together":
         return Sum(made_network(one, num_classes) for one in TOGETHER)
     if name.startswith("three of "):
-        return Ensemble([made_network(name.removeprefix("three of "), num_classes) for _ in range(3)])
+        return Ensemble(
+            [made_network(name.removeprefix("three of "), num_classes) for _ in range(3)]
+        )
     network = make_network(NETWORKS[name], D, num_classes)
     x, _ = rows(200, num_classes, seed=2)
     with torch.no_grad():
@@ -73,7 +77,12 @@ def made_gate(kind, num_classes, given=(0, 3)):
     mask[list(given)] = True
     density = Density.fit(x + y.unsqueeze(-1), y, num_classes, given=mask, size=50)
     learned = Learned.empty([D, 12, num_classes]).requires_grad_(False).eval()
-    return {"none": None, "density": density, "learned": learned, "both": Both(density, learned)}[kind]
+    return {
+        "none": None,
+        "density": density,
+        "learned": learned,
+        "both": Both(density, learned),
+    }[kind]
 
 
 def by_torch(network, gate, x, target):
@@ -88,7 +97,14 @@ def by_torch(network, gate, x, target):
         logits = network(x)
         probability = logits.softmax(-1)
         plausibility = torch.ones_like(logits) if gate is None else gate(x).exp()
-    values = (logits, probability, plausibility, probability * plausibility, losses[0].detach(), *gradients)
+    values = (
+        logits,
+        probability,
+        plausibility,
+        probability * plausibility,
+        losses[0].detach(),
+        *gradients,
+    )
     return Outputs(*(value.numpy() for value in values))
 
 
@@ -99,9 +115,14 @@ def outputs(session, x, target, depth=2):
 
 def assert_alike(session, network, gate, x, target):
     found = Outputs(
-        *session.run(list(Outputs._fields), {"x": x.numpy(), "target": target.numpy(), "depth": np.array(2)})
+        *session.run(
+            list(Outputs._fields),
+            {"x": x.numpy(), "target": target.numpy(), "depth": np.array(2)},
+        )
     )
-    for name, a, b in zip(Outputs._fields, found, by_torch(network, gate, x, target), strict=True):
+    for name, a, b in zip(
+        Outputs._fields, found, by_torch(network, gate, x, target), strict=True
+    ):
         # Sums in another order round otherwise, more so where large terms cancel.
         assert a.shape == b.shape and a.dtype == b.dtype == np.float32, name
         assert np.abs(a - b).max() <= 5e-5 * max(1.0, np.abs(b).max()), name
@@ -110,7 +131,9 @@ def assert_alike(session, network, gate, x, target):
 def session_of(network, gate):
     model = trace.to_onnx(RecourseGraph(network, gate), D)
     onnx.checker.check_model(model, full_check=True)
-    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]), model
+    return ort.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    ), model
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -122,17 +145,24 @@ def test_graph_and_torch_agree(name, kind):
         assert_alike(session, network, gate, *rows(n, num_classes, seed=n))
     x = torch.full((2, D), 1e4) * torch.tensor([[1.0], [-1.0]])  # far away from everything
     found = session.run(
-        ["gradient", "plausibility"], {"x": x.numpy(), "target": np.array([0, 1]), "depth": np.array(2)}
+        ["gradient", "plausibility"],
+        {"x": x.numpy(), "target": np.array([0, 1]), "depth": np.array(2)},
     )
     assert all(np.isfinite(value).all() for value in found)
     assert [entry.version for entry in model.opset_import if not entry.domain] == [trace.OPSET]
-    assert [(put.name, put.shape[0] if put.shape else None, put.type) for put in session.get_inputs()] == [
+    assert [
+        (put.name, put.shape[0] if put.shape else None, put.type)
+        for put in session.get_inputs()
+    ] == [
         ("x", "n", "tensor(float)"),
         ("target", "n", "tensor(int64)"),
         ("depth", None, "tensor(int64)"),
     ]
     # Only standard operations, and no word about the machine it was made on.
-    assert {entry.domain for entry in model.opset_import} <= {"", "pkg.onnxscript.torch_lib.common"}
+    assert {entry.domain for entry in model.opset_import} <= {
+        "",
+        "pkg.onnxscript.torch_lib.common",
+    }
     assert {node.domain for node in model.graph.node} == {""} and not model.functions
     assert b".py" not in model.SerializeToString()
 

@@ -40,12 +40,32 @@ def own_network(num_features, num_classes):
 def test_the_file_describes_columns_rules_and_model(loan_file, fitted):
     onnx.checker.check_model(str(loan_file), full_check=True)
     spec = told(loan_file)
-    assert spec["classes"] == ["denied", "granted"] and spec["wanted"] == "granted" and spec["gate"] == ["density"]
-    assert spec["weights_sha256"] == weights_sha256(fitted) and ct.__version__ in spec["made_by"]
+    assert (
+        spec["classes"] == ["denied", "granted"]
+        and spec["wanted"] == "granted"
+        and spec["gate"] == ["density"]
+    )
+    assert (
+        spec["weights_sha256"] == weights_sha256(fitted) and ct.__version__ in spec["made_by"]
+    )
     age, debt, degree, branch, owner = spec["columns"]
-    assert (age["move"], debt["move"], debt["low"], debt["unit"]) == ("none", "decrease", 0.0, "thousand dollars")
-    assert degree["may"] == [[0, 1, 2], [1, 2], [2], [1, 2]]  # upwards only; the last line is for unknown degrees
-    assert branch["categories"] == ["north", "south", "west"] and branch["width"] == 3 and branch["start"] == 3
+    assert (age["move"], debt["move"], debt["low"], debt["unit"]) == (
+        "none",
+        "decrease",
+        0.0,
+        "thousand dollars",
+    )
+    assert degree["may"] == [
+        [0, 1, 2],
+        [1, 2],
+        [2],
+        [1, 2],
+    ]  # upwards only; the last line is for unknown degrees
+    assert (
+        branch["categories"] == ["north", "south", "west"]
+        and branch["width"] == 3
+        and branch["start"] == 3
+    )
     assert owner["categories"] == [False, True]
 
 
@@ -53,10 +73,18 @@ def test_rules_of_every_kind_are_told(mixed_file):
     columns = {column["name"]: column for column in told(mixed_file)["columns"]}
     assert columns["late"]["special"] == [-9] and columns["late"]["width"] == 2
     assert (columns["late"]["low"], columns["late"]["high"]) == (0.0, 90.0)
-    assert (columns["limit"]["grid"], columns["limit"]["max_change"], columns["limit"]["difficulty"]) == (500, 6000, 2)
+    assert (
+        columns["limit"]["grid"],
+        columns["limit"]["max_change"],
+        columns["limit"]["difficulty"],
+    ) == (500, 6000, 2)
     assert columns["grade"]["may"][0] == [0, 1]  # one rank at a time
     jobs = columns["job"]["categories"]
-    assert [jobs[place] for place in columns["job"]["may"][jobs.index("none")]] == ["clerk", "none", "nurse"]
+    assert [jobs[place] for place in columns["job"]["may"][jobs.index("none")]] == [
+        "clerk",
+        "none",
+        "nurse",
+    ]
     assert columns["rooms"]["values"] == [1, 2, 4] and columns["sex"]["may"][:2] == [[0], [1]]
 
 
@@ -65,7 +93,10 @@ def test_rules_stated_after_fit_hold(fitted):
     other.__dict__.update(fitted.__dict__)
     other.set_params(mutability={"age": "none", "debt": "none"})
     other._follow_rules()
-    assert [column["move"] for column in describe_classifier(other)["columns"][:2]] == ["none", "none"]
+    assert [column["move"] for column in describe_classifier(other)["columns"][:2]] == [
+        "none",
+        "none",
+    ]
 
 
 def test_weights_decide_the_checksum(fitted, mixed_classifier):
@@ -77,7 +108,9 @@ def test_a_network_of_ones_own(points, make_quick, tmp_path):
     export_onnx(classifier, tmp_path / "own.onnx")
     content = (tmp_path / "own.onnx").read_bytes()
     differences = onnx_file.compare(content, classifier, classifier._encoded(points[0]))
-    assert set(differences) == set(onnx_file.Outputs._fields) and max(differences.values()) < 1e-5
+    assert (
+        set(differences) == set(onnx_file.Outputs._fields) and max(differences.values()) < 1e-5
+    )
 
 
 def test_a_network_that_looks_at_values_is_refused(points, make_quick, tmp_path):
@@ -87,7 +120,8 @@ def test_a_network_that_looks_at_values_is_refused(points, make_quick, tmp_path)
 
     classifier = make_quick(model=Branches, gate="none").fit(*points)
     with pytest.raises(
-        ModelError, match=r"cannot be exported: .*data-dependent.* A graph can hold only tensor operations"
+        ModelError,
+        match=r"cannot be exported: .*data-dependent.* A graph can hold only tensor operations",
     ):
         export_onnx(classifier, tmp_path / "branches.onnx")
     assert not list(tmp_path.iterdir())
@@ -106,7 +140,9 @@ def test_a_graph_that_differs_is_not_written(points, make_quick, tmp_path, monke
     by_autograd = onnx_file.by_autograd
     wrong = lambda *given: by_autograd(*given)._replace(gradient=torch.ones(32, 2))  # noqa: E731
     monkeypatch.setattr(onnx_file, "by_autograd", wrong)
-    with pytest.raises(ModelError, match="does not compute what torch does: gradient differs by"):
+    with pytest.raises(
+        ModelError, match="does not compute what torch does: gradient differs by"
+    ):
         export_onnx(classifier, tmp_path / "wrong.onnx")
     assert not list(tmp_path.iterdir())
 
@@ -123,7 +159,9 @@ class Session:
 
     def run(self, names, feed):
         self.feed = feed
-        outputs = onnx_file.by_autograd(self.classifier, *(torch.from_numpy(feed[name]) for name in ("x", "target")))
+        outputs = onnx_file.by_autograd(
+            self.classifier, *(torch.from_numpy(feed[name]) for name in ("x", "target"))
+        )
         return [value.numpy() for value in outputs._replace(**self.change)]
 
 
@@ -142,8 +180,12 @@ def test_a_graph_is_compared_for_every_class(flat, monkeypatch):
 @pytest.mark.parametrize("output", ["logits", "gradient"])
 @pytest.mark.parametrize("value", [9.0, torch.nan])
 def test_no_output_may_differ_or_be_no_number(flat, monkeypatch, output, value):
-    monkeypatch.setattr(ort, "InferenceSession", Session(flat, {output: torch.full((6, 2), value)}))
-    with pytest.raises(ModelError, match=f"does not compute what torch does: {output} differs by"):
+    monkeypatch.setattr(
+        ort, "InferenceSession", Session(flat, {output: torch.full((6, 2), value)})
+    )
+    with pytest.raises(
+        ModelError, match=f"does not compute what torch does: {output} differs by"
+    ):
         onnx_file.compare(b"", flat, torch.zeros(6, 2))
 
 
@@ -159,7 +201,9 @@ def test_relations_are_named_and_warned_about(tmp_path, make_quick):
     relation = "paid <= total"
     classifier = make_quick(model="linear", gate="none", relations=[relation])
     classifier.fit(frame, (frame["paid"] > 2).astype(int))
-    with pytest.warns(UserWarning, match=r"Relations between columns are not exported \(paid <= total\)"):
+    with pytest.warns(
+        UserWarning, match=r"Relations between columns are not exported \(paid <= total\)"
+    ):
         spec = export_onnx(classifier, tmp_path / "related.onnx")
     assert spec["relations"] == [relation] == told(tmp_path / "related.onnx")["relations"]
 
@@ -175,7 +219,10 @@ def test_intervals_are_told_by_their_text(make_quick):
 
 @pytest.mark.parametrize("what", [object(), ct.CounterfactualRegressor()])
 def test_only_classifiers(what, tmp_path):
-    with pytest.raises(InputError, match=f"Only a CounterfactualClassifier can be exported, got {type(what).__name__}"):
+    with pytest.raises(
+        InputError,
+        match=f"Only a CounterfactualClassifier can be exported, got {type(what).__name__}",
+    ):
         export_onnx(what, tmp_path / "x.onnx")
 
 
@@ -188,5 +235,7 @@ def test_where_it_cannot_be_written(fitted, tmp_path):
 
 def test_a_missing_package_is_named(fitted, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"onnxscript is not installed.*counterfactual-training\[onnx\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"onnxscript is not installed.*counterfactual-training\[onnx\]"
+    ):
         export_onnx(fitted, tmp_path / "x.onnx")

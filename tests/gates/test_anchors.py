@@ -6,7 +6,14 @@ from test_gated import moat, slope
 
 from counterfactual_training import Constraints, ecco, line
 from counterfactual_training.constraints.stack_constraints import stack_constraints
-from counterfactual_training.gates import GateConfig, Gated, fit_gate, remembered_rows, search_gated, towards_real
+from counterfactual_training.gates import (
+    GateConfig,
+    Gated,
+    fit_gate,
+    remembered_rows,
+    search_gated,
+    towards_real,
+)
 from counterfactual_training.models import StackedModel
 from counterfactual_training.search import Status, search
 
@@ -31,7 +38,9 @@ def test_rules_hold():
 
 
 def test_the_most_plausible_point_within_reach():
-    """The first feature may not pass 0, so that no row of class 1 is within reach; the best is at 0."""
+    """The first feature may not pass 0, so that no row of class 1 is within reach; the best is at
+    0.
+    """
     x, y = moat()
     rules = Constraints.build(2, domain={0: (-9.0, 0.0)})
     gated = fit_gate(slope(), x, y)
@@ -41,13 +50,19 @@ def test_the_most_plausible_point_within_reach():
 
 @pytest.mark.parametrize("members", [None, 2])
 def test_the_status_says_when_the_gate_binds_and_when_a_rule_does(members):
-    """The first feature may pass the boundary, but not come to the rows of class 1; or not even the boundary."""
+    """The first feature may pass the boundary, but not come to the rows of class 1; or not even the
+    boundary.
+    """
     x, y = moat()
     start, target = x[y == 0][:5], torch.ones(5, dtype=torch.long)
     past, short = (Constraints.build(2, domain={0: (-9.0, end)}) for end in (1.0, -0.5))
     model, gate = slope(), fit_gate(slope(), x, y).gate
     if members is not None:
-        start, target, model = start.expand(2, 5, 2), target.expand(2, 5), StackedModel([slope(), slope()])
+        start, target, model = (
+            start.expand(2, 5, 2),
+            target.expand(2, 5),
+            StackedModel([slope(), slope()]),
+        )
         past, short = (stack_constraints([rules, rules]) for rules in (past, short))
     found = search_gated(Gated(model, gate), start, target, line(), past)
     assert set(found.status_names) == {"implausible"} and not bool(found.converged.any())
@@ -55,7 +70,10 @@ def test_the_status_says_when_the_gate_binds_and_when_a_rule_does(members):
     assert not bool(by_rule.converged.any()) and "implausible" not in by_rule.status_names
     arrived = search_gated(Gated(model, gate), start, target)
     assert set(arrived.status_names) == {"converged"} and not bool(arrived.binding.any())
-    assert "implausible" not in search(Gated(model, gate), start, target, line(), past).status_names
+    assert (
+        "implausible"
+        not in search(Gated(model, gate), start, target, line(), past).status_names
+    )
 
 
 def test_a_model_in_training_mode_is_searched_in_eval_mode():
@@ -70,12 +88,20 @@ def test_a_model_in_training_mode_is_searched_in_eval_mode():
 
 def test_a_gate_without_rows():
     x, y = moat(80)
-    gated = fit_gate(slope(), x, y, "learned", config=GateConfig(epochs=2, num_counterfactuals=20, hidden=(8,)))
+    gated = fit_gate(
+        slope(),
+        x,
+        y,
+        "learned",
+        config=GateConfig(epochs=2, num_counterfactuals=20, hidden=(8,)),
+    )
     assert remembered_rows(gated.gate) is None
     assert torch.equal(towards_real(gated, x, 1 - y, Constraints.infer(x), 0.5), x)
 
 
-@pytest.mark.parametrize("generator", [line(decision_threshold=0.6), ecco(decision_threshold=0.6, max_steps=10)])
+@pytest.mark.parametrize(
+    "generator", [line(decision_threshold=0.6), ecco(decision_threshold=0.6, max_steps=10)]
+)
 def test_a_fleet_shares_a_density_and_each_member_is_searched_as_alone(generator):
     """Ten fixed steps do not cross the moat, so that rows are led; the members' rules differ."""
     x, y = moat(200)
@@ -85,8 +111,20 @@ def test_a_fleet_shares_a_density_and_each_member_is_searched_as_alone(generator
     rules = [Constraints.build(2, domain=(-5.0 - i, 5.0 + i)) for i in range(3)]
     gate = fit_gate(models[0], x, y, constraints=rules[0]).gate
     start, target = x[:30].expand(3, 30, 2), (1 - y[:30]).expand(3, 30)
-    together = search_gated(Gated(StackedModel(models), gate, 2.0), start, target, generator, stack_constraints(rules))
-    plain = search(Gated(StackedModel(models), gate, 2.0), start, target, generator, stack_constraints(rules))
+    together = search_gated(
+        Gated(StackedModel(models), gate, 2.0),
+        start,
+        target,
+        generator,
+        stack_constraints(rules),
+    )
+    plain = search(
+        Gated(StackedModel(models), gate, 2.0),
+        start,
+        target,
+        generator,
+        stack_constraints(rules),
+    )
     led = plain.status != together.status
     if generator.step_rule == "fixed":
         assert bool(led.any()) and bool((together.status[led] == int(Status.CONVERGED)).all())
@@ -94,11 +132,15 @@ def test_a_fleet_shares_a_density_and_each_member_is_searched_as_alone(generator
         alone = search_gated(Gated(model, gate, 2.0), start[i], target[i], generator, rules[i])
         assert torch.equal(together.status[i], alone.status)
         torch.testing.assert_close(together.x_cf[i], alone.x_cf, rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(together.confidence[i], alone.confidence, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            together.confidence[i], alone.confidence, rtol=1e-3, atol=1e-3
+        )
 
 
 def test_an_anchor_that_misses_is_taken_if_it_comes_nearer():
-    """Two small steps lead nowhere; no real row is within reach, but the end of the domain is nearer to them."""
+    """Two small steps lead nowhere; no real row is within reach, but the end of the domain is
+    nearer to them.
+    """
     x, y = moat()
     rules = Constraints.build(2, domain={0: (-9.0, 1.5)})
     gated = fit_gate(slope(), x, y)
@@ -129,5 +171,7 @@ def test_the_nearest_real_rows_are_the_anchors():
     x, y = moat()
     x[(torch.arange(len(x)) % 4) == 1, 1] += 30.0
     gated = fit_gate(slope(), x, y)
-    found = towards_real(gated, x[y == 0][:5], torch.ones(5, dtype=torch.long), Constraints.build(2), 0.6)
+    found = towards_real(
+        gated, x[y == 0][:5], torch.ones(5, dtype=torch.long), Constraints.build(2), 0.6
+    )
     assert float(found[:, 0].min()) > 1 and float(found[:, 1].abs().max()) < 3

@@ -22,8 +22,14 @@ REFUSED = {
     "classes": (lambda x, y: (x, y + 1), r"Classes must lie in 0\.\.1, got 1\.\.2"),
     "negative": (lambda x, y: (x, y - 1), r"0\.\.1, got -1\.\.0"),
     "lengths": (lambda x, y: (x, y[:-1]), r"x has shape \(100, 2\) and y \(99,\)"),
-    "arrays": (lambda x, y: (x.numpy(), y.numpy()), r"got ndarray and ndarray; convert them with torch\.as_tensor"),
-    "missing": (lambda x, y: (with_nan(x), y), r"NaN or infinity in column\(s\) 1, 1 row\(s\) of 100, first in row 7"),
+    "arrays": (
+        lambda x, y: (x.numpy(), y.numpy()),
+        r"got ndarray and ndarray; convert them with torch\.as_tensor",
+    ),
+    "missing": (
+        lambda x, y: (with_nan(x), y),
+        r"NaN or infinity in column\(s\) 1, 1 row\(s\) of 100, first in row 7",
+    ),
     "nothing": (lambda x, y: (x[:0], y[:0]), "needs rows"),
     "floats": (lambda x, y: (x, y.float()), "y.long()"),
 }
@@ -49,7 +55,11 @@ def test_classes_beyond_the_first_rows_are_looked_at():
         ("density", 5, r"the gate stands open for class 1 \(5 rows\): at least 20 rows"),
         ("learned", 25, r"the gate stands open for class 1 \(25 rows\): at least 40 rows"),
         ("both", 5, r"the gate stands open for class 1 \(5 rows\): at least 20 rows"),
-        ("both", 25, r"the learned part of the gate stands open for class 1 \(25 rows\): at least 40 rows"),
+        (
+            "both",
+            25,
+            r"the learned part of the gate stands open for class 1 \(25 rows\): at least 40 rows",
+        ),
     ],
 )
 def test_a_class_with_too_few_rows_is_named(kind, rows, said):
@@ -69,7 +79,7 @@ def test_nothing_is_said_of_enough_rows_on_one_scale(kind):
         fit_gate(slope(), x, y, kind, config=QUICK)
 
 
-# ---- scales ----------------------------------------------------------------------------------------------------------
+# ---- scales --------------------------------------------------------------------------------------
 
 
 def people(n: int = 500) -> torch.Tensor:
@@ -81,7 +91,9 @@ def people(n: int = 500) -> torch.Tensor:
 
 def test_raw_units_are_told_with_what_to_do():
     x = people()
-    with pytest.warns(UserWarning, match=r"differ in scale: column 2 \(median 5.*e\+04.*Standardise x") as caught:
+    with pytest.warns(
+        UserWarning, match=r"differ in scale: column 2 \(median 5.*e\+04.*Standardise x"
+    ) as caught:
         fit_gate(mlp(3, 2), x, (x[:, 1] > 40).long())
     assert caught[0].filename == __file__
 
@@ -91,7 +103,10 @@ def test_raw_units_are_told_with_what_to_do():
     [
         (lambda z: z * 1e4, "far from standard scale: column 0 .* column 1 .* column 2 "),
         (lambda z: z * 1e-3, "far from standard scale"),
-        (lambda z: z + torch.tensor([0.0, 500.0, 0.0]), r"far from zero: column 1 \(median 500"),
+        (
+            lambda z: z + torch.tensor([0.0, 500.0, 0.0]),
+            r"far from zero: column 1 \(median 500",
+        ),
     ],
 )
 def test_scales_far_from_standard(change, said):
@@ -109,12 +124,18 @@ def test_categories_binary_columns_tails_and_zeros_are_fine():
     rare = (torch.rand(2000, generator=rng) < 0.01).float()
     tail = torch.exp(3 * normal)
     zeros = torch.where(rare > 0, normal, 0.0)
-    group = torch.nn.functional.one_hot(torch.randint(3, (2000,), generator=rng), 3).float() * 1e-3
-    numbers = torch.stack([(column - column.mean()) / column.std() for column in (normal, tail, zeros)], -1)
+    group = (
+        torch.nn.functional.one_hot(torch.randint(3, (2000,), generator=rng), 3).float() * 1e-3
+    )
+    numbers = torch.stack(
+        [(column - column.mean()) / column.std() for column in (normal, tail, zeros)], -1
+    )
     x = torch.cat([numbers, 1e-4 * rare[:, None], torch.full((2000, 1), 7.0), group], 1)
     rules = Constraints.build(8, groups=[OneHotGroup((5, 6, 7))])
     assert odd_scales(x, rules) is None
-    robust = torch.cat([x[:, :1], x[:, 1:2] / (x[:, 1:2].quantile(0.99) - x[:, 1:2].quantile(0.01))], 1)
+    robust = torch.cat(
+        [x[:, :1], x[:, 1:2] / (x[:, 1:2].quantile(0.99) - x[:, 1:2].quantile(0.01))], 1
+    )
     assert odd_scales(robust, Constraints.infer(robust)) is None
     assert odd_scales(1e4 * x.reshape(2000, 2, 2, 2), rules) is None  # an image has one unit
 

@@ -42,7 +42,9 @@ def moat(n: int = 400, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Two classes far apart, with nothing in between."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % 2
-    return 0.4 * torch.randn(n, 2, generator=rng) + torch.tensor([[-3.0, 0.0], [3.0, 0.0]])[y], y
+    return 0.4 * torch.randn(n, 2, generator=rng) + torch.tensor([[-3.0, 0.0], [3.0, 0.0]])[
+        y
+    ], y
 
 
 def slope() -> torch.nn.Module:
@@ -76,7 +78,12 @@ def test_probabilities_are_the_softmax_times_the_gate():
 def test_an_open_gate_leaves_the_model_as_it_is():
     torch.manual_seed(0)
     model, x = mlp(4, K), torch.randn(7, 4)
-    assert_close(Gated(model, Fixed(1.0, 1.0, 1.0))(x)[:, :K].exp(), model(x).softmax(-1), rtol=1e-5, atol=1e-6)
+    assert_close(
+        Gated(model, Fixed(1.0, 1.0, 1.0))(x)[:, :K].exp(),
+        model(x).softmax(-1),
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def test_gradients_are_finite_far_away_and_among_the_rows():
@@ -99,10 +106,16 @@ def test_counterfactuals_end_among_real_rows(kind):
     plain = search(model, start, target, line())
     found = search(gated, start, target, line())
     assert bool(found.converged.float().mean() > 0.95)
-    assert float(plain.x_cf[:, 0].abs().max()) < 0.1  # on the boundary, in the middle of nowhere
+    assert (
+        float(plain.x_cf[:, 0].abs().max()) < 0.1
+    )  # on the boundary, in the middle of nowhere
     there = found.x_cf[found.converged, 0] * (2.0 * target[found.converged] - 1)
     assert float(there.min()) > 1.0
-    assert bool((gated.plausibility(found.x_cf).gather(-1, target[:, None])[found.converged] > 0.5).all())
+    assert bool(
+        (
+            gated.plausibility(found.x_cf).gather(-1, target[:, None])[found.converged] > 0.5
+        ).all()
+    )
 
 
 def test_most_real_rows_pass_and_nothing_far_away_does():
@@ -111,7 +124,10 @@ def test_most_real_rows_pass_and_nothing_far_away_does():
     gate = Density.fit(x, y, 2)
     passed = (gate.plausibility(fresh).gather(-1, labels[:, None]) > 0.5).float().mean()
     assert 0.84 < float(passed) < 0.96  # calibrated to 0.9
-    assert float(gate.plausibility(torch.tensor([[0.0, 0.0], [0.0, 50.0], [1e8, 0.0]])).max()) < 0.01
+    assert (
+        float(gate.plausibility(torch.tensor([[0.0, 0.0], [0.0, 50.0], [1e8, 0.0]])).max())
+        < 0.01
+    )
     assert float(gate.plausibility(fresh).gather(-1, 1 - labels[:, None]).max()) < 0.01
 
 
@@ -160,7 +176,17 @@ def test_constant_duplicated_and_binary_columns():
     x, y = moat(300)
     flag = (x[:, :1] > 0).float()
     odd = torch.cat([x, x[:, :1], torch.ones(300, 1), flag, 1 - flag], 1)
-    assert float(Density.fit(odd, y, 2).plausibility(odd).gather(-1, y[:, None]).gt(0.5).float().mean()) > 0.8
+    assert (
+        float(
+            Density.fit(odd, y, 2)
+            .plausibility(odd)
+            .gather(-1, y[:, None])
+            .gt(0.5)
+            .float()
+            .mean()
+        )
+        > 0.8
+    )
     only = torch.cat([flag, 1 - flag], 1)
     plausible = Density.fit(only, y, 2).plausibility(only)
     assert bool(torch.isfinite(plausible).all())
@@ -169,22 +195,32 @@ def test_constant_duplicated_and_binary_columns():
 
 
 def test_people_are_compared_with_people_like_them():
-    """Rows with the second feature at 4 are rare; given that feature, they are as plausible as any."""
+    """Rows with the second feature at 4 are rare; given that feature, they are as plausible as
+    any.
+    """
     rng = torch.Generator().manual_seed(0)
     rare = torch.arange(1000) % 20 == 0
-    x = torch.stack([torch.randn(1000, generator=rng), 4.0 * rare + 0.1 * torch.randn(1000, generator=rng)], -1)
+    x = torch.stack(
+        [torch.randn(1000, generator=rng), 4.0 * rare + 0.1 * torch.randn(1000, generator=rng)],
+        -1,
+    )
     x[:, 0] += 4.0 * rare
     y = torch.zeros(1000, dtype=torch.long)
     given = torch.tensor([False, True])
     joint, conditional = Density.fit(x, y, 1), Density.fit(x, y, 1, given=given)
-    typical, odd = torch.tensor([[4.0, 4.0]]), torch.tensor([[0.0, 4.0]])  # of the rare group: as it is, as the others
+    typical, odd = (
+        torch.tensor([[4.0, 4.0]]),
+        torch.tensor([[0.0, 4.0]]),
+    )  # of the rare group: as it is, as the others
     assert float(conditional(typical).exp()) > 0.9 > float(joint(typical).exp())
     assert float(conditional(odd).exp()) < 0.1
     assert_close(conditional.plausibility(x), joint.plausibility(x))  # of the whole row
     strange = torch.tensor([[0.0, 50.0]])
     assert float(conditional.plausibility(strange)) < 0.01
     nothing = Density.fit(x, y, 1, given=torch.tensor([True, True]))
-    assert_close(nothing(x), torch.zeros(1000, 1))  # where nothing can change there is nothing to judge
+    assert_close(
+        nothing(x), torch.zeros(1000, 1)
+    )  # where nothing can change there is nothing to judge
     rows = Constraints.build(2, mutability={1: "none"})
     assert bool((fit_gate(slope(), *moat(), constraints=rows).gate.given == given).all())
 
@@ -193,24 +229,42 @@ def test_images_keep_their_shape():
     x, y = moat(100)
     images = x.repeat(1, 8).reshape(100, 1, 4, 4)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
-    gated = fit_gate(model, images, y, "both", config=GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,)))
+    gated = fit_gate(
+        model,
+        images,
+        y,
+        "both",
+        config=GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,)),
+    )
     assert gated(images).shape == (100, 3)
     assert search(gated, images[:5], 1 - y[:5], line()).x_cf.shape == (5, 1, 4, 4)
-    fixed = Constraints.build(16, mutability=["none"] * 16)  # nobody arrives, and images are not led by real rows
+    fixed = Constraints.build(
+        16, mutability=["none"] * 16
+    )  # nobody arrives, and images are not led by real rows
     assert not bool(search_gated(gated, images[:5], 1 - y[:5], line(), fixed).converged.any())
 
 
 def test_a_gate_is_told_and_made_again():
     x, y = moat(200)
-    gate = fit_gate(slope(), x, y, "both", config=GateConfig(epochs=2, num_counterfactuals=20, hidden=(8, 4))).gate
+    gate = fit_gate(
+        slope(),
+        x,
+        y,
+        "both",
+        config=GateConfig(epochs=2, num_counterfactuals=20, hidden=(8, 4)),
+    ).gate
     again = make_gate(gate.describe())
     again.load_state_dict(gate.state_dict())
     assert_close(again(x), gate(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["both", *repeats("density", "learned")])
-def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupted(kind, tmp_path):
-    """A checkpoint holds the model; the gate comes after, by a seed of its own. The gated whole goes by its weights."""
+def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupted(
+    kind, tmp_path
+):
+    """A checkpoint holds the model; the gate comes after, by a seed of its own. The gated whole
+    goes by its weights.
+    """
     x, y = moat(200)
     quick = GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,))
     config = TrainConfig(epochs=4, batch_size=50, num_counterfactuals=20, learning_rate=0.05)
@@ -218,7 +272,15 @@ def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupte
     def trained(name: str, *callbacks: Callback) -> nn.Module:
         torch.manual_seed(0)
         model = mlp(2, 2, (8,))
-        return train(model, x, y, config=config, checkpoint=tmp_path / name, callbacks=callbacks, progress=False).model
+        return train(
+            model,
+            x,
+            y,
+            config=config,
+            checkpoint=tmp_path / name,
+            callbacks=callbacks,
+            progress=False,
+        ).model
 
     whole = fit_gate(trained("whole"), x, y, kind, config=quick, scale=1.5)
     with pytest.raises(KeyboardInterrupt):
@@ -255,14 +317,19 @@ def test_training_does_not_touch_the_model():
     model = mlp(2, 2)
     before = [weight.clone() for weight in model.parameters()]
     fit_gate(model, x, y, "learned", config=GateConfig(epochs=2, num_counterfactuals=20))
-    assert all(torch.equal(a, b) and b.grad is None for a, b in zip(before, model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) and b.grad is None
+        for a, b in zip(before, model.parameters(), strict=True)
+    )
     assert model.training  # as it came
 
 
 def test_the_same_seed_gives_the_same_gate():
     x, y = moat(200)
     config = GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,))
-    one, two, other = (fit_gate(slope(), x, y, "both", config=config, seed=seed)(x) for seed in (0, 0, 1))
+    one, two, other = (
+        fit_gate(slope(), x, y, "both", config=config, seed=seed)(x) for seed in (0, 0, 1)
+    )
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
 
@@ -275,4 +342,7 @@ def test_unknown_kind():
 def test_rows_already_there():
     x, y = moat(100)
     gated = fit_gate(slope(), x, y)
-    assert bool((search(gated, x[:5], y[:5], line()).status == int(Status.ALREADY_THERE)).float().mean() > 0.5)
+    assert bool(
+        (search(gated, x[:5], y[:5], line()).status == int(Status.ALREADY_THERE)).float().mean()
+        > 0.5
+    )

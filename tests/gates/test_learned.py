@@ -21,20 +21,28 @@ LATTER = Constraints.build(2, mutability={1: "none"})
 def corners(n: int = 600) -> tuple[Tensor, Tensor]:
     """Two classes at (−3, −3) and (3, 3)."""
     y = torch.arange(n) % 2
-    return 0.4 * torch.randn(n, 2, generator=torch.Generator().manual_seed(0)) + (6.0 * y - 3)[:, None], y
+    return 0.4 * torch.randn(n, 2, generator=torch.Generator().manual_seed(0)) + (6.0 * y - 3)[
+        :, None
+    ], y
 
 
 @cache
 def learned(constraints: Constraints) -> Learned:
     x, y = corners()
     torch.manual_seed(0)
-    return Learned.fit(mlp(2, 2, ()).requires_grad_(False), x, y, 2, constraints=constraints, config=CONFIG)
+    return Learned.fit(
+        mlp(2, 2, ()).requires_grad_(False), x, y, 2, constraints=constraints, config=CONFIG
+    )
 
 
 @pytest.mark.check
 def test_people_unlike_a_class_pass_if_what_they_can_change_is_like_it():
-    of_first = torch.tensor([[3.0, -3.0], [0.0, -3.0], [-3.0, -3.0]])  # as the second class, in between, as they were
-    conditional, joint = (learned(rules)(of_first)[:, 1].exp() for rules in (LATTER, Constraints.build(2)))
+    of_first = torch.tensor(
+        [[3.0, -3.0], [0.0, -3.0], [-3.0, -3.0]]
+    )  # as the second class, in between, as they were
+    conditional, joint = (
+        learned(rules)(of_first)[:, 1].exp() for rules in (LATTER, Constraints.build(2))
+    )
     assert float(conditional[0]) > 0.9 > 0.1 > float(joint[0])
     assert float(conditional[1:].max()) < 0.1
 
@@ -64,8 +72,12 @@ def test_noise_has_the_given_columns_of_the_class_it_counts_against():
     known = {tuple(row) for row in rows[:, 1:].tolist()}
     assert all(tuple(row) in known for row in points[:, 1:].tolist())
     own = points[:, 2:].argmax(-1) == among
-    assert 0.8 < float(own.float().mean()) < 0.95  # one in four has those of anybody, who is of the class half the time
-    assert len(set(points[:, 0].tolist()) - set(rows[:, 0].tolist())) > 500  # what is free is anywhere
+    assert (
+        0.8 < float(own.float().mean()) < 0.95
+    )  # one in four has those of anybody, who is of the class half the time
+    assert (
+        len(set(points[:, 0].tolist()) - set(rows[:, 0].tolist())) > 500
+    )  # what is free is anywhere
     assert_close(negatives.lend(rows)[:, :1], rows[:, :1], rtol=0, atol=0)
 
 
@@ -78,7 +90,9 @@ def test_the_loss_counts_counterfactuals_by_their_weight():
     def negatives(rows: int) -> SimpleNamespace:
         noise = (torch.zeros(20, 2), y)
         stored = (x_cf[:rows], target[:rows], weight[:rows])
-        return SimpleNamespace(conditional=False, lend=lambda x: x, noise=lambda n: noise, recall=lambda n: stored)
+        return SimpleNamespace(
+            conditional=False, lend=lambda x: x, noise=lambda n: noise, recall=lambda n: stored
+        )
 
     with_some, with_none = (_loss(network, x, y, negatives(rows)) for rows in (10, 0))
     against = network(x_cf).gather(-1, target[:, None]).squeeze(-1)

@@ -1,4 +1,6 @@
-"""A density at points that differ from known rows in some columns: what the density itself says of them."""
+"""A density at points that differ from known rows in some columns: what the density itself says of
+them.
+"""
 
 import pytest
 import torch
@@ -29,7 +31,9 @@ def test_it_says_what_the_density_says(num_given, columns, label):
     gate, rows, row, points, whole = make(num_given, columns)
     nearby = Nearby.of(gate, rows, columns)
     expected = gate(whole)[:, label]
-    torch.testing.assert_close(nearby.of_class(row, points, label), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        nearby.of_class(row, points, label), expected, rtol=1e-4, atol=1e-4
+    )
     assert expected.std() > 0.1  # or all points were alike
 
 

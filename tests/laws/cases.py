@@ -1,12 +1,14 @@
 """One table of generators, one of models, one of constraints: the laws hold on their product.
 
-A generator registered in ``counterfactual_training.search.GENERATORS`` is in the table by that alone.
+A generator registered in ``counterfactual_training.search.GENERATORS`` is in the table by that
+alone.
 
-One search serves several members at once, as in a fleet: each has weights, rows, directions and a box of its own. What
-cannot differ within one search (groups, lattices, how categories are projected) is the *family* of constraints.
+One search serves several members at once, as in a fleet: each has weights, rows, directions and a
+box of its own. What cannot differ within one search (groups, lattices, how categories are
+projected) is the *family* of constraints.
 
-``make test`` runs the part of the product in which every two values of two axes meet (``tests/covering.py``);
-``pytest -m check`` runs the rest.
+``make test`` runs the part of the product in which every two values of two axes meet
+(``tests/covering.py``); ``pytest -m check`` runs the rest.
 """
 
 from __future__ import annotations
@@ -19,12 +21,26 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training import Constraints, Domain, Generator, OneHotGroup, SearchResult, linear, mlp, search
+from counterfactual_training import (
+    Constraints,
+    Domain,
+    Generator,
+    OneHotGroup,
+    SearchResult,
+    linear,
+    mlp,
+    search,
+)
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.models import VAE, fit_vae
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import GENERATORS, SearchState, make_generator, register_generator
+from counterfactual_training.search import (
+    GENERATORS,
+    SearchState,
+    make_generator,
+    register_generator,
+)
 
 NUM_FEATURES = 9
 CONTINUOUS = [0, 1, 2]
@@ -35,7 +51,9 @@ MEMBERS = 4
 
 
 def draw_data(num_classes: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Continuous, integer, stepped, one-hot and binary columns, all of which tell about the class."""
+    """Continuous, integer, stepped, one-hot and binary columns, all of which tell about the
+    class.
+    """
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % num_classes
     centres = torch.randn(num_classes, 5, generator=torch.Generator().manual_seed(7))
@@ -44,10 +62,12 @@ def draw_data(num_classes: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
     five[:, STEPPED] = (five[:, STEPPED] / 0.5).round() * 0.5
     category = (y + torch.randint(2, (n,), generator=rng)) % 3
     binary = (torch.rand(n, generator=rng) < 0.3 + 0.4 * (y % 2)).float()
-    return torch.cat([five, nn.functional.one_hot(category, 3).float(), binary.unsqueeze(1)], 1), y
+    return torch.cat(
+        [five, nn.functional.one_hot(category, 3).float(), binary.unsqueeze(1)], 1
+    ), y
 
 
-# ---- generators ----------------------------------------------------------------------------------------------------
+# ---- generators ----------------------------------------------------------------------------------
 
 
 def squared_distance(state: SearchState) -> Tensor:
@@ -96,11 +116,13 @@ def generator_of(name: str, num_classes: int = 3, **settings: object) -> Generat
         del GENERATORS["own"]
 
 
-# ---- models --------------------------------------------------------------------------------------------------------
+# ---- models --------------------------------------------------------------------------------------
 
 
 class OwnModule(nn.Module):
-    """What a user may bring: batch normalisation, dropout, a branch, a frozen layer and mixed modes."""
+    """What a user may bring: batch normalisation, dropout, a branch, a frozen layer and mixed
+    modes.
+    """
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -130,7 +152,9 @@ def _trained(name: str, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         model = build(num_classes)
         x, y = draw_data(num_classes, 120, seed=2)
-        optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.03)
+        optimizer = torch.optim.Adam(
+            [p for p in model.parameters() if p.requires_grad], lr=0.03
+        )
         for _ in range(40):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
@@ -147,7 +171,9 @@ def model_of(name: str, seed: int = 1) -> nn.Module:
 
 
 class SideBySide(nn.Module):
-    """Models that no stack takes, such as those with running statistics, asked one after the other."""
+    """Models that no stack takes, such as those with running statistics, asked one after the
+    other.
+    """
 
     def __init__(self, models: list[nn.Module]) -> None:
         super().__init__()
@@ -170,15 +196,23 @@ def together(models: list[nn.Module]) -> nn.Module:
 
 
 def snapshot(model: nn.Module) -> dict[str, object]:
-    """Everything a search must leave alone: weights, buffers, gradients, modes, what is trainable."""
-    state: dict[str, object] = {f"value of {k}": v.clone() for k, v in model.state_dict().items()}
+    """Everything a search must leave alone: weights, buffers, gradients, modes, what is
+    trainable.
+    """
+    state: dict[str, object] = {
+        f"value of {k}": v.clone() for k, v in model.state_dict().items()
+    }
     for name, parameter in model.named_parameters():
-        state[f"gradient of {name}"] = None if parameter.grad is None else parameter.grad.clone()
+        state[f"gradient of {name}"] = (
+            None if parameter.grad is None else parameter.grad.clone()
+        )
         state[f"{name} is trainable"] = parameter.requires_grad
-    return state | {f"training {name}": module.training for name, module in model.named_modules()}
+    return state | {
+        f"training {name}": module.training for name, module in model.named_modules()
+    }
 
 
-# ---- constraints ---------------------------------------------------------------------------------------------------
+# ---- constraints ---------------------------------------------------------------------------------
 
 LATTICES = (Lattice(INTEGER), Lattice(STEPPED, values=torch.arange(-20, 21) * 0.5))
 # From category 0 one may go to 1 only, from 1 to 2 only, from 2 nowhere.
@@ -213,13 +247,15 @@ def rules_of(family: str, member: int, x: Tensor) -> Constraints:
         return Constraints.infer(x[:4], directions, num_std=0.5)
     if family == "discrete_only":
         directions |= dict.fromkeys(CONTINUOUS, "none")
-    box = Domain(torch.full((NUM_FEATURES,), -torch.inf), torch.full((NUM_FEATURES,), torch.inf))
+    box = Domain(
+        torch.full((NUM_FEATURES,), -torch.inf), torch.full((NUM_FEATURES,), torch.inf)
+    )
     if member == MEMBERS - 1:
         box = Domain(x.amin(0) - 0.3, x.amax(0) + 0.3)
     return Constraints.build(NUM_FEATURES, directions, box, **FAMILIES[family])
 
 
-# ---- their product -------------------------------------------------------------------------------------------------
+# ---- their product -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -251,7 +287,9 @@ class Case:
         """The same search of some of the rows of every member."""
         x = self.x[:, rows]
         y_target = self.y_target[:, rows]
-        return search(self.model, x, y_target, self.generator, self.constraints, seeds(), **options)
+        return search(
+            self.model, x, y_target, self.generator, self.constraints, seeds(), **options
+        )
 
     def alone(self, member: int) -> SearchResult:
         """The same search of one member, by its own model and rules."""
@@ -301,7 +339,9 @@ def case(
     before = snapshot(joined)
     result = search(joined, x, y_target, searcher, constraints, seeds(), record=True)
     after = snapshot(joined)
-    return Case(family, models, joined, x, y_target, searcher, rules, constraints, result, before, after)
+    return Case(
+        family, models, joined, x, y_target, searcher, rules, constraints, result, before, after
+    )
 
 
 def doubled(generator: Generator) -> Generator:

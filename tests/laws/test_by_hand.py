@@ -1,4 +1,6 @@
-"""Training by hand is training by autograd: bit by bit for a lone chain, up to rounding for a stack."""
+"""Training by hand is training by autograd: bit by bit for a lone chain, up to rounding for a
+stack.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import learner as learner_module
 from counterfactual_training.training.by_hand import ByHand, walk_of
 from counterfactual_training.training.learner import ByBackward, Learner
-from counterfactual_training.training.objective import Batch, CounterfactualBatch, Objective, make_objective
+from counterfactual_training.training.objective import (
+    Batch,
+    CounterfactualBatch,
+    Objective,
+    make_objective,
+)
 from covering import each_value, on_product
 
 
@@ -66,7 +73,9 @@ MODELS = {
     "softplus": lambda: chain((4, 8, 2), functools.partial(nn.Softplus, 2.0, 1.0)),
     "identities": lambda: nn.Sequential(nn.Identity(), *chain((4, 8, 2)), nn.Identity()),
     "activations at both ends": lambda: nn.Sequential(nn.Tanh(), *chain((4, 8, 2)), nn.ReLU()),
-    "activations in a row": lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.ReLU(), nn.Linear(8, 2)),
+    "activations in a row": lambda: nn.Sequential(
+        nn.Linear(4, 8), nn.Tanh(), nn.ReLU(), nn.Linear(8, 2)
+    ),
     "first layer frozen": lambda: frozen(0),
     "middle layer frozen": lambda: frozen(2),
     "last layer frozen": lambda: frozen(4),
@@ -116,7 +125,9 @@ def batch_of(like, d, k, lead=(), n=13, m=5, weights=WEIGHTS["none"], explained=
     def numbers(wanted, num):
         if not wanted:
             return None
-        drawn = torch.rand(*lead, num, generator=rng) * (torch.rand(*lead, num, generator=rng) > 0.3)
+        drawn = torch.rand(*lead, num, generator=rng) * (
+            torch.rand(*lead, num, generator=rng) > 0.3
+        )
         return (0 * drawn if weights.none_left else drawn).to(like)
 
     found = None
@@ -125,7 +136,13 @@ def batch_of(like, d, k, lead=(), n=13, m=5, weights=WEIGHTS["none"], explained=
         if own is not None:
             own = (own > 0).to(own)
         found = CounterfactualBatch(
-            rows(m), rows(m), rows(m), labels(m), labels(m), own, numbers(weights.adversarial, m)
+            rows(m),
+            rows(m),
+            rows(m),
+            labels(m),
+            labels(m),
+            own,
+            numbers(weights.adversarial, m),
         )
     return Batch(rows(n), labels(n), numbers(weights.rows, n), found)
 
@@ -172,7 +189,8 @@ def test_every_chain_has_autograds_bits(name, dtype):
     like = next(model.parameters())
     for weights in (WEIGHTS["none"], WEIGHTS["all"]):
         batches = [
-            batch_of(like, d, k, n=n, m=m, weights=weights, seed=n) for n, m in ((13, 5), (30, 34), (2, 1), (1, 1))
+            batch_of(like, d, k, n=n, m=m, weights=weights, seed=n)
+            for n, m in ((13, 5), (30, 34), (2, 1), (1, 1))
         ]
         same_bits(model, OBJECTIVES["full"], batches)
     same_bits(model, OBJECTIVES["full"], [batch_of(like, d, k, explained=False)])
@@ -183,7 +201,10 @@ def test_every_chain_has_autograds_bits(name, dtype):
 def test_every_objective_and_weight_has_autograds_bits(objective, weights):
     model = drawn(MODELS["laws: deep"])
     d, k = sizes_of(model)
-    batches = [batch_of(model[0].weight, d, k, n=n, weights=WEIGHTS[weights], seed=n) for n in (30, 30, 7)]
+    batches = [
+        batch_of(model[0].weight, d, k, n=n, weights=WEIGHTS[weights], seed=n)
+        for n in (30, 30, 7)
+    ]
     same_bits(model, OBJECTIVES[objective], batches)
 
 
@@ -194,14 +215,20 @@ BEYOND = {
 }
 
 
-@on_product(name=["laws: deep", "one layer", "wide", "last layer frozen"], objective=BEYOND, weights=WEIGHTS)
+@on_product(
+    name=["laws: deep", "one layer", "wide", "last layer frozen"],
+    objective=BEYOND,
+    weights=WEIGHTS,
+)
 def test_what_goes_beyond_the_paper_has_autograds_gradient(name, objective, weights):
     model = drawn(MODELS[name], torch.float64)
     d, k = sizes_of(model)
     like = next(model.parameters())
     batches = [batch_of(like, d, k, n=n, weights=WEIGHTS[weights], seed=n) for n in (30, 30, 7)]
     hand, automatic = both(model, k)
-    (mine, told), (its, its_told) = (gradients(way, BEYOND[objective], batches) for way in (hand, automatic))
+    (mine, told), (its, its_told) = (
+        gradients(way, BEYOND[objective], batches) for way in (hand, automatic)
+    )
     assert_close(mine, its, rtol=1e-10, atol=1e-13)
     assert_close(told[:, :5], its_told[:, :5].to(told.dtype), rtol=1e-10, atol=1e-12)
 
@@ -216,7 +243,10 @@ def test_a_contrast_of_models_that_are_sure_is_finite():
     (mine,), told = gradients(hand, BEYOND["contrast"], [batch])
     (its,), _ = gradients(automatic, BEYOND["contrast"], [batch])
     assert_close(mine, its, rtol=1e-4, atol=1e-5)
-    assert torch.isfinite(told).all() and float(torch.cat([g.flatten() for g in mine]).abs().max()) < 10
+    assert (
+        torch.isfinite(told).all()
+        and float(torch.cat([g.flatten() for g in mine]).abs().max()) < 10
+    )
 
 
 @each_value(name=list(MODELS), dtype=[torch.float32, torch.float64])
@@ -226,20 +256,36 @@ def test_a_stack_walked_by_hand_is_its_gradient_by_autograd(name, dtype):
     stack = StackedModel(members)
     hand, automatic = both(stack, k)
     # One member has counterfactuals, one none, one only adversarial examples.
-    columns = {"lambda_class": [1.0, 0.7, 1.3], "lambda_div": [0.5, 0, 0], "lambda_reg": [0.1, 0, 0],
-               "lambda_adv": [0.25, 0, 2.0], "lambda_contrast": [0.3, 0, 0],
-               "lambda_recourse": [0, 0, 0.4]}  # fmt: skip
-    objective = Objective(**{name: torch.tensor(values, dtype=dtype) for name, values in columns.items()})
+    columns = {
+        "lambda_class": [1.0, 0.7, 1.3],
+        "lambda_div": [0.5, 0, 0],
+        "lambda_reg": [0.1, 0, 0],
+        "lambda_adv": [0.25, 0, 2.0],
+        "lambda_contrast": [0.3, 0, 0],
+        "lambda_recourse": [0, 0, 0.4],
+    }
+    objective = Objective(
+        **{name: torch.tensor(values, dtype=dtype) for name, values in columns.items()}
+    )
     for weights in WEIGHTS.values():
         batches = [batch_of(stack.weights, d, k, (3,), weights=weights, seed=n) for n in (4, 5)]
-        (mine, told), (its, its_told) = gradients(hand, objective, batches), gradients(automatic, objective, batches)
-        slack = {"rtol": 1e-4, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-13}
+        (mine, told), (its, its_told) = (
+            gradients(hand, objective, batches),
+            gradients(automatic, objective, batches),
+        )
+        slack = (
+            {"rtol": 1e-4, "atol": 1e-6}
+            if dtype == torch.float32
+            else {"rtol": 1e-10, "atol": 1e-13}
+        )
         assert_close(mine, its, **slack)
         assert_close(told[:, :5], its_told[:, :5], **slack)
         assert (told[:, 5] >= its_told[:, 5]).all()  # by hand, ties count as right
         assert name in TIES or torch.equal(told[:, 5], its_told[:, 5])
     for i, model in enumerate(members):  # and what each member finds alone
-        own = replace(objective, **{name: float(value[i]) for name, value in vars(objective).items()})
+        own = replace(
+            objective, **{name: float(value[i]) for name, value in vars(objective).items()}
+        )
         parts = [_of_member(batch, i) for batch in batches]
         alone, _ = gradients(both(model, k)[1], own, parts)
         for row, grads in zip(mine, alone, strict=True):
@@ -260,10 +306,12 @@ def _trained_part(stack, model, row):
     parts = row.split(stack.sizes)
     for part, parameter in zip(parts, model.parameters(), strict=True):
         assert parameter.requires_grad or not part.any()
-    return torch.cat([part for part, p in zip(parts, model.parameters(), strict=True) if p.requires_grad])
+    return torch.cat(
+        [part for part, p in zip(parts, model.parameters(), strict=True) if p.requires_grad]
+    )
 
 
-# ---- whole trainings -----------------------------------------------------------------------------------------------
+# ---- whole trainings -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -301,11 +349,18 @@ def test_trained_weights_are_those_of_autograd(run, weighted, make_blobs, by_aut
     models = [drawn(lambda: chain((2, 8, 3))) for _ in range(2)]
 
     def go(model):
-        return ct.train(model, x, y, ct.ecco(max_steps=15), config=config, validation=(x, y), **more)
+        return ct.train(
+            model, x, y, ct.ecco(max_steps=15), config=config, validation=(x, y), **more
+        )
 
     mine, its = go(models[0]), by_autograd(lambda: go(models[1]))
-    assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
-    assert_close(columns(mine.history), columns(its.history), rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True)
+    )
+    assert_close(
+        columns(mine.history), columns(its.history), rtol=1e-5, atol=1e-6, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -315,18 +370,29 @@ def test_a_trained_fleet_is_that_of_autograd(run, make_blobs, by_autograd):
 
     def go():
         settings = [
-            ct.Setting(ct.ecco(max_steps=15), objective=objective, config=replace(config, seed=i))
-            for i, objective in enumerate((Objective(), make_objective("vanilla"), make_objective("adversarial")))
+            ct.Setting(
+                ct.ecco(max_steps=15), objective=objective, config=replace(config, seed=i)
+            )
+            for i, objective in enumerate(
+                (Objective(), make_objective("vanilla"), make_objective("adversarial"))
+            )
         ]
-        members = [ct.Member(drawn(lambda: chain((2, 8, 3)), torch.float64, i), own) for i, own in enumerate(settings)]
+        members = [
+            ct.Member(drawn(lambda: chain((2, 8, 3)), torch.float64, i), own)
+            for i, own in enumerate(settings)
+        ]
         return ct.Fleet(members).train(x.double(), y, sample_weight=torch.linspace(0, 2, 67))
 
     for mine, its in zip(go(), by_autograd(go), strict=True):
-        assert_close(list(mine.model.parameters()), list(its.model.parameters()), rtol=1e-7, atol=1e-9)
-        assert_close(columns(mine.history), columns(its.history), rtol=1e-6, atol=1e-8, equal_nan=True)
+        assert_close(
+            list(mine.model.parameters()), list(its.model.parameters()), rtol=1e-7, atol=1e-9
+        )
+        assert_close(
+            columns(mine.history), columns(its.history), rtol=1e-6, atol=1e-8, equal_nan=True
+        )
 
 
-# ---- what must not be walked by hand -------------------------------------------------------------------------------
+# ---- what must not be walked by hand -------------------------------------------------------------
 
 
 class OwnCall(Objective):
@@ -354,13 +420,21 @@ class Replacing(torch.optim.SGD):
 
 
 def test_parameters_with_new_memory_are_seen(make_blobs, by_autograd):
-    x, y = make_blobs(num_classes=3, n=60)  # batches of one size, so that nothing else is made anew
+    x, y = make_blobs(
+        num_classes=3, n=60
+    )  # batches of one size, so that nothing else is made anew
 
     def trained():
         torch.manual_seed(0)
         model = ct.mlp(x.shape[1], 3, [8])
         config = ct.TrainConfig(epochs=3, num_counterfactuals=40)
-        ct.train(model, x, y, config=config, optimizer=lambda parameters: Replacing(list(parameters), 0.1))
+        ct.train(
+            model,
+            x,
+            y,
+            config=config,
+            optimizer=lambda parameters: Replacing(list(parameters), 0.1),
+        )
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     assert torch.equal(trained(), by_autograd(trained))
@@ -373,7 +447,10 @@ def way_of(model, objective=OBJECTIVES["full"], optimizer=None):
 
 def test_a_plain_chain_is_walked_by_hand():
     assert way_of(chain((4, 8, 2))) is ByHand
-    assert way_of(chain((4, 8, 2)), optimizer=torch.optim.SGD(chain((4, 8, 2)).parameters(), 0.1)) is ByHand
+    assert (
+        way_of(chain((4, 8, 2)), optimizer=torch.optim.SGD(chain((4, 8, 2)).parameters(), 0.1))
+        is ByHand
+    )
     assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is ByHand
 
 
@@ -385,11 +462,20 @@ def test_an_objective_of_ones_own_gets_autograd(objective):
 def test_a_total_of_ones_own_is_honoured(blobs, by_autograd):
     def go():
         model = drawn(lambda: chain((2, 8, 2)))
-        return ct.train(model, *blobs, objective=OwnTotal(), config=ct.TrainConfig(epochs=2, num_counterfactuals=10))
+        return ct.train(
+            model,
+            *blobs,
+            objective=OwnTotal(),
+            config=ct.TrainConfig(epochs=2, num_counterfactuals=10),
+        )
 
     mine, its = go(), by_autograd(go)
     assert columns(mine.history)["loss"] == columns(its.history)["loss"]
-    plain = ct.train(drawn(lambda: chain((2, 8, 2))), *blobs, config=ct.TrainConfig(epochs=2, num_counterfactuals=10))
+    plain = ct.train(
+        drawn(lambda: chain((2, 8, 2))),
+        *blobs,
+        config=ct.TrainConfig(epochs=2, num_counterfactuals=10),
+    )
     assert columns(plain.history)["loss"] != columns(mine.history)["loss"]
 
 
@@ -424,7 +510,9 @@ def test_hooks_are_called(name, blobs):
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_are_called_in_a_fleet(name, blobs):
     pairs = [HOOKS[name]() for _ in range(2)]
-    setting = ct.Setting(objective=make_objective("vanilla"), config=ct.TrainConfig(epochs=2, batch_size=20))
+    setting = ct.Setting(
+        objective=make_objective("vanilla"), config=ct.TrainConfig(epochs=2, batch_size=20)
+    )
     with pytest.warns(UserWarning, match="one by one"):
         ct.Fleet([ct.Member(model, setting) for model, _ in pairs]).train(*blobs)
     assert all(len(heard) >= 6 for _, heard in pairs)
@@ -484,7 +572,9 @@ OTHERS = {
     "in place": working_in_place,
     "own forward": own_forward,
     "own Sequential": lambda: OwnSequential(*chain((2, 8, 2))),
-    "spectral norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 8)), nn.Linear(8, 2)),
+    "spectral norm": lambda: nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(2, 8)), nn.Linear(8, 2)
+    ),
     "bfloat16": lambda: chain((2, 8, 2)).bfloat16(),
     "float16": lambda: chain((2, 8, 2)).half(),
 }
@@ -527,8 +617,14 @@ def test_lbfgs_trains_as_a_plain_loop_does(blobs):
     model = drawn(lambda: chain((2, 8, 2)))
     twin = copy.deepcopy(model)
     config = ct.TrainConfig(epochs=3, batch_size=60)
-    ct.train(model, x, y, objective="vanilla", config=config,
-             optimizer=lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=5))  # fmt: skip
+    ct.train(
+        model,
+        x,
+        y,
+        objective="vanilla",
+        config=config,
+        optimizer=lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=5),
+    )
     optimizer = torch.optim.LBFGS(twin.parameters(), lr=0.5, max_iter=5)
 
     def closure():

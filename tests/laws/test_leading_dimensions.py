@@ -1,4 +1,6 @@
-"""Many models as one tensor program, each with settings of its own (test_search_laws.py: with one setting for all)."""
+"""Many models as one tensor program, each with settings of its own (test_search_laws.py: with one
+setting for all).
+"""
 
 import pytest
 import torch
@@ -6,10 +8,27 @@ from cases import GENERATOR_NAMES, OwnModule, generator_of, vae
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from counterfactual_training import Constraints, CounterfactualBatch, Domain, Objective, OneHotGroup, mlp, search
+from counterfactual_training import (
+    Constraints,
+    CounterfactualBatch,
+    Domain,
+    Objective,
+    OneHotGroup,
+    mlp,
+    search,
+)
 from counterfactual_training.constraints import Lattice
-from counterfactual_training.core.energy import contrastive_divergence, energy, energy_ridge, mean_rows
-from counterfactual_training.core.losses import adversarial_loss, class_loss, class_loss_gradient
+from counterfactual_training.core.energy import (
+    contrastive_divergence,
+    energy,
+    energy_ridge,
+    mean_rows,
+)
+from counterfactual_training.core.losses import (
+    adversarial_loss,
+    class_loss,
+    class_loss_gradient,
+)
 from counterfactual_training.search import LatentSpace
 from covering import each_value
 
@@ -21,7 +40,9 @@ class Stacked(nn.Module):
 
     def __init__(self, members: list[nn.Sequential]) -> None:
         super().__init__()
-        layers = [[layer for layer in member if isinstance(layer, nn.Linear)] for member in members]
+        layers = [
+            [layer for layer in member if isinstance(layer, nn.Linear)] for member in members
+        ]
         stacks = zip(*layers, strict=True)
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
@@ -58,7 +79,9 @@ CONSTRAINTS = {
     "none": lambda: Constraints.build(FEATURES),
     "box": lambda: Constraints.build(FEATURES, {0: "none", 1: "increase"}, (-5.0, 5.0)),
     "discrete": lambda: Constraints.build(
-        FEATURES, groups=[OneHotGroup((5, 6, 7), torch.ones(3, 3).triu().bool())], lattices=[Lattice(3)]
+        FEATURES,
+        groups=[OneHotGroup((5, 6, 7), torch.ones(3, 3).triu().bool())],
+        lattices=[Lattice(3)],
     ),
 }
 
@@ -67,12 +90,22 @@ def doubled(generator):
     if isinstance(generator.space, LatentSpace):
         twin = type(vae())(FEATURES, vae().latent_dim, vae().trunk[0].out_features).double()
         twin.load_state_dict(vae().state_dict())
-        return generator.replace(space=LatentSpace(twin.requires_grad_(False), generator.space.reencode))
+        return generator.replace(
+            space=LatentSpace(twin.requires_grad_(False), generator.space.reencode)
+        )
     return generator
 
 
 def search_seeded(model, x, y_target, generator, constraints):
-    return search(model, x, y_target, generator, constraints, torch.Generator().manual_seed(3), record=True)
+    return search(
+        model,
+        x,
+        y_target,
+        generator,
+        constraints,
+        torch.Generator().manual_seed(3),
+        record=True,
+    )
 
 
 def seeded(seed):
@@ -91,9 +124,19 @@ def expect_member(result, alone, member):
 @pytest.mark.parametrize("name", GENERATOR_NAMES)
 def test_settings_may_differ_by_member(name, fleet):
     members, stacked, x, y_target = fleet
-    settings = {"learning_rate": [0.1, 0.6], "decision_threshold": [0.6, 0.95], "epsilon": [0.2, 0.7]}
+    settings = {
+        "learning_rate": [0.1, 0.6],
+        "decision_threshold": [0.6, 0.95],
+        "epsilon": [0.2, 0.7],
+    }
     together = doubled(generator_of(name, max_steps=15))
-    result = search_seeded(stacked, x, y_target, together.replace(**{k: doubles(v) for k, v in settings.items()}), None)
+    result = search_seeded(
+        stacked,
+        x,
+        y_target,
+        together.replace(**{k: doubles(v) for k, v in settings.items()}),
+        None,
+    )
     for i, member in enumerate(members):
         lone = together.replace(**{k: v[i] for k, v in settings.items()})
         expect_member(result, search_seeded(member, x[i], y_target[i], lone, None), i)
@@ -105,10 +148,22 @@ def test_the_number_of_steps_and_the_randomness_may_differ_by_member(name, const
     rules, limits = CONSTRAINTS[constraints](), [30, 7]
     together = doubled(generator_of(name)).replace(decision_threshold=0.97, epsilon=2.0)
     result = search(
-        stacked, x, y_target, together.replace(max_steps=torch.tensor(limits)), rules, [seeded(8), seeded(9)]
+        stacked,
+        x,
+        y_target,
+        together.replace(max_steps=torch.tensor(limits)),
+        rules,
+        [seeded(8), seeded(9)],
     )
     for i, member in enumerate(members):
-        lone = search(member, x[i], y_target[i], together.replace(max_steps=limits[i]), rules, seeded(8 + i))
+        lone = search(
+            member,
+            x[i],
+            y_target[i],
+            together.replace(max_steps=limits[i]),
+            rules,
+            seeded(8 + i),
+        )
         expect_member(result, lone, i)
     assert int(result.num_steps[0].max()) > int(result.num_steps[1].max())
 
@@ -123,13 +178,17 @@ def test_a_member_that_may_not_move_makes_no_step(fleet):
     )
     result = search(stacked, x, y_target, generator_of("generic"), both)
     assert int(result.num_steps[1].max()) == 0 and torch.equal(result.x_cf[1], x[1])
-    expect_member(result, search(members[0], x[0], y_target[0], generator_of("generic"), free), 0)
+    expect_member(
+        result, search(members[0], x[0], y_target[0], generator_of("generic"), free), 0
+    )
 
 
 def test_penalty_weights_may_differ_by_member(fleet):
     members, stacked, x, y_target = fleet
     costs, energies = [0.0, 0.2], [1.0, 8.0]
-    generator = generator_of("ecco", lambda_cost=doubles(costs), lambda_energy=doubles(energies))
+    generator = generator_of(
+        "ecco", lambda_cost=doubles(costs), lambda_energy=doubles(energies)
+    )
     result = search_seeded(stacked, x, y_target, generator, None)
     for i, member in enumerate(members):
         alone = generator_of("ecco", lambda_cost=costs[i], lambda_energy=energies[i])
@@ -145,14 +204,19 @@ def test_constraints_may_differ_by_member(fleet):
     both = Constraints(
         torch.stack([c.may_increase for c in lone]),
         torch.stack([c.may_decrease for c in lone]),
-        Domain(torch.stack([c.domain.lower for c in lone]), torch.stack([c.domain.upper for c in lone])),
+        Domain(
+            torch.stack([c.domain.lower for c in lone]),
+            torch.stack([c.domain.upper for c in lone]),
+        ),
     )
     generator = generator_of("generic")
     result = search_seeded(stacked, x, y_target, generator, both)
     x_pos = torch.randn_like(x)
     for i, member in enumerate(members):
         expect_member(result, search_seeded(member, x[i], y_target[i], generator, lone[i]), i)
-        assert torch.equal(both.protect(x_pos, result.x_cf)[i], lone[i].protect(x_pos[i], result.x_cf[i]))
+        assert torch.equal(
+            both.protect(x_pos, result.x_cf)[i], lone[i].protect(x_pos[i], result.x_cf[i])
+        )
 
 
 def test_core_functions_map_over_members():
@@ -163,7 +227,9 @@ def test_core_functions_map_over_members():
     functions = {
         "energy": lambda i: energy(logits[i], y[i]),
         "divergence": lambda i: contrastive_divergence(logits[i], other[i], y[i]),
-        "divergence, weighted": lambda i: contrastive_divergence(logits[i], other[i], y[i], weight[i]),
+        "divergence, weighted": lambda i: contrastive_divergence(
+            logits[i], other[i], y[i], weight[i]
+        ),
         "ridge": lambda i: energy_ridge(logits[i], other[i], y[i], weight[i]),
         "class": lambda i: class_loss(logits[i], y[i], weight[i]),
         "adversarial": lambda i: adversarial_loss(logits[i], y[i]),
@@ -205,5 +271,8 @@ def test_images_keep_their_shape():
     images = search(model, x, y_target, generator, record=True)
     flat = search(model, x.flatten(1), y_target, generator)
     assert images.x_cf.shape == images.x_adv.shape == x.shape
-    assert images.path.shape == (generator.max_steps + 1, 5, 3, 3) and images.binding.shape == (5, 9)
+    assert images.path.shape == (generator.max_steps + 1, 5, 3, 3) and images.binding.shape == (
+        5,
+        9,
+    )
     assert_close(images.x_cf.flatten(1), flat.x_cf)

@@ -1,4 +1,6 @@
-"""No superfluous change: nothing in an answer can be undone, alone, with the target still reached."""
+"""No superfluous change: nothing in an answer can be undone, alone, with the target still
+reached.
+"""
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,13 @@ def draw(seed, n=220):
             "score": rng.normal(size=n).astype("float32"),
         }
     )
-    good = frame["income"] / 10 - frame["debt"] / 6 - frame["loans"] / 3 + frame["owner"] + frame["score"]
+    good = (
+        frame["income"] / 10
+        - frame["debt"] / 6
+        - frame["loans"] / 3
+        + frame["owner"]
+        + frame["score"]
+    )
     good += frame["job"].map({"clerk": 0.0, "cook": -1.0, "nurse": 0.5, "pilot": 1.5})
     return frame, np.digitize(good, [0.0, 2.5])
 
@@ -38,14 +46,21 @@ def reached(classifier, frame, target):
     if classifier.gate_ is None:
         return chance
     finder = classifier._finder()
-    return np.minimum(chance, finder.plausibility(classifier._encoded(frame)).numpy()[rows, place])
+    return np.minimum(
+        chance, finder.plausibility(classifier._encoded(frame)).numpy()[rows, place]
+    )
 
 
 @pytest.mark.parametrize("gate", ["none", *repeats("density")])
 @pytest.mark.parametrize("seed", [0, *repeats(1)])
 def test_no_change_can_be_undone_alone(seed, gate):
     frame, y = draw(seed)
-    rules = {"mutability": {"debt": "decrease"}, "random_state": seed, "epochs": 25, "gate": gate}
+    rules = {
+        "mutability": {"debt": "decrease"},
+        "random_state": seed,
+        "epochs": 25,
+        "gate": gate,
+    }
     classifier = ct.CounterfactualClassifier(**rules).fit(frame, y)
     for options in (1, 2):
         told = classifier.explain(frame.head(80), n_options=options)
@@ -57,7 +72,11 @@ def test_no_change_can_be_undone_alone(seed, gate):
             rows = done[told.changed[name].to_numpy()[done]]
             if not len(rows):
                 continue
-            undone = after.iloc[rows].assign(**{name: before[name].iloc[rows]}).astype(frame.dtypes.to_dict())
+            undone = (
+                after.iloc[rows]
+                .assign(**{name: before[name].iloc[rows]})
+                .astype(frame.dtypes.to_dict())
+            )
             assert (reached(classifier, undone, told.target[rows]) < BAR + 1e-5).all()
             several += len(rows)
         assert several > len(done)  # some change more than one column
@@ -67,7 +86,9 @@ def test_no_change_can_be_undone_alone(seed, gate):
 def test_no_single_column_would_do_at_a_lower_price(seed):
     """The price is the cost and a little for each column."""
     frame, y = draw(seed)
-    classifier = ct.CounterfactualClassifier(random_state=seed, epochs=25, gate="none").fit(frame, y)
+    classifier = ct.CounterfactualClassifier(random_state=seed, epochs=25, gate="none").fit(
+        frame, y
+    )
     told = classifier.explain(frame.head(60))
     many = np.flatnonzero((told.changed.to_numpy().sum(1) > 1) & (told.status == "converged"))
     assert len(many)
@@ -75,10 +96,18 @@ def test_no_single_column_would_do_at_a_lower_price(seed):
     space = classifier.encoder_
     for name in frame:
         column = classifier.schema_[name]
-        values = np.unique(frame[name]) if column.is_category else np.quantile(frame[name], np.linspace(0.01, 0.99, 30))
+        values = (
+            np.unique(frame[name])
+            if column.is_category
+            else np.quantile(frame[name], np.linspace(0.01, 0.99, 30))
+        )
         for value in values:
-            alone = told.original.iloc[many].assign(**{name: value}).astype(frame.dtypes.to_dict())
-            cost = np.abs(space.transform(alone) - space.transform(told.original.iloc[many])).sum(1)
+            alone = (
+                told.original.iloc[many].assign(**{name: value}).astype(frame.dtypes.to_dict())
+            )
+            cost = np.abs(
+                space.transform(alone) - space.transform(told.original.iloc[many])
+            ).sum(1)
             # A value between those swept may barely suffice; a clear case must not be missed.
             clear = reached(classifier, alone, told.target[many]) >= 0.6
             assert (price[clear] <= cost[clear] + COLUMN + 1e-4).all()

@@ -1,4 +1,6 @@
-"""Random relations between random columns: no counterfactual breaks one that its factual keeps, after rounding."""
+"""Random relations between random columns: no counterfactual breaks one that its factual keeps,
+after rounding.
+"""
 
 import operator
 from itertools import pairwise
@@ -34,10 +36,20 @@ class Linear(torch.nn.Module):
 def draw_table(rng):
     """Whole numbers, decimals, long floats, two columns that follow, and categories."""
     a = rng.integers(0, 20, ROWS)
-    table = {"a": a, "b": a + rng.integers(0, 15, ROWS), "c": np.round(rng.gamma(2, 5, ROWS), 1)}
+    table = {
+        "a": a,
+        "b": a + rng.integers(0, 15, ROWS),
+        "c": np.round(rng.gamma(2, 5, ROWS), 1),
+    }
     table |= {"d": np.round(rng.normal(50, 20, ROWS), 2), "e": rng.normal(0, 3, ROWS)}
-    table |= {"share": np.round(table["c"] / (table["d"] + 200), 4), "sum": table["a"] + table["b"]}
-    table |= {"job": rng.choice(["clerk", "pilot", "nurse"], ROWS), "licence": rng.random(ROWS) > 0.4}
+    table |= {
+        "share": np.round(table["c"] / (table["d"] + 200), 4),
+        "sum": table["a"] + table["b"],
+    }
+    table |= {
+        "job": rng.choice(["clerk", "pilot", "nurse"], ROWS),
+        "licence": rng.random(ROWS) > 0.4,
+    }
     return pd.DataFrame({**table, "grade": rng.choice(["x", "y", "z"], ROWS)})
 
 
@@ -45,10 +57,16 @@ def draw_relations(rng):
     """Texts, and for linear ones ``(weights by column, sign, bound)``."""
     linear = {"a <= b": ({"a": 1, "b": -1}, "<=", 0)}
     for _ in range(rng.integers(1, 4)):
-        columns = rng.choice(["a", "b", "c", "d", "e"], rng.integers(2, 4), replace=False).tolist()
-        weights = dict(zip(columns, rng.choice([1, -1, 2, -2, 0.5, 3], len(columns)).tolist(), strict=True))
+        columns = rng.choice(
+            ["a", "b", "c", "d", "e"], rng.integers(2, 4), replace=False
+        ).tolist()
+        weights = dict(
+            zip(columns, rng.choice([1, -1, 2, -2, 0.5, 3], len(columns)).tolist(), strict=True)
+        )
         sign, bound = str(rng.choice(list(COMPARE))), int(rng.integers(-20, 80))
-        linear[f"{' + '.join(f'{w:g} * {name}' for name, w in weights.items())} {sign} {bound}"] = weights, sign, bound
+        linear[
+            f"{' + '.join(f'{w:g} * {name}' for name, w in weights.items())} {sign} {bound}"
+        ] = weights, sign, bound
     equal = {"a + b = 30": ({"a": 1, "b": 1}, 30), "c + d = 60": ({"c": 1, "d": 1}, 60)}
     equal = {text: said for text, said in equal.items() if rng.random() < 0.3}
     others = ["share = c / (d + 200)", "sum = a + b", "job = pilot requires licence = yes"]
@@ -75,33 +93,47 @@ def broken(relations, before, after):
     if "share = c / (d + 200)" in others:
         moved = (before[["c", "d"]] != after[["c", "d"]]).any(axis=1)
         off = (after["share"] - after["c"] / (after["d"] + 200)).abs() > 0.51e-4
-        counts["share"] = (moved & off).sum() + (~moved & (before["share"] != after["share"])).sum()
+        counts["share"] = (moved & off).sum() + (
+            ~moved & (before["share"] != after["share"])
+        ).sum()
     if "sum = a + b" in others:
         moved = (before[["a", "b"]] != after[["a", "b"]]).any(axis=1)
-        counts["sum"] = (after["sum"] != (after["a"] + after["b"]).where(moved, before["sum"])).sum()
+        counts["sum"] = (
+            after["sum"] != (after["a"] + after["b"]).where(moved, before["sum"])
+        ).sum()
     if "job = pilot requires licence = yes" in others:
         then, now = ((frame["job"] == "pilot") & ~frame["licence"] for frame in (before, after))
         counts["pilot"] = (now & ~then).sum()
     if "job = nurse requires grade = x" in others:
-        then, now = ((frame["job"] == "nurse") & (frame["grade"] != "x") for frame in (before, after))
+        then, now = (
+            (frame["job"] == "nurse") & (frame["grade"] != "x") for frame in (before, after)
+        )
         counts["nurse"] = (now & ~then).sum()
     return {text: count for text, count in counts.items() if count}
 
 
 def explain(seed):
-    """Counterfactuals under random relations and rules; the first half of the relations was known in ``fit``."""
+    """Counterfactuals under random relations and rules; the first half of the relations was known
+    in ``fit``.
+    """
     rng = np.random.default_rng(seed)
     frame, relations = draw_table(rng), draw_relations(rng)
     texts = [*relations[0], *relations[1], *relations[2]]
     encoder = Encoder(Schema.infer(frame, relations=texts[::2])).fit(frame)
     model = Linear(rng.normal(size=len(encoder.names_)))
     finder = Finder(model, encoder, advice_constraints(encoder, 0.0), decision=True)
-    rules = {"lock": [str(rng.choice(["a", "b", "c", "licence"]))], "step": {"c": 0.5}, "max_change": {"d": 15}}
+    rules = {
+        "lock": [str(rng.choice(["a", "b", "c", "licence"]))],
+        "step": {"c": 0.5},
+        "max_change": {"d": 15},
+    }
     chosen = {name: rule for name, rule in rules.items() if rng.random() < 0.3}
     most = int(rng.integers(1, 4)) if rng.random() < 0.4 else None
     groups = ask(frame.index, **chosen, max_changes=most, relations=texts[1::2])
     question = Question(line(decision_threshold=0.5, max_steps=60))
-    told = explain_rows(finder, frame, np.array([0, 1]), None, question, groups, int(rng.choice([1, 1, 2, 3])))
+    told = explain_rows(
+        finder, frame, np.array([0, 1]), None, question, groups, int(rng.choice([1, 1, 2, 3]))
+    )
     return relations, chosen, most, told
 
 

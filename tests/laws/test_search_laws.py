@@ -31,7 +31,8 @@ from counterfactual_training import Status
 from counterfactual_training.search import working_set
 from covering import each_pair, each_value, on_product
 
-# What searches again takes longer: every generator once, with the models and families in turn; `make check`: all pairs.
+# What searches again takes longer: every generator once, with the models and families in turn;
+# `make check`: all pairs.
 in_turn = each_pair(generator=GENERATOR_NAMES, family=list(FAMILIES), model=list(MODELS))
 
 
@@ -44,7 +45,7 @@ def late(result) -> Tensor:
     return (result.status == int(Status.EXHAUSTED)) | (result.status == int(Status.INFEASIBLE))
 
 
-# ---- what one search shows -------------------------------------------------------------------------------------------
+# ---- what one search shows -----------------------------------------------------------------------
 
 
 @on_product(generator=GENERATOR_NAMES, model=MODELS, family=FAMILIES)
@@ -70,7 +71,9 @@ def constraints_hold(run):
     if run.family in WITH_LATTICES:
         x_cf = run.result.x_cf
         assert_close(x_cf[..., INTEGER], x_cf[..., INTEGER].round(), atol=1e-4, rtol=0)
-        assert_close(x_cf[..., STEPPED] * 2, (x_cf[..., STEPPED] * 2).round(), atol=1e-4, rtol=0)
+        assert_close(
+            x_cf[..., STEPPED] * 2, (x_cf[..., STEPPED] * 2).round(), atol=1e-4, rtol=0
+        )
     for i, rules in enumerate(run.rules):
         updated = run.result.num_steps[i] > 0
         assert not bool(rules.violations(run.result.x_cf[i, updated], run.x[i, updated]).any())
@@ -110,11 +113,15 @@ def confidence_steps_and_status_agree(run):
     assert bool(((result.num_steps >= 0) & (result.num_steps <= limit)).all())
     expect_already_there(run, tau)
     there = result.status == int(Status.ALREADY_THERE)
-    assert bool((result.num_steps[there] == 0).all()) and bool((result.num_steps[~there] > 0).all())
-    # A row of discrete features spends one iteration on being snapped; without any other it ends there.
-    # A line search counts what it took, and stops where no step helps.
+    assert bool((result.num_steps[there] == 0).all()) and bool(
+        (result.num_steps[~there] > 0).all()
+    )
+    # A row of discrete features spends one iteration on being snapped; without any other it ends
+    # there. A line search counts what it took, and stops where no step helps.
     if run.family != "discrete_only" and run.generator.step_rule == "fixed":
-        assert bool((result.num_steps[late(result)] >= limit - run.constraints.has_discrete).all())
+        assert bool(
+            (result.num_steps[late(result)] >= limit - run.constraints.has_discrete).all()
+        )
     assert result.binding.shape == run.x.shape
     assert not bool(result.binding[result.converged].any())
 
@@ -133,7 +140,9 @@ def expect_already_there(run, threshold):
 
 @on_product(generator=GENERATOR_NAMES, family=["boxes", "one_hot_step", "mixed"])
 def test_a_row_is_already_there_by_its_class_or_by_the_threshold(generator, family):
-    """Below one half a class may have τ while the model predicts another; a predicted class may lack τ."""
+    """Below one half a class may have τ while the model predicts another; a predicted class may
+    lack τ.
+    """
     thresholds = (0.05, 0.9999, 0.05, 0.9999)
     run = case(generator, "deep", family, thresholds=thresholds)
     tau = torch.tensor(thresholds).unsqueeze(-1)
@@ -150,8 +159,11 @@ def the_path_leads_from_the_factual_to_the_counterfactual(run):
     assert path.shape == (limit + 1, *run.x.shape)
     assert torch.equal(path[0], run.x) and torch.equal(path[-1], result.x_cf)
     moves = (path[1:] != path[:-1]).any(-1)
-    # A line search projects categories once, when it has climbed, also where others do so at every step.
-    projected = run.generator.step_rule == "line" and run.constraints.category_projection == "step"
+    # A line search projects categories once, when it has climbed, also where others do so at every
+    # step.
+    projected = (
+        run.generator.step_rule == "line" and run.constraints.category_projection == "step"
+    )
     snaps = run.constraints.has_discrete or projected
     # After its last update, and the snap that may follow it, a row stands still.
     step = torch.arange(limit).reshape(-1, 1, 1)
@@ -159,7 +171,9 @@ def the_path_leads_from_the_factual_to_the_counterfactual(run):
     if not snaps:
         last = result.num_steps.unsqueeze(-1).expand_as(run.x).unsqueeze(0)
         assert torch.equal(path.gather(0, last)[0], result.x_cf)
-        assert bool(moves[0, result.num_steps > 0].all()), "the first update is missing from the path"
+        assert bool(moves[0, result.num_steps > 0].all()), (
+            "the first update is missing from the path"
+        )
 
 
 @on_product(
@@ -170,7 +184,8 @@ def the_path_leads_from_the_factual_to_the_counterfactual(run):
 def test_steps_are_counted_exactly(generator, model, family):
     """An update moves the continuous features, a snap only the discrete ones: it counts as no step.
 
-    The first two members only: the others may be held by their directions and boxes in all continuous features.
+    The first two members only: the others may be held by their directions and boxes in all
+        continuous features.
     """
     run = case(generator, model, family)
     path = run.result.path[:, :2, :, CONTINUOUS]
@@ -191,7 +206,9 @@ def nascent_is_the_last_iterate_in_the_ball(run):
     if run.constraints.has_discrete:
         # The iterate that the closing snap replaced in the path may still be the last one inside.
         continuous = [j for j in CONTINUOUS if not run.constraints.discrete[j]]
-        assert torch.equal(result.x_adv[other][:, continuous], result.x_cf[other][:, continuous])
+        assert torch.equal(
+            result.x_adv[other][:, continuous], result.x_cf[other][:, continuous]
+        )
         assert bool((result.num_steps[other] == run.generator.max_steps).all())
     else:
         assert not bool(other.any())
@@ -209,7 +226,7 @@ def the_model_is_left_untouched(run):
             assert value == run.after[name], name
 
 
-# ---- what a second search shows --------------------------------------------------------------------------------------
+# ---- what a second search shows ------------------------------------------------------------------
 
 
 @in_turn

@@ -1,4 +1,6 @@
-"""What the line search promises beyond the other laws: neither step size nor scale decides where a row ends."""
+"""What the line search promises beyond the other laws: neither step size nor scale decides where a
+row ends.
+"""
 
 import copy
 from functools import cache
@@ -38,11 +40,15 @@ def scaled(model, factor):
 
 @cache
 def found(name, family, factor=1.0, **settings):
-    """One model under the rules of each member of a family: what every test looks at and none changes."""
+    """One model under the rules of each member of a family: what every test looks at and none
+    changes.
+    """
     model, x, y_target = problem(name)
     stack = StackedModel([scaled(model, factor) for _ in range(MEMBERS)])
     rules = stack_constraints([rules_of(family, i, x) for i in range(MEMBERS)])
-    return search(stack, x.expand(MEMBERS, -1, -1), y_target.expand(MEMBERS, -1), line(**settings), rules)
+    return search(
+        stack, x.expand(MEMBERS, -1, -1), y_target.expand(MEMBERS, -1), line(**settings), rules
+    )
 
 
 @each_value(family=list(FAMILIES), factor=[0.1, 10.0], model=["linear", "mlp"])
@@ -53,13 +59,18 @@ def test_the_scale_of_the_logits_decides_nothing(model, family, factor):
     assert float(plain.mature[0].float().mean()) > 0.7
     apart = (plain.x_cf - other.x_cf).abs().amax(-1)
     assert float(apart[plain.mature].max()) < SCALE_TOLERANCE
-    assert float(apart.max()) < STEP_TOLERANCE  # a best effort ends where steps hardly help any more
+    assert (
+        float(apart.max()) < STEP_TOLERANCE
+    )  # a best effort ends where steps hardly help any more
 
 
 def test_with_fixed_steps_it_does():
     model, x, y_target = problem("mlp")
     generator = generic(decision_threshold=0.5)
-    costs = [(search(scaled(model, c), x, y_target, generator).x_cf - x).abs().sum(-1).mean() for c in (1.0, 10.0)]
+    costs = [
+        (search(scaled(model, c), x, y_target, generator).x_cf - x).abs().sum(-1).mean()
+        for c in (1.0, 10.0)
+    ]
     assert float(costs[1] / costs[0]) > 1.5
 
 
@@ -73,7 +84,9 @@ def test_shorter_steps_change_little(model, family):
     assert float(apart.max()) < STEP_TOLERANCE and float(apart.median()) < STEP_TOLERANCE / 10
 
 
-@each_value(family=[name for name in FAMILIES if name not in CONTINUOUS], model=["linear", "mlp"])
+@each_value(
+    family=[name for name in FAMILIES if name not in CONTINUOUS], model=["linear", "mlp"]
+)
 def test_shorter_steps_snap_few_rows_elsewhere(model, family):
     """Another way up may cross from one category's half to another's."""
     plain = found(model, family)
@@ -90,10 +103,14 @@ def test_shorter_steps_snap_few_rows_elsewhere(model, family):
 def test_rows_end_just_past_the_threshold(model, family, threshold):
     result = found(model, family, decision_threshold=threshold)
     past = result.confidence[result.mature] - threshold
-    assert len(past) > MEMBERS * ROWS / 5 and float(past.min()) >= 0 and float(past.max()) < 1e-3
+    assert (
+        len(past) > MEMBERS * ROWS / 5 and float(past.min()) >= 0 and float(past.max()) < 1e-3
+    )
 
 
-@pytest.mark.parametrize("generator", [ecco(step_rule="line", max_steps=60), generic(0.2, step_rule="line")])
+@pytest.mark.parametrize(
+    "generator", [ecco(step_rule="line", max_steps=60), generic(0.2, step_rule="line")]
+)
 def test_no_step_raises_the_objective(generator):
     """With penalties too, whose weights do not decay on the way."""
     model, x, y_target = problem("mlp")
@@ -101,10 +118,17 @@ def test_no_step_raises_the_objective(generator):
     weight = generator.penalties[0].weight
     with torch.no_grad():
         logits = model(result.path)
-    value = -logits.log_softmax(-1).gather(-1, y_target.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1)
+    value = (
+        -logits.log_softmax(-1)
+        .gather(-1, y_target.expand(len(logits), -1).unsqueeze(-1))
+        .squeeze(-1)
+    )
     value = value + weight * (result.path - x).abs().sum(-1)
     if len(generator.penalties) > 1:
-        e, b = -logits.gather(-1, y_target.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1), round(60 / 25)
+        e, b = (
+            -logits.gather(-1, y_target.expand(len(logits), -1).unsqueeze(-1)).squeeze(-1),
+            round(60 / 25),
+        )
         value = value + 5.0 * b / 10 * (b + 1) ** -0.9 * (e + 1e-3 * e.square())
     assert int(result.num_steps.min()) > 2
     assert float(value.diff(dim=0).max()) < 1e-4

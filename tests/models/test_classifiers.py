@@ -22,7 +22,9 @@ def test_the_default_perceptron_is_the_papers():
     assert model[0].out_features == 32
 
 
-@pytest.mark.parametrize(("activation", "kind"), [("relu", nn.ReLU), ("swish", nn.SiLU), ("tanh", nn.Tanh)])
+@pytest.mark.parametrize(
+    ("activation", "kind"), [("relu", nn.ReLU), ("swish", nn.SiLU), ("tanh", nn.Tanh)]
+)
 def test_activations_and_depth(activation, kind):
     model = mlp(2, 2, hidden=(8, 4), activation=activation)
     assert [type(layer) for layer in model] == [nn.Linear, kind, nn.Linear, kind, nn.Linear]
@@ -40,10 +42,15 @@ def test_glorot_weights_and_zero_biases():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_asinh_is_that_of_torch(dtype):
     large = 10 ** torch.linspace(-30, 30, 61, dtype=dtype)
-    x = torch.cat([large, -large, torch.tensor([0.0, torch.inf, -torch.inf], dtype=dtype)]).requires_grad_()
+    x = torch.cat(
+        [large, -large, torch.tensor([0.0, torch.inf, -torch.inf], dtype=dtype)]
+    ).requires_grad_()
     found, expected = Asinh()(x), torch.asinh(x)
     torch.testing.assert_close(found, expected, rtol=4 * torch.finfo(dtype).eps, atol=0)
-    slopes = [torch.autograd.grad(values.sum(), x, retain_graph=True)[0] for values in (found, expected)]
+    slopes = [
+        torch.autograd.grad(values.sum(), x, retain_graph=True)[0]
+        for values in (found, expected)
+    ]
     assert torch.equal(*slopes)
     assert torch.equal(torch.func.vmap(Asinh())(x), found)
     with torch.no_grad():
@@ -90,9 +97,15 @@ def test_bends_lie_at_quantiles_of_columns_with_more_than_two_values():
     for column, units in ((0, range(0, 8, 2)), (2, range(1, 8, 2))):
         at = torch.stack([-bias[j] / weight[j, column] for j in units]).sinh()
         torch.testing.assert_close(
-            at, x[:, column].quantile(torch.tensor([0.125, 0.375, 0.625, 0.875])), atol=0.02, rtol=0
+            at,
+            x[:, column].quantile(torch.tensor([0.125, 0.375, 0.625, 0.875])),
+            atol=0.02,
+            rtol=0,
         )
-    assert _with_three_values(model[0], x.repeat(200, 1)) == [0, 2]  # more rows than are looked at together
+    assert _with_three_values(model[0], x.repeat(200, 1)) == [
+        0,
+        2,
+    ]  # more rows than are looked at together
     parts = torch.tensor([0.0, 0.5, 1.0]).repeat_interleave(70_000).unsqueeze(1)
     assert _with_three_values(torch.nn.Identity(), parts) == [0]
     same = mlp(3, 2, (16,))

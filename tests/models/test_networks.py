@@ -21,12 +21,14 @@ X[:, 4] = (X[:, 4] > 0).float()
 MAKERS = {
     "neurotree": lambda squash=False: ct.neurotree(5, 3, num_trees=4, depth=3, squash=squash),
     "mlp-plr": lambda squash=False: ct.mlp_plr(5, 3, (6, 4), "swish", squash, columns=(0, 2)),
-    "mlp-ple": lambda squash=False: ct.mlp_ple(5, 3, (6,), "tanh", squash, columns=(0, 1, 3), num_bins=7, x=X),
+    "mlp-ple": lambda squash=False: ct.mlp_ple(
+        5, 3, (6,), "tanh", squash, columns=(0, 1, 3), num_bins=7, x=X
+    ),
     "tabm": lambda squash=False: ct.tabm(5, 3, (6, 4), squash=squash, num_members=3),
 }
 
 
-# ---- neuro-trees -----------------------------------------------------------------------------------------------------
+# ---- neuro-trees ---------------------------------------------------------------------------------
 
 
 def test_a_neuro_tree_is_the_mean_over_trees_of_leaves_weighted_by_the_way_to_them():
@@ -69,7 +71,7 @@ def test_absurd_trees_are_refused():
         ct.neurotree(2, 2, num_trees=0)
 
 
-# ---- embeddings ------------------------------------------------------------------------------------------------------
+# ---- embeddings ----------------------------------------------------------------------------------
 
 
 def test_periodic_embeddings():
@@ -82,7 +84,8 @@ def test_periodic_embeddings():
         turns = 2 * math.pi * x[:, column, None] * layer.frequencies[place]
         waves = torch.cat([turns.sin(), turns.cos()], 1)
         assert_close(
-            found[:, 3 + 2 * place : 5 + 2 * place], (waves @ layer.weight[place] + layer.bias[place]).clamp_min(0)
+            found[:, 3 + 2 * place : 5 + 2 * place],
+            (waves @ layer.weight[place] + layer.bias[place]).clamp_min(0),
         )
 
 
@@ -123,7 +126,7 @@ def test_columns_to_embed_are_columns(columns):
         ct.mlp_plr(5, 2, columns=columns)
 
 
-# ---- TabM and ensembles ----------------------------------------------------------------------------------------------
+# ---- TabM and ensembles --------------------------------------------------------------------------
 
 
 def test_tabm_is_the_mean_of_networks_that_share_their_matrices():
@@ -134,7 +137,9 @@ def test_tabm_is_the_mean_of_networks_that_share_their_matrices():
     for m in range(3):
         h = x
         for layer in model.layers:
-            h = (((h * layer.before[m]) @ layer.weight.T) * layer.behind[m] + layer.bias[m]).relu()
+            h = (
+                ((h * layer.before[m]) @ layer.weight.T) * layer.behind[m] + layer.bias[m]
+            ).relu()
         total = total + h @ model.head[m] + model.bias[m]
     assert_close(model(x), total / 3)
 
@@ -142,8 +147,15 @@ def test_tabm_is_the_mean_of_networks_that_share_their_matrices():
 def test_members_of_tabm_differ_by_signs_alone_at_first():
     model = TabM(400, 2, (8, 8), num_members=4)
     first, second = model.layers
-    assert first.before.detach().abs().unique().tolist() == [1.0] and abs(float(first.before.detach().mean())) < 0.1
-    assert bool((second.before == 1).all()) and bool((first.behind == 1).all()) and bool((first.bias == 0).all())
+    assert (
+        first.before.detach().abs().unique().tolist() == [1.0]
+        and abs(float(first.before.detach().mean())) < 0.1
+    )
+    assert (
+        bool((second.before == 1).all())
+        and bool((first.behind == 1).all())
+        and bool((first.bias == 0).all())
+    )
 
 
 def test_tabm_needs_hidden_layers():
@@ -160,7 +172,7 @@ def test_an_ensemble_averages_logits_and_keeps_the_scale_of_the_energy():
         ct.Ensemble([])
 
 
-# ---- all of them -----------------------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("squash", [False, True])
@@ -186,7 +198,9 @@ def test_networks_in_words():
 
 
 def test_a_network_without_a_kind_is_a_perceptron_and_others_are_refused():
-    assert repr(make_network({"hidden": (4,), "squash": True}, 5, 2)) == repr(ct.mlp(5, 2, (4,), squash=True))
+    assert repr(make_network({"hidden": (4,), "squash": True}, 5, 2)) == repr(
+        ct.mlp(5, 2, (4,), squash=True)
+    )
     with pytest.raises(InputError, match="Did you mean 'tabm'"):
         make_network({"kind": "tabn"}, 5, 2)
     one = {"kind": "ensemble", "size": 1, "member": {"kind": "mlp"}}
@@ -206,19 +220,32 @@ def test_stacked_they_are_what_they_are_alone(name):
         alone = model(x[i])
         assert_close(out[i], alone)
         (alone * weight[i]).sum().backward()
-        assert_close(stacked.weights.grad[i], torch.cat([p.grad.flatten() for p in model.parameters()]))
+        assert_close(
+            stacked.weights.grad[i], torch.cat([p.grad.flatten() for p in model.parameters()])
+        )
 
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("rule", ["fixed", "line"])
 def test_searches_respect_their_box(name, rule):
     model, y = MAKERS[name](), (X[:, 0] + X[:, 1] > 0).long() + (X[:, 1] > 0.7)
-    ct.train(model, X, y, ct.generic(), objective=ct.make_objective("vanilla"), progress=False,
-             config=ct.TrainConfig(epochs=30, learning_rate=0.02, batch_size=25))  # fmt: skip
+    ct.train(
+        model,
+        X,
+        y,
+        ct.generic(),
+        objective=ct.make_objective("vanilla"),
+        progress=False,
+        config=ct.TrainConfig(epochs=30, learning_rate=0.02, batch_size=25),
+    )
     constraints = ct.Constraints.infer(X, num_std=0, mutability={0: "increase", 2: "none"})
-    generator = (ct.generic if rule == "fixed" else ct.line)(decision_threshold=0.6, max_steps=100)
+    generator = (ct.generic if rule == "fixed" else ct.line)(
+        decision_threshold=0.6, max_steps=100
+    )
     found = ct.search(model, X, (y + 1) % 3, generator=generator, constraints=constraints)
     low, high = X.min(0).values, X.max(0).values
     assert float(found.converged.float().mean()) > 0.3
     assert bool(((found.x_cf >= low - 1e-5) & (found.x_cf <= high + 1e-5)).all())
-    assert torch.equal(found.x_cf[:, 2], X[:, 2]) and bool((found.x_cf[:, 0] >= X[:, 0] - 1e-6).all())
+    assert torch.equal(found.x_cf[:, 2], X[:, 2]) and bool(
+        (found.x_cf[:, 0] >= X[:, 0] - 1e-6).all()
+    )

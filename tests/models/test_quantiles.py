@@ -31,7 +31,9 @@ def test_heavy_tails_become_normal_and_two_values_stay():
     assert abs(float(z[:, 0].mean())) < 0.05 and abs(float(z[:, 0].std()) - 1) < 0.05
     assert torch.equal(z[:, 1], x[:, 1])
     # Half of the third column's rows are zero: their score is that of their middle, a quarter.
-    assert_close(z[x[:, 2] == 0, 2].unique(), torch.tensor([-0.6745]).double(), atol=0.1, rtol=0)
+    assert_close(
+        z[x[:, 2] == 0, 2].unique(), torch.tensor([-0.6745]).double(), atol=0.1, rtol=0
+    )
 
 
 def test_it_rises_everywhere_and_is_undone():
@@ -51,7 +53,9 @@ def test_constant_columns_are_harmless():
 
 def test_shapes_and_stacks():
     x = rows().float()
-    models = [behind_quantiles(ct.mlp_plr(4, 2, (5,)), Quantiles(4, 7).fit(x)) for _ in range(2)]
+    models = [
+        behind_quantiles(ct.mlp_plr(4, 2, (5,)), Quantiles(4, 7).fit(x)) for _ in range(2)
+    ]
     again = make_network(describe(models[0]), 4, 2)
     again.load_state_dict(models[0].state_dict())
     assert torch.equal(again(x), models[0](x))

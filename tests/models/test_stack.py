@@ -34,7 +34,9 @@ MAKERS = {
     "linear": lambda: linear(4, 3),
     "tied": Tied,
     "repeated": repeated,
-    "normed": lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3)),
+    "normed": lambda: nn.Sequential(
+        nn.Linear(4, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3)
+    ),
 }
 
 
@@ -50,7 +52,9 @@ def test_outputs_and_gradients_are_the_members_own(name):
         alone = model(x[i])
         assert_close(out[i], alone)
         (alone * weight[i]).sum().backward()
-        assert_close(stacked.weights.grad[i], torch.cat([p.grad.flatten() for p in model.parameters()]))
+        assert_close(
+            stacked.weights.grad[i], torch.cat([p.grad.flatten() for p in model.parameters()])
+        )
 
 
 def test_images():
@@ -67,7 +71,9 @@ def test_stacking_copies_and_unstacking_gives_back():
     before = copy.deepcopy(models[1].state_dict())
     with torch.no_grad():
         stacked.weights.add_(1.0)
-    assert all(torch.equal(value, before[name]) for name, value in models[1].state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in models[1].state_dict().items()
+    )
     x = torch.randn(5, 4)
     out = stacked(x.expand(3, 5, 4))[1]
     assert_close(stacked.unstack(1)(x), out)
@@ -84,7 +90,10 @@ def test_layers_of_a_mode_follow_it():
         def forward(self, x):
             return 10 * x if self.training else x
 
-    models = [nn.Sequential(nn.Linear(4, 3), Louder(), nn.Sequential(Louder()).eval()) for _ in range(2)]
+    models = [
+        nn.Sequential(nn.Linear(4, 3), Louder(), nn.Sequential(Louder()).eval())
+        for _ in range(2)
+    ]
     stacked, x = StackedModel(models), torch.randn(2, 5, 4)
     loud, quiet = stacked.train()(x), stacked.eval()(x)
     assert_close(loud, 10 * quiet)
@@ -98,8 +107,17 @@ def test_layers_of_a_mode_follow_it():
         ([], "at least one"),
         ([mlp(4, 3), mlp(4, 2)], "same architecture"),
         ([mlp(4, 3), mlp(4, 3).double()], "same architecture"),
-        ([nn.Sequential(nn.Linear(4, 3), nn.ReLU()), nn.Sequential(nn.Linear(4, 3), nn.Tanh())], "same architecture"),
-        ([nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))], "BatchNorm1d '1' keeps running statistics"),
+        (
+            [
+                nn.Sequential(nn.Linear(4, 3), nn.ReLU()),
+                nn.Sequential(nn.Linear(4, 3), nn.Tanh()),
+            ],
+            "same architecture",
+        ),
+        (
+            [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))],
+            "BatchNorm1d '1' keeps running statistics",
+        ),
         ([nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 3))], "Dropout '0' draws random numbers"),
         ([nn.Identity()], "must have parameters"),
     ],

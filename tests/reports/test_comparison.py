@@ -15,9 +15,13 @@ from counterfactual_training.reports.comparison import change, metrics_text, pai
 
 def make_table(**changes: float) -> pd.DataFrame:
     baseline = {
-        "accuracy": 0.9, "implausibility": 2.0, "implausibility_mmd": 0.2, "cost": 1.0, "validity": 1.0,
+        "accuracy": 0.9,
+        "implausibility": 2.0,
+        "implausibility_mmd": 0.2,
+        "cost": 1.0,
+        "validity": 1.0,
         "robust_accuracy": 0.5,
-    }  # fmt: skip
+    }
     ours = {**baseline, **changes}
     return pd.DataFrame(
         [
@@ -38,7 +42,9 @@ def make_table(**changes: float) -> pd.DataFrame:
         ("cost", 1.2, "+20 %", False),
     ],
 )
-def test_the_better_one_is_marked_by_the_direction_of_its_metric(metric, value, change, ours_better):
+def test_the_better_one_is_marked_by_the_direction_of_its_metric(
+    metric, value, change, ours_better
+):
     (pair,) = pairs(make_table(**{metric: value}))
     found = pair.comparisons[metric]
     assert found.change == change
@@ -76,8 +82,14 @@ def test_every_metric_of_one_model_is_explained_and_others_come_last():
     numbers = pd.Series({"share_mature": 0.25} | dict.fromkeys(METRICS, 0.5))
     header, _, *lines = metrics_text(numbers).splitlines()
     assert header.split() == ["metric", "value", "better", "meaning"]
-    assert all(m.name in line and m.meaning in line for m, line in zip(METRICS.values(), lines, strict=False))
-    assert lines[-1].split()[:3] == ["share_mature", "0.250", "higher"] and len(lines) == len(METRICS) + 1
+    assert all(
+        m.name in line and m.meaning in line
+        for m, line in zip(METRICS.values(), lines, strict=False)
+    )
+    assert (
+        lines[-1].split()[:3] == ["share_mature", "0.250", "higher"]
+        and len(lines) == len(METRICS) + 1
+    )
 
 
 def test_whatever_is_measured_has_a_meaning():

@@ -23,19 +23,40 @@ PNG = b"\x89PNG a picture"
 
 def make_table() -> pd.DataFrame:
     rows = []
-    for i, (data, held) in enumerate((d, h) for d, name in (("loan", "age"), ("moons", "x1")) for h in ("", name)):
+    for i, (data, held) in enumerate(
+        (d, h) for d, name in (("loan", "age"), ("moons", "x1")) for h in ("", name)
+    ):
         for k, training in enumerate(("conventional", "counterfactual")):
-            values = {name: 0.1 * (i + 1) + 0.011 * j + 0.003 * k for j, name in enumerate(METRICS)}
+            values = {
+                name: 0.1 * (i + 1) + 0.011 * j + 0.003 * k for j, name in enumerate(METRICS)
+            }
             rows.append({"data": data, "training": training, "protected": held, **values})
     return pd.DataFrame(rows)
 
 
-RUN = RunInfo("ct demo --out 'my demo'", 31.4, date=datetime(2026, 1, 2, 3, 4, tzinfo=UTC), versions={"torch": "2.13"})
+RUN = RunInfo(
+    "ct demo --out 'my demo'",
+    31.4,
+    date=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+    versions={"torch": "2.13"},
+)
 
 
 def make_page(table: pd.DataFrame | None = None, run: RunInfo = RUN) -> str:
-    settings = {"model": "linear <b>classifier</b>", "train_rows": 1000, "test_rows": 400, "protected": ["age"]}
-    people = [{"age": 31, "debt": 42.5, "conventional": "with less.", "counterfactual": "with even less & more."}]
+    settings = {
+        "model": "linear <b>classifier</b>",
+        "train_rows": 1000,
+        "test_rows": 400,
+        "protected": ["age"],
+    }
+    people = [
+        {
+            "age": 31,
+            "debt": 42.5,
+            "conventional": "with less.",
+            "counterfactual": "with even less & more.",
+        }
+    ]
     result = DemoResult(
         table=make_table() if table is None else table,
         panels=(),
@@ -46,7 +67,9 @@ def make_page(table: pd.DataFrame | None = None, run: RunInfo = RUN) -> str:
         settings={"loan": settings, "moons": settings},
         protocol=EvaluationProtocol(epsilons=(0.3,)),
     )
-    images = {name: Image(name, f"panels of {name}", PNG, PNG + b"!") for name in ("loan", "moons")}
+    images = {
+        name: Image(name, f"panels of {name}", PNG, PNG + b"!") for name in ("loan", "moons")
+    }
     return demo_page(result, images, run)
 
 
@@ -63,7 +86,11 @@ class Reader(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        self.links += [value or "" for name, value in attrs if name in {"src", "href", "srcset", "action", "data"}]
+        self.links += [
+            value or ""
+            for name, value in attrs
+            if name in {"src", "href", "srcset", "action", "data"}
+        ]
         self.inside = self.inside or dict(attrs).get("id") == "results"
         if tag not in VOID:
             self.open.append(tag)
@@ -85,7 +112,9 @@ def test_the_page_asks_nobody_for_anything():
     page = make_page()
     reader = Reader(page)
     assert reader.open == []
-    assert len(reader.links) == 4 and all(link.startswith("data:image/png;base64,") for link in reader.links)
+    assert len(reader.links) == 4 and all(
+        link.startswith("data:image/png;base64,") for link in reader.links
+    )
     assert not re.search(r"https?:|//[a-z]|@import|url\(|<script|<link|<iframe", page.lower())
 
 
@@ -93,7 +122,8 @@ def test_the_numbers_of_the_page_are_those_of_the_table():
     rows = Reader(make_page()).cells[1:]
     printed = [row[-len(METRICS) :] for row in rows if "change" not in row]
     expected = [
-        [value_text(metric, row[name]) for name, metric in METRICS.items()] for _, row in make_table().iterrows()
+        [value_text(metric, row[name]) for name, metric in METRICS.items()]
+        for _, row in make_table().iterrows()
     ]
     assert printed == expected
 
@@ -122,7 +152,10 @@ def test_the_page_tells_how_to_run_it_again_and_what_people_are_told():
 def test_text_is_escaped_and_a_quick_run_says_so():
     assert "linear &lt;b&gt;classifier&lt;/b&gt;" in make_page()
     quick = RunInfo("ct demo --quick", 3.0, quick=True)
-    assert "This was a quick run" in make_page(run=quick) and "This was a quick run" not in make_page()
+    assert (
+        "This was a quick run" in make_page(run=quick)
+        and "This was a quick run" not in make_page()
+    )
 
 
 def test_a_page_without_one_of_its_data_sets_is_a_mistake():

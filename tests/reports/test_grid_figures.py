@@ -1,4 +1,6 @@
-"""Figures of grids are drawn from any table a grid can give; what they show is looked at by people."""
+"""Figures of grids are drawn from any table a grid can give; what they show is looked at by
+people.
+"""
 
 import struct
 
@@ -6,7 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.reports.grid_figures import _roles, detail_figure, label, maturity_figure, overview_figure
+from counterfactual_training.reports.grid_figures import (
+    _roles,
+    detail_figure,
+    label,
+    maturity_figure,
+    overview_figure,
+)
 from counterfactual_training.reports.grid_report import best_tables, marginal_tables
 
 AXES = ["generator.name", "generator.max_steps", "objective.lambda_reg", "training.burn_in"]
@@ -34,7 +42,10 @@ def maturity() -> pd.DataFrame:
 def test_every_figure_draws():
     table = changes()
     assert size(overview_figure(table, AXES, "implausibility"))[0] > 1000
-    assert size(detail_figure(table, AXES, "Moon", "implausibility", remark="A quick look."))[0] > 500
+    assert (
+        size(detail_figure(table, AXES, "Moon", "implausibility", remark="A quick look."))[0]
+        > 500
+    )
     assert size(maturity_figure(maturity(), AXES))[0] > 1000
     assert size(detail_figure(table, AXES[1:2], "OL", "implausibility"))[0] > 200
 
@@ -59,7 +70,12 @@ def test_roles_show_the_generator_as_colour_and_the_longest_axis_along():
         "objective.lambda_reg",
         "training.burn_in",
     )
-    assert _roles(changes(), AXES[1:3]) == ("objective.lambda_reg", "generator.max_steps", None, None)
+    assert _roles(changes(), AXES[1:3]) == (
+        "objective.lambda_reg",
+        "generator.max_steps",
+        None,
+        None,
+    )
     assert _roles(changes(), AXES[:1]) == (None, "generator.name", None, None)
 
 
@@ -69,7 +85,14 @@ def test_labels_are_the_papers_and_others_are_readable():
 
 
 def marginal() -> pd.DataFrame:
-    row = {"data": "Moon", "axis": "generator.max_steps", "value": 5, "settings": 3, "validity": 0.98, "stopped": 1}
+    row = {
+        "data": "Moon",
+        "axis": "generator.max_steps",
+        "value": 5,
+        "settings": 3,
+        "validity": 0.98,
+        "stopped": 1,
+    }
     for metric in ("implausibility", "implausibility_mmd", "cost"):
         row |= {f"{metric} low": -20.0, f"{metric} median": -10.0, f"{metric} high": 1.0}
     return pd.DataFrame([{**row, "accuracy change, points": -0.1, "share mature": 0.5}])
@@ -106,4 +129,7 @@ def test_the_best_settings_come_first_and_those_without_valid_counterfactuals_no
 
 
 def test_nothing_finished_makes_no_tables():
-    assert marginal_tables(pd.DataFrame()) == [] and best_tables(pd.DataFrame(), ["generator.max_steps"]) == []
+    assert (
+        marginal_tables(pd.DataFrame()) == []
+        and best_tables(pd.DataFrame(), ["generator.max_steps"]) == []
+    )

@@ -18,10 +18,18 @@ ODD = "a|b*c_<i>"
 @pytest.fixture(scope="module")
 def fitted():
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"debt": rng.gamma(2, 10, 160).round(1), ODD: rng.integers(0, 2, 160), "age": range(160)})
+    frame = pd.DataFrame(
+        {
+            "debt": rng.gamma(2, 10, 160).round(1),
+            ODD: rng.integers(0, 2, 160),
+            "age": range(160),
+        }
+    )
     y = np.where(frame["debt"] > 18, "no", "yes")
     fixed = {ODD: "none", "age": "none"}
-    classifier = CounterfactualClassifier(epochs=8, gate="none", random_state=0, mutability=fixed)
+    classifier = CounterfactualClassifier(
+        epochs=8, gate="none", random_state=0, mutability=fixed
+    )
     return classifier.fit(frame[:80], y[:80]), frame[80:], y[80:]
 
 
@@ -32,15 +40,28 @@ def section(card, name):
 @pytest.mark.check
 def test_a_card_with_measures(fitted, tmp_path):
     classifier, frame, y = fitted
-    card = make_card(classifier, frame=frame, labels=y, target="yes", facts=[("file", ODD)], sha256="ab12", people=20)
+    card = make_card(
+        classifier,
+        frame=frame,
+        labels=y,
+        target="yes",
+        facts=[("file", ODD)],
+        sha256="ab12",
+        people=20,
+    )
     json.dumps(card.to_dict(), allow_nan=False)
     titles = [row[0] for row in section(card, "measures")["tables"][0]["rows"]]
-    assert titles[:2] == ["accuracy", "most frequent class"] and "burden" in titles and "calibration gap" in titles
+    assert (
+        titles[:2] == ["accuracy", "most frequent class"]
+        and "burden" in titles
+        and "calibration gap" in titles
+    )
     assert [table["title"] for table in section(card, "groups")["tables"]] == [ODD, "age"]
     assert any("can be guessed" in item for item in section(card, "limits")["items"])
     write_card(card, tmp_path / "card.md")
     text = (tmp_path / "card.md").read_text()
-    # Bars and markup of names are escaped, so that every line of a table has as many cells as its header.
+    # Bars and markup of names are escaped, so that every line of a table has as many cells as its
+    # header.
     assert r"a\|b\*c\_\<i>" in text and ODD not in text
 
 
@@ -48,7 +69,9 @@ def test_a_table_is_not_broken_by_names(fitted):
     classifier, _, _ = fitted
     lines = make_card(classifier).to_markdown().splitlines()
     rows = [
-        line.replace(r"\|", "") for line in lines if (line.startswith("| ") and "integer" in line) or "binary" in line
+        line.replace(r"\|", "")
+        for line in lines
+        if (line.startswith("| ") and "integer" in line) or "binary" in line
     ]
     assert rows and all(row.count("|") == 6 for row in rows)
 
@@ -78,11 +101,15 @@ def test_without_labels_advice_is_measured_and_the_rest_is_said(fitted):
 def test_what_decides_is_called_by_its_name(fitted):
     classifier, frame, y = fitted
     assert "A neural network decides" in section(make_card(classifier), "what")["paragraphs"][0]
-    line = CounterfactualClassifier("linear", epochs=1, gate="none", random_state=0, mutability={}).fit(frame, y)
+    line = CounterfactualClassifier(
+        "linear", epochs=1, gate="none", random_state=0, mutability={}
+    ).fit(frame, y)
     assert "A linear classifier decides" in section(make_card(line), "what")["paragraphs"][0]
     forest = RandomForestClassifier(5, random_state=0).fit(frame, y)
     card = make_card(Explainer(forest, frame, y))
-    assert "A model that was trained elsewhere decides" in section(card, "what")["paragraphs"][0]
+    assert (
+        "A model that was trained elsewhere decides" in section(card, "what")["paragraphs"][0]
+    )
 
 
 def test_nobody_denied_is_told_not_raised(fitted):

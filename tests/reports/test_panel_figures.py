@@ -33,7 +33,9 @@ def make_panel(stars: int = 5) -> DecisionPanel:
 
 
 def pixels(png: bytes) -> np.ndarray:
-    return np.asarray(need_extra("PIL.Image", "report").open(io.BytesIO(png)).convert("RGB")).astype(int)
+    return np.asarray(
+        need_extra("PIL.Image", "report").open(io.BytesIO(png)).convert("RGB")
+    ).astype(int)
 
 
 def near(image: np.ndarray, colour: str) -> int:
@@ -74,5 +76,7 @@ def test_no_panel_is_an_error():
 
 
 def test_a_missing_package_names_the_extra():
-    with pytest.raises(MissingExtraError, match=r'pip install "counterfactual-training\[report\]"'):
+    with pytest.raises(
+        MissingExtraError, match=r'pip install "counterfactual-training\[report\]"'
+    ):
         need_extra("matplotlib.no_such_module", "report")

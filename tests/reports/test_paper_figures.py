@@ -1,4 +1,6 @@
-"""Figures are drawn from any table that the experiments can give; what they show is looked at by people."""
+"""Figures are drawn from any table that the experiments can give; what they show is looked at by
+people.
+"""
 
 import struct
 
@@ -46,7 +48,8 @@ def by_seed(metrics, data=("LS", "CH")) -> pd.DataFrame:
 
 def robustness(data=("LS", "CH")) -> pd.DataFrame:
     parts = [
-        tidy(["fgsm", "pgd"], ["vanilla", "full", "adversarial", "divergence"], data, epsilon=e) for e in (0.0, 0.1)
+        tidy(["fgsm", "pgd"], ["vanilla", "full", "adversarial", "divergence"], data, epsilon=e)
+        for e in (0.0, 0.1)
     ]
     return pd.concat(parts, ignore_index=True)
 
@@ -56,24 +59,44 @@ METRICS = ["implausibility", "implausibility_mmd", "cost"]
 
 def figures() -> dict[str, bytes]:
     by_lambda = pd.DataFrame(
-        {"data": "LS", "lambda_energy": np.repeat([0.1, 5.0], 10), "ours": np.arange(20.0), "published": 5.0}
+        {
+            "data": "LS",
+            "lambda_energy": np.repeat([0.1, 5.0], 10),
+            "ours": np.arange(20.0),
+            "published": 5.0,
+        }
     )
     maturity = pd.DataFrame(
-        {"data": "CH", "model": "full", "epoch": [1.0, 2.0], "ours": [0.1, 0.9], "low": [0.0, 0.8], "high": [0.2, 1.0]}
+        {
+            "data": "CH",
+            "model": "full",
+            "epoch": [1.0, 2.0],
+            "ours": [0.1, 0.9],
+            "low": [0.0, 0.8],
+            "high": [0.2, 1.0],
+        }
     )
-    attribution = tidy(["sensitivity"], ["baseline", "ct"], published_low=1.0, published_high=20.0)
+    attribution = tidy(
+        ["sensitivity"], ["baseline", "ct"], published_low=1.0, published_high=20.0
+    )
     grid = np.linspace(-1, 1, 100 * 28 * 28).reshape(10, 10, 28, 28)
     return {
         "main": draw.main_figure(
-            tidy(METRICS, ["baseline", "ct", "reduction"]), by_seed(METRICS), remark="a quick look"
+            tidy(METRICS, ["baseline", "ct", "reduction"]),
+            by_seed(METRICS),
+            remark="a quick look",
         ),
         "robustness": draw.robustness_figure(robustness()),
-        "ablation": draw.ablation_figure(tidy(METRICS[:2], ["adversarial", "divergence", "full"])),
+        "ablation": draw.ablation_figure(
+            tidy(METRICS[:2], ["adversarial", "divergence", "full"])
+        ),
         "maturity": draw.maturity_figure(maturity),
         "by_lambda": draw.by_lambda_figure(by_lambda),
         "attribution": draw.attribution_figure(attribution),
         "digits": draw.digits_figure("CT", grid[:4, :4]),
-        "overview": draw.digits_overview(["BL", "CT"], [grid, grid], [abs(grid[0]), abs(grid[0])]),
+        "overview": draw.digits_overview(
+            ["BL", "CT"], [grid, grid], [abs(grid[0]), abs(grid[0])]
+        ),
     }
 
 
@@ -92,13 +115,19 @@ def test_the_same_figure_is_the_same_file():
 
 @pytest.mark.check
 def test_missing_numbers_and_ratios_to_almost_nothing_do_not_break_a_figure():
-    main = tidy(METRICS, ["reduction"], published=float("nan"), low=float("nan"), high=float("nan"))
+    main = tidy(
+        METRICS, ["reduction"], published=float("nan"), low=float("nan"), high=float("nan")
+    )
     main.loc[0, ["ours", "published"]] = [-400.0, -170.0]
     size(draw.main_figure(main, by_seed(METRICS)))
     holes = robustness()
     holes[["published", "low", "high"]] = float("nan")
     size(draw.robustness_figure(holes))
-    size(draw.ablation_figure(tidy(["implausibility"], ["full"], low=float("nan"), high=float("nan"))))
+    size(
+        draw.ablation_figure(
+            tidy(["implausibility"], ["full"], low=float("nan"), high=float("nan"))
+        )
+    )
 
 
 @pytest.mark.parametrize("data", [("LS", "OL"), ("LS", "CH", "MNIST")])

@@ -12,25 +12,51 @@ pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 
 
 def contents(folder) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")
+    }
 
 
 @pytest.mark.check
-@pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.findings.MeasurementWarning")
+@pytest.mark.filterwarnings(
+    "ignore::counterfactual_training.evaluation.findings.MeasurementWarning"
+)
 def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     out, runs = tmp_path / "command", tmp_path / "runs"
-    argv = ["reproduce", "synthetic", "--quick", "--data", "LS", "--seeds", "1", "--workers", "1", "--set", "epochs=1"]
+    argv = [
+        "reproduce",
+        "synthetic",
+        "--quick",
+        "--data",
+        "LS",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--set",
+        "epochs=1",
+    ]
     argv += ["--out", str(out), "--runs", str(runs)]
     assert main(argv) == 0
     chosen = {"data": ["LS"], "seeds": 1, "quick": True, "changes": {"epochs": 1}}
     (one,) = reproduce("synthetic", runs, **chosen, command=shlex.join(["ct", *argv]))
     written = write_reproduction(one, tmp_path / "python")
     assert contents(tmp_path / "python") == contents(out)
-    assert {str(out / name) for name in contents(out)} == {path.replace("/python/", "/command/") for path in written}
-    assert {"synthetic.md", "synthetic.tex", "synthetic.csv", "figures/synthetic_maturity.png"} < set(contents(out))
+    assert {str(out / name) for name in contents(out)} == {
+        path.replace("/python/", "/command/") for path in written
+    }
+    assert {
+        "synthetic.md",
+        "synthetic.tex",
+        "synthetic.csv",
+        "figures/synthetic_maturity.png",
+    } < set(contents(out))
 
     capsys.readouterr()
-    assert main(["report", str(runs), "--out", str(tmp_path / "a.html"), "--tables", str(out)]) == 0
+    assert (
+        main(["report", str(runs), "--out", str(tmp_path / "a.html"), "--tables", str(out)])
+        == 0
+    )
     found = write_report([str(runs)], tmp_path / "b.html", out)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert found["models"] == 2 and one.title in found["sections"]

@@ -9,25 +9,65 @@ def main_tables() -> dict[str, pd.DataFrame]:
     base = {"data": "CH", "metric": "implausibility", "seeds": 2}
     main = pd.DataFrame(
         [
-            {**base, "quantity": "baseline", "published": 7.52, "ours": 7.53, "low": 7.5, "high": 7.6},
-            {**base, "quantity": "ct", "published": 6.72, "ours": 6.52, "low": 6.5, "high": 6.6},
-            {**base, "quantity": "reduction", "published": 10.65, "ours": 13.4, "low": 13.0, "high": 13.8},
+            {
+                **base,
+                "quantity": "baseline",
+                "published": 7.52,
+                "ours": 7.53,
+                "low": 7.5,
+                "high": 7.6,
+            },
+            {
+                **base,
+                "quantity": "ct",
+                "published": 6.72,
+                "ours": 6.52,
+                "low": 6.5,
+                "high": 6.6,
+            },
+            {
+                **base,
+                "quantity": "reduction",
+                "published": 10.65,
+                "ours": 13.4,
+                "low": 13.0,
+                "high": 13.8,
+            },
         ]
     )
     seeds = pd.DataFrame(
         [
-            {"data": "CH", "metric": "implausibility", "published": 10.65, "published_spread": 1.47,
-             "published_significant": True, "significant": flag}
+            {
+                "data": "CH",
+                "metric": "implausibility",
+                "published": 10.65,
+                "published_spread": 1.47,
+                "published_significant": True,
+                "significant": flag,
+            }
             for flag in (True, False)
         ]
-    )  # fmt: skip
+    )
     performance = pd.DataFrame(
         [
-            {"data": "CH", "quantity": "full", "metric": m, "published": 0.79, "ours": 0.81, "low": 0.8, "high": 0.82}
+            {
+                "data": "CH",
+                "quantity": "full",
+                "metric": m,
+                "published": 0.79,
+                "ours": 0.81,
+                "low": 0.8,
+                "high": 0.82,
+            }
             for m in ("accuracy", "f1", "calibration_error")
         ]
     )
-    return {"main": main, "main_paired": main.assign(p_holm=0.02), "main_by_seed": seeds, "performance": performance}
+    return {
+        "main": main,
+        "main_paired": main.assign(p_holm=0.02),
+        "main_by_seed": seeds,
+        "performance": performance,
+    }
 
 
 def test_the_main_table_shows_published_ours_difference_and_both_protocols():

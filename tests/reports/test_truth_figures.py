@@ -1,4 +1,6 @@
-"""One picture per idea: drawn from any table that the experiment can give, and different where the numbers are."""
+"""One picture per idea: drawn from any table that the experiment can give, and different where the
+numbers are.
+"""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,15 @@ pytestmark = pytest.mark.check
 
 def overshoot(far=2.0):
     rows = [
-        {"data": "CH", "model": m, "search": s, "row": r, "step": step, "distance": d, "probability": p}
+        {
+            "data": "CH",
+            "model": m,
+            "search": s,
+            "row": r,
+            "step": step,
+            "distance": d,
+            "probability": p,
+        }
         for m in ("BL", "BL × 0.25", "CT")
         for s, r, step, d, p in (
             ("50 × 0.1", 0, -1.0, far, 0.9),
@@ -29,7 +39,17 @@ def overshoot(far=2.0):
 
 def rescaled(valid=1.0):
     rows = [
-        {"data": d, "model": m, "factor": f, "search": s, "num": 9, "valid": valid, "ip": 1 + f, "nn5": 1.0, "cost": f}
+        {
+            "data": d,
+            "model": m,
+            "factor": f,
+            "search": s,
+            "num": 9,
+            "valid": valid,
+            "ip": 1 + f,
+            "nn5": 1.0,
+            "cost": f,
+        }
         for d in ("CH", "GMSC")
         for m, f in (("BL", 0.25), ("BL", 1.0), ("CT", 1.0))
         for s in ("50 × 0.1", "line search")
@@ -39,18 +59,33 @@ def rescaled(valid=1.0):
 
 def truth(models=("BL", "CT"), ct=2.0):
     rows = [
-        {"data": d, "model": m, "tau": t, "setting": "free", "metric": "nn5", "value": ct if m == "CT" else 3.0,
-         "real": 1.0, "unmoved": 1.5, "nearest_unlike": 0.9}
+        {
+            "data": d,
+            "model": m,
+            "tau": t,
+            "setting": "free",
+            "metric": "nn5",
+            "value": ct if m == "CT" else 3.0,
+            "real": 1.0,
+            "unmoved": 1.5,
+            "nearest_unlike": 0.9,
+        }
         for d in ("LS", "CH")
         for m in models
         for t in ("50 × 0.1", ".5", ".95*")
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows)
 
 
 def digits(valid=True):
-    pixels = pd.DataFrame(np.linspace(-1, 1, 6 * 16).reshape(6, 16), columns=[str(j) for j in range(16)])
-    about = {"model": ["factual"] * 2 + ["BL"] * 2 + ["G"] * 2, "label": [0, 1] * 3, "target": [1, 0] * 3}
+    pixels = pd.DataFrame(
+        np.linspace(-1, 1, 6 * 16).reshape(6, 16), columns=[str(j) for j in range(16)]
+    )
+    about = {
+        "model": ["factual"] * 2 + ["BL"] * 2 + ["G"] * 2,
+        "label": [0, 1] * 3,
+        "target": [1, 0] * 3,
+    }
     return pd.DataFrame(about).assign(valid=[True] * 5 + [valid]).join(pixels)
 
 
@@ -87,7 +122,16 @@ def test_floors_need_no_model_but_the_baseline():
 
 def prices(data=("LS", "CH"), models=("BL", "CT"), taus=("50 × 0.1", ".5", ".95*")):
     rows = [
-        {"data": d, "model": m, "tau": t, "setting": "free", "metric": q, "value": 1.0 + i, "real": 0.5, "unmoved": 2.0}
+        {
+            "data": d,
+            "model": m,
+            "tau": t,
+            "setting": "free",
+            "metric": q,
+            "value": 1.0 + i,
+            "real": 0.5,
+            "unmoved": 2.0,
+        }
         for d in data
         for i, m in enumerate(models)
         for t in taus
@@ -99,7 +143,11 @@ def prices(data=("LS", "CH"), models=("BL", "CT"), taus=("50 × 0.1", ".5", ".95
 def test_methods_and_gaps_are_drawn():
     full = prices()
     with_gap = full[~((full["data"] == "CH") & (full["model"] == "CT"))]
-    pictures = [draw.price_figure(full), draw.price_figure(with_gap), draw.price_figure(full, remark="a quick look")]
+    pictures = [
+        draw.price_figure(full),
+        draw.price_figure(with_gap),
+        draw.price_figure(full, remark="a quick look"),
+    ]
     assert all(png[:8] == b"\x89PNG\r\n\x1a\n" for png in pictures) and len(set(pictures)) == 3
 
 

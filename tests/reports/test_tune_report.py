@@ -12,17 +12,42 @@ image = pytest.importorskip("PIL.Image")
 
 from counterfactual_training.reports.tune_report import draw_front, draw_importances  # noqa: E402
 
-BASE = {"implausibility": 1.5, "cost": 1.2, "validity": 0.9, "accuracy": 0.9, "robust_accuracy": 0.6}
+BASE = {
+    "implausibility": 1.5,
+    "cost": 1.2,
+    "validity": 0.9,
+    "accuracy": 0.9,
+    "robust_accuracy": 0.6,
+}
 
 
 def make(goal, num=6, importances=None):
     limits = goal.limits(BASE, BASE)
     trials = []
     for i in range(num):
-        metrics = {**BASE, "implausibility": 1.5 - 0.1 * i, "accuracy": 0.9 - 0.02 * i, "cost": 1.0 + 0.1 * i}
+        metrics = {
+            **BASE,
+            "implausibility": 1.5 - 0.1 * i,
+            "accuracy": 0.9 - 0.02 * i,
+            "cost": 1.0 + 0.1 * i,
+        }
         values, missed = tuple(goal.values(metrics)), limits.violations(metrics)
-        trials.append(TuningTrial(i, "COMPLETE", {"lambda_reg": float(i)}, values, metrics, missed, published=i == 0))
-    shares = [{"lambda_reg": 0.7, "lambda_div": 0.3}] * len(goal.objectives) if importances is None else importances
+        trials.append(
+            TuningTrial(
+                i,
+                "COMPLETE",
+                {"lambda_reg": float(i)},
+                values,
+                metrics,
+                missed,
+                published=i == 0,
+            )
+        )
+    shares = (
+        [{"lambda_reg": 0.7, "lambda_div": 0.3}] * len(goal.objectives)
+        if importances is None
+        else importances
+    )
     return Tuning(goal, limits, BASE, {"lambda_reg": 0.0}, trials, shares)
 
 
@@ -53,7 +78,9 @@ def test_measures_that_could_not_be_taken_do_not_matter():
     goal = Goal(("ip", "accuracy"))
     tuning = make(goal)
     metrics = {**BASE, "implausibility": math.nan}
-    tuning.trials.append(TuningTrial(9, "COMPLETE", {}, (math.inf, -0.9), metrics, {"validity": 0.5}))
+    tuning.trials.append(
+        TuningTrial(9, "COMPLETE", {}, (math.inf, -0.9), metrics, {"validity": 0.5})
+    )
     assert draw_front(tuning)
 
 

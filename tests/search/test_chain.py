@@ -1,4 +1,6 @@
-"""Chains walked by hand against autograd: bit by bit for a lone model, up to rounding for a fleet."""
+"""Chains walked by hand against autograd: bit by bit for a lone model, up to rounding for a
+fleet.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,13 @@ from counterfactual_training import Constraints, Generator, ecco, generic, mlp, 
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel, hooked
-from counterfactual_training.search.chain import ByAutograd, Chain, StackedChain, chain_layers, differentiable
+from counterfactual_training.search.chain import (
+    ByAutograd,
+    Chain,
+    StackedChain,
+    chain_layers,
+    differentiable,
+)
 
 FEATURES = torch.Size([6])
 
@@ -68,10 +76,16 @@ def test_a_chain_has_autograds_bits(name, rows):
 
 CONSTRAINTS = {
     "nothing": None,
-    "box and directions": Constraints.build(6, ["both", "increase", "decrease", "none", "both", "both"], (-2.0, 2.0)),
+    "box and directions": Constraints.build(
+        6, ["both", "increase", "decrease", "none", "both", "both"], (-2.0, 2.0)
+    ),
     "discrete": Constraints.build(6, groups=[[0, 1, 2]], lattices=[Lattice(3)]),
 }
-GENERATORS = {"generic": generic(0.01), "ecco": ecco(0.01, 5.0), "plain": Generator("plain", strict_epsilon=True)}
+GENERATORS = {
+    "generic": generic(0.01),
+    "ecco": ecco(0.01, 5.0),
+    "plain": Generator("plain", strict_epsilon=True),
+}
 
 
 @pytest.mark.parametrize("constraints", CONSTRAINTS)
@@ -88,7 +102,10 @@ def test_a_search_by_hand_is_the_search_by_autograd(generator, constraints):
             parameter.mul_(2.5)  # decided enough for the threshold to be within reach
     hooked = nn.Sequential(*model)
     hooked.register_forward_hook(lambda *_: None)
-    found = [search(m, x, y, GENERATORS[generator], CONSTRAINTS[constraints]) for m in (model, hooked)]
+    found = [
+        search(m, x, y, GENERATORS[generator], CONSTRAINTS[constraints])
+        for m in (model, hooked)
+    ]
     for name in ("x_cf", "x_adv", "converged", "num_steps", "status", "confidence", "binding"):
         assert torch.equal(getattr(found[0], name), getattr(found[1], name)), name
     assert 0 < int(found[0].mature.sum()) < 300
@@ -132,8 +149,12 @@ OTHERS = {
     "in place": lambda: network((4,), lambda: nn.ReLU(inplace=True)),
     "a hook": lambda: hook(network((4,)), lambda m: m.register_forward_hook),
     "a hook inside": lambda: hook(network((4,)), lambda m: m[1].register_forward_pre_hook),
-    "a hook on the way back": lambda: hook(network((4,)), lambda m: m[0].register_full_backward_hook),
-    "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))),
+    "a hook on the way back": lambda: hook(
+        network((4,)), lambda m: m[0].register_full_backward_hook
+    ),
+    "weight norm": lambda: nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))
+    ),
     "its own forward": instance_forward,
     "a layer twice": lambda: nn.Sequential(*[nn.Linear(6, 6)] * 2),
     "a weight twice": tied,

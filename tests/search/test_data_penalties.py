@@ -1,4 +1,6 @@
-"""Penalties that know units, rows and calibrated scores: against their formulas, computed by NumPy, and autograd."""
+"""Penalties that know units, rows and calibrated scores: against their formulas, computed by NumPy,
+and autograd.
+"""
 
 import numpy as np
 import pytest
@@ -29,11 +31,17 @@ from counterfactual_training.search.data_penalties import (
     median_deviation,
 )
 from counterfactual_training.search.penalties import SearchState
-from counterfactual_training.search.stack_generators import compatible, generator_structure, stack_generators
+from counterfactual_training.search.stack_generators import (
+    compatible,
+    generator_structure,
+    stack_generators,
+)
 
 
 def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 @pytest.fixture
@@ -63,13 +71,17 @@ ROWS, LABELS = normal(40, 3, seed=2), torch.arange(40) % 4
 TENSOR = torch.tensor(0.7, dtype=torch.float64)
 PENALTIES = {
     "scaled distance": ScaledDistance(0.3, torch.tensor([0.5, 2.0, 1.0])),
-    "scaled distance, a weight as a tensor": ScaledDistance(TENSOR, torch.tensor([0.5, 2.0, 1.0])),
+    "scaled distance, a weight as a tensor": ScaledDistance(
+        TENSOR, torch.tensor([0.5, 2.0, 1.0])
+    ),
     "target loss": TargetLoss(0.5),
     "target loss, a weight as a tensor": TargetLoss(TENSOR),
     "gravity": Gravity(0.5, ROWS, LABELS, nearest=4),
     "gravity of all rows, a weight as a tensor": Gravity(TENSOR, ROWS, LABELS, nearest=400),
     "set size": SetSize(0.4, ROWS, LABELS, quantile=torch.tensor(0.9).double()),
-    "set size, sharp": SetSize(TENSOR, ROWS, LABELS, temperature=0.02, quantile=torch.tensor(0.97).double()),
+    "set size, sharp": SetSize(
+        TENSOR, ROWS, LABELS, temperature=0.02, quantile=torch.tensor(0.97).double()
+    ),
 }
 
 
@@ -79,7 +91,9 @@ def test_closed_form_gradients_equal_autograd(name, state):
     value = penalty(state)
     assert value.shape == (7,) and bool(value.any())
     (expected,) = torch.autograd.grad(value.sum(), state.x_cf, retain_graph=True)
-    still = state._replace(x_cf=state.x_cf.detach(), delta=state.delta.detach(), logits=state.logits.detach())
+    still = state._replace(
+        x_cf=state.x_cf.detach(), delta=state.delta.detach(), logits=state.logits.detach()
+    )
     if hasattr(penalty, "add_logit_gradient"):
         grad_logits = torch.zeros_like(state.logits)
         penalty.add_logit_gradient(still, grad_logits)
@@ -90,7 +104,7 @@ def test_closed_form_gradients_equal_autograd(name, state):
     assert_close(found, expected)
 
 
-# ---- Wachter -------------------------------------------------------------------------------------------------------
+# ---- Wachter -------------------------------------------------------------------------------------
 
 
 def test_the_median_absolute_deviation_is_numpys():
@@ -107,28 +121,40 @@ def test_wachter_measures_in_deviations_of_the_training_rows(state):
     x_train = normal(50, 3) * torch.tensor([1.0, 10.0, 0.1]).double()
     generator = make_generator("wachter", x_train, lambda_cost=0.2)
     (penalty,) = generator.penalties
-    assert generator.numbers()["lambda_cost"] == 0.2 and penalty.scale.tolist() == median_deviation(x_train).tolist()
+    assert (
+        generator.numbers()["lambda_cost"] == 0.2
+        and penalty.scale.tolist() == median_deviation(x_train).tolist()
+    )
     a = x_train.numpy()
     mad = np.median(np.abs(a - np.median(a, 0)), 0)
-    assert_close(penalty(state).detach().numpy(), 0.2 * np.abs(state.delta.detach().numpy() / mad).sum(1))
+    assert_close(
+        penalty(state).detach().numpy(), 0.2 * np.abs(state.delta.detach().numpy() / mad).sum(1)
+    )
     images = make_generator("wachter", x_train.reshape(50, 3, 1))
     assert torch.equal(images.penalties[0].scale, penalty.scale)
-    with pytest.raises(InputError, match=r"'wachter' learns from training rows.*make_generator\('wachter', x_train"):
+    with pytest.raises(
+        InputError,
+        match=r"'wachter' learns from training rows.*make_generator\('wachter', x_train",
+    ):
         wachter()
 
 
-# ---- ClaPROAR and Gravitational ------------------------------------------------------------------------------------
+# ---- ClaPROAR and Gravitational ------------------------------------------------------------------
 
 
 def test_claproar_adds_the_training_loss(state):
     distance, loss = claproar(0.3, 2.0).penalties
-    expected = 2 * torch.nn.functional.cross_entropy(state.logits, state.y_target, reduction="none")
+    expected = 2 * torch.nn.functional.cross_entropy(
+        state.logits, state.y_target, reduction="none"
+    )
     assert_close(loss(state), expected)
     assert distance.weight == 0.3
 
 
 def test_gravity_is_the_mean_distance_to_the_nearest_rows_of_the_target(state):
-    penalty = gravitational(lambda_gravity=2.0, nearest=3, x_train=ROWS, y_train=LABELS).penalties[1]
+    penalty = gravitational(
+        lambda_gravity=2.0, nearest=3, x_train=ROWS, y_train=LABELS
+    ).penalties[1]
     x_cf, rows = state.x_cf.detach().numpy(), ROWS.numpy()
     gaps = np.linalg.norm(x_cf[:, None] - rows, axis=-1)
     gaps[state.y_target.numpy()[:, None] != LABELS.numpy()] = np.inf
@@ -155,12 +181,16 @@ def test_gravitational_ends_nearer_to_the_target():
         return float((found - 3).norm(dim=-1).mean())
 
     settings = {"max_steps": 50, "decision_threshold": 0.97}
-    plain, pulled = (make_generator(name, x, y, **settings) for name in ("generic", "gravitational"))
+    plain, pulled = (
+        make_generator(name, x, y, **settings) for name in ("generic", "gravitational")
+    )
     assert away(pulled) < 0.8 * away(plain)
 
 
 def test_rows_and_classes_must_be_given():
-    with pytest.raises(InputError, match=r"needs y_train, one class for each of 40 rows; got none"):
+    with pytest.raises(
+        InputError, match=r"needs y_train, one class for each of 40 rows; got none"
+    ):
         gravitational(x_train=ROWS)
     with pytest.raises(InputError, match=r"got shape \(3,\)"):
         eccco(x_train=ROWS, y_train=LABELS[:3])
@@ -170,7 +200,9 @@ def test_rows_and_classes_must_be_given():
         gravitational(x_train=ROWS, y_train=LABELS, nearest=0)
     alone = gravitational(x_train=ROWS[:10], y_train=torch.zeros(10, dtype=torch.long))
     model = linear(3, 2).double()
-    with pytest.raises(InputError, match=r"No row of class 1 pulls towards it; y_train holds \[0\]"):
+    with pytest.raises(
+        InputError, match=r"No row of class 1 pulls towards it; y_train holds \[0\]"
+    ):
         search(model, ROWS, 1 - model(ROWS).argmax(-1).clamp_max(0), alone)
 
 
@@ -180,7 +212,7 @@ def test_a_thousand_rows_of_each_class_are_kept():
     assert made.labels.bincount().tolist() == [1000, 500] and torch.equal(made.rows, again.rows)
 
 
-# ---- ECCCo ---------------------------------------------------------------------------------------------------------
+# ---- ECCCo ---------------------------------------------------------------------------------------
 
 
 def conformal(model, x, y, coverage):
@@ -194,7 +226,9 @@ def conformal(model, x, y, coverage):
 
 @pytest.mark.parametrize("coverage", [0.5, 0.9, 0.95])
 def test_the_set_size_is_that_of_calibrated_sets(coverage, model, state):
-    generator = eccco(lambda_conformal=0.4, coverage=coverage, x_calibration=ROWS, y_calibration=LABELS)
+    generator = eccco(
+        lambda_conformal=0.4, coverage=coverage, x_calibration=ROWS, y_calibration=LABELS
+    )
     penalty = generator.prepared(torch.no_grad()(model)).penalties[2]
     q, _ = conformal(model, ROWS, LABELS, coverage)
     assert_close(float(penalty.quantile), float(q))
@@ -202,7 +236,9 @@ def test_the_set_size_is_that_of_calibrated_sets(coverage, model, state):
     inside = 1 / (1 + np.exp(-(q - (1 - p)) / 0.1))
     counts = p[np.arange(7), state.y_target.numpy()] >= 0.5
     assert counts.any() and not counts.all()
-    assert_close(penalty(state).detach().numpy(), 0.4 * np.maximum(inside.sum(1) - 1, 0) * counts)
+    assert_close(
+        penalty(state).detach().numpy(), 0.4 * np.maximum(inside.sum(1) - 1, 0) * counts
+    )
 
 
 def test_sets_cover_the_true_class_as_often_as_promised():
@@ -214,29 +250,44 @@ def test_sets_cover_the_true_class_as_often_as_promised():
     p = model(x[500:]).softmax(-1)
     covered = p.gather(1, y[500:, None])[:, 0] >= 1 - penalty.quantile
     assert float(covered.double().mean()) == pytest.approx(0.9, abs=0.03)
-    assert_close(penalty._inside(p).sum(-1).round(), (p >= 1 - penalty.quantile).sum(-1).double())
+    assert_close(
+        penalty._inside(p).sum(-1).round(), (p >= 1 - penalty.quantile).sum(-1).double()
+    )
 
 
 @pytest.mark.parametrize(
-    ("coverage", "quantile", "classes"), [(0.55, 0.5, [1, 0, 0]), (0.65, 0.6, [1, 1, 0]), (0.88, 0.95, [2, 3, 3])]
+    ("coverage", "quantile", "classes"),
+    [(0.55, 0.5, [1, 0, 0]), (0.65, 0.6, [1, 1, 0]), (0.88, 0.95, [2, 3, 3])],
 )
 def test_quantile_and_sets_are_those_of_split_conformal_prediction(coverage, quantile, classes):
-    """By hand: the ⌈10·coverage⌉-th of 9 scores, one above the ⌈9·coverage⌉-th; MAPIE's LAC sets are these too."""
+    """By hand: the ⌈10·coverage⌉-th of 9 scores, one above the ⌈9·coverage⌉-th; MAPIE's LAC sets
+    are these too.
+    """
     scores = [0.7, 0.1, 0.4, 0.05, 0.95, 0.6, 0.2, 0.3, 0.5]
     own = 1 - torch.tensor(scores, dtype=torch.float64)
     p = torch.stack([own, 1 - own], 1)  # all of class 0
     zeros = torch.zeros(9, dtype=torch.long)
-    penalty = SetSize(1.0, p.log(), zeros, coverage, temperature=1e-6).prepare(lambda logits: logits)
+    penalty = SetSize(1.0, p.log(), zeros, coverage, temperature=1e-6).prepare(
+        lambda logits: logits
+    )
     assert float(penalty.quantile) == pytest.approx(quantile)
-    asked = torch.tensor([[0.9, 0.07, 0.03], [0.45, 0.35, 0.2], [0.34, 0.33, 0.33]], dtype=torch.float64)
-    assert_close(penalty._inside(asked).round().sum(-1), torch.tensor(classes, dtype=torch.float64))
+    asked = torch.tensor(
+        [[0.9, 0.07, 0.03], [0.45, 0.35, 0.2], [0.34, 0.33, 0.33]], dtype=torch.float64
+    )
+    assert_close(
+        penalty._inside(asked).round().sum(-1), torch.tensor(classes, dtype=torch.float64)
+    )
 
 
-@pytest.mark.parametrize(("coverage", "rows"), [(0.95, 19), (0.9, 9), (0.5, 1), (0.99, 99), (2 / 3, 2)])
+@pytest.mark.parametrize(
+    ("coverage", "rows"), [(0.95, 19), (0.9, 9), (0.5, 1), (0.99, 99), (2 / 3, 2)]
+)
 def test_too_few_rows_to_calibrate_are_refused(coverage, rows):
     assert conformal_quantile(torch.arange(float(rows)), coverage) == rows - 1
     x, y = normal(rows - 1, 3), torch.zeros(rows - 1, dtype=torch.long)
-    with pytest.raises(InputError, match=rf"{rows - 1} calibration rows are too few .* needs at least {rows}\."):
+    with pytest.raises(
+        InputError, match=rf"{rows - 1} calibration rows are too few .* needs at least {rows}\."
+    ):
         eccco(coverage=coverage, x_calibration=x, y_calibration=y)
 
 
@@ -246,7 +297,9 @@ def test_other_mistakes_of_a_calibration_are_told(model, state):
             eccco(coverage=coverage, x_train=ROWS, y_train=LABELS)
     with pytest.raises(InputError, match="temperature must be positive"):
         eccco(temperature=0.0, x_train=ROWS, y_train=LABELS)
-    with pytest.raises(InputError, match=r"Calibration rows are of classes \[0, 1, 2, 3\]; the model has 0..1"):
+    with pytest.raises(
+        InputError, match=r"Calibration rows are of classes \[0, 1, 2, 3\]; the model has 0..1"
+    ):
         search(linear(3, 2).double(), ROWS, 0 * LABELS, eccco(x_train=ROWS, y_train=LABELS))
     with pytest.raises(InputError, match="pass the generator to search, which calibrates"):
         eccco(x_train=ROWS, y_train=LABELS).penalties[2](state)
@@ -255,7 +308,13 @@ def test_other_mistakes_of_a_calibration_are_told(model, state):
 def test_every_search_calibrates_for_its_model_and_each_member_for_itself(model):
     torch.manual_seed(1)
     other = mlp(3, 4, hidden=(8,), activation="tanh").double()
-    generator = eccco(x_train=ROWS, y_train=LABELS, lambda_conformal=2.0, lambda_energy=0.0, decision_threshold=0.9)
+    generator = eccco(
+        x_train=ROWS,
+        y_train=LABELS,
+        lambda_conformal=2.0,
+        lambda_energy=0.0,
+        decision_threshold=0.9,
+    )
     x, y = normal(6, 3, seed=5), torch.arange(6) % 4
     lone = [search(own, x, y, generator).x_cf for own in (model, other)]
     stacked = StackedModel([model, other])
@@ -266,7 +325,7 @@ def test_every_search_calibrates_for_its_model_and_each_member_for_itself(model)
     assert not torch.equal(search(model, x, y, plain).x_cf, lone[0])
 
 
-# ---- PROBE ---------------------------------------------------------------------------------------------------------
+# ---- PROBE ---------------------------------------------------------------------------------------
 
 
 def test_invalidation_is_the_chance_that_noise_undoes_a_linear_decision():
@@ -304,12 +363,16 @@ def test_probe_goes_on_where_noise_could_undo_it():
         return float((model(x_cf + 0.5 * normal(500, 1, 3)).argmax(-1) != y).double().mean())
 
     settings = {"decision_threshold": 1.0, "max_steps": 40, "learning_rate": 0.05}
-    assert undone(probe(sigma=0.5, rate=0.05, **settings)) < undone(make_generator("generic", **settings))
-    with pytest.raises(InputError, match="PROBE differentiates the model twice, which a line search cannot"):
+    assert undone(probe(sigma=0.5, rate=0.05, **settings)) < undone(
+        make_generator("generic", **settings)
+    )
+    with pytest.raises(
+        InputError, match="PROBE differentiates the model twice, which a line search cannot"
+    ):
         search(model, x, y, probe(step_rule="line"))
 
 
-# ---- all of them ---------------------------------------------------------------------------------------------------
+# ---- all of them ---------------------------------------------------------------------------------
 
 
 def test_what_came_from_data_makes_the_recipe_again():
@@ -317,7 +380,9 @@ def test_what_came_from_data_makes_the_recipe_again():
         made = make_generator(name, ROWS, LABELS)
         again = make_generator(name, **learned(made.penalties))
         for old, new in zip(made.penalties, again.penalties, strict=True):
-            assert vars(old).keys() == vars(new).keys() and all(vars(old)[k] is vars(new)[k] for k in learned([old]))
+            assert vars(old).keys() == vars(new).keys() and all(
+                vars(old)[k] is vars(new)[k] for k in learned([old])
+            )
 
 
 def test_generators_of_the_same_rows_are_stacked():
@@ -327,5 +392,8 @@ def test_generators_of_the_same_rows_are_stacked():
         members = [members[0].with_numbers({name: 0.2}), members[1]]
         weights = dict(stack_generators(members, like).numbers())
         assert weights[name].tolist() == [0.2, members[1].numbers()[name]]
-    one, same, other = (generator_structure(gravitational(x_train=x, y_train=LABELS)) for x in (ROWS, ROWS, -ROWS))
+    one, same, other = (
+        generator_structure(gravitational(x_train=x, y_train=LABELS))
+        for x in (ROWS, ROWS, -ROWS)
+    )
     assert compatible(one, same) and not compatible(one, other)

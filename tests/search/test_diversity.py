@@ -54,7 +54,9 @@ def by_the_book(answers, scale):
     kernel = torch.zeros(k, k, dtype=answers.dtype)
     for i in range(k):
         for j in range(k):
-            distance = sum(abs(answers[i, d] - answers[j, d]) / scale[d] for d in range(answers.shape[1]))
+            distance = sum(
+                abs(answers[i, d] - answers[j, d]) / scale[d] for d in range(answers.shape[1])
+            )
             kernel[i, j] = 1 / (1 + distance) + (1e-4 if i == j else 0)
     return torch.det(kernel)
 
@@ -69,7 +71,9 @@ def test_the_penalty_is_the_determinant_of_the_formula():
             assert_close(values[member, group * NUM : (group + 1) * NUM], expected.expand(NUM))
 
 
-@pytest.mark.parametrize("weight", [0.7, torch.tensor([0.7, 2.0], dtype=torch.float64)], ids=["one", "per member"])
+@pytest.mark.parametrize(
+    "weight", [0.7, torch.tensor([0.7, 2.0], dtype=torch.float64)], ids=["one", "per member"]
+)
 def test_its_slope_is_the_one_that_autograd_finds(weight):
     here = state()
     penalty = Diversity(weight, torch.tensor([1.0, 2.0, 0.5, 3.0]))
@@ -79,7 +83,11 @@ def test_its_slope_is_the_one_that_autograd_finds(weight):
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize("threshold", [0.5, torch.tensor([0.6, 0.95], dtype=torch.float64)], ids=["one", "per member"])
+@pytest.mark.parametrize(
+    "threshold",
+    [0.5, torch.tensor([0.6, 0.95], dtype=torch.float64)],
+    ids=["one", "per member"],
+)
 def test_the_hinge_takes_the_place_of_the_cross_entropy(threshold):
     here = state(threshold)
     log_p = here.logits.log_softmax(-1).gather(-1, here.y_target.unsqueeze(-1)).squeeze(-1)
@@ -100,9 +108,15 @@ def test_answers_differ_more_the_more_that_counts():
     x, y = hard_rows(model)
     spread = []
     for weight in (0.0, 0.3, 1.0):
-        found = search(model, x, y, dice(NUM, lambda_diversity=weight, x_train=rows()[0], max_steps=60))
+        found = search(
+            model, x, y, dice(NUM, lambda_diversity=weight, x_train=rows()[0], max_steps=60)
+        )
         assert float(found.answers.converged.float().mean()) > 0.9
-        spread.append(float(torch.linalg.det(similarity(found.answers.x_cf, median_deviation(x) * 3)).mean()))
+        spread.append(
+            float(
+                torch.linalg.det(similarity(found.answers.x_cf, median_deviation(x) * 3)).mean()
+            )
+        )
     assert spread[0] + 0.05 < spread[1] and spread[1] + 0.1 < spread[2]
 
 
@@ -119,10 +133,17 @@ def test_all_answers_are_there_and_the_nearest_stands_for_them():
     assert bool((every.converged.sum(-1) > 1).any())
     for i in range(len(x)):
         there = every.converged[i].nonzero().squeeze(-1).tolist()
-        best = min(there, key=lambda j: float(delta[i, j].abs().sum())) if there else int(every.confidence[i].argmax())
+        best = (
+            min(there, key=lambda j: float(delta[i, j].abs().sum()))
+            if there
+            else int(every.confidence[i].argmax())
+        )
         assert torch.equal(found.x_cf[i], every.x_cf[i, best])
         assert torch.equal(found.path[:, i], every.path[:, i, best])
-        assert found.status[i] == every.status[i, best] and found.num_steps[i] == every.num_steps[i, best]
+        assert (
+            found.status[i] == every.status[i, best]
+            and found.num_steps[i] == every.num_steps[i, best]
+        )
     # Nobody waits who is there already; the others end together, with half of their steps made.
     for steps, states in zip(every.num_steps.tolist(), every.status.tolist(), strict=True):
         done = {n for n, s in zip(steps, states, strict=True) if s == Status.CONVERGED}
@@ -134,7 +155,13 @@ def test_without_a_second_answer_it_is_plain():
     x, y = hard_rows(model)
     one = search(model, x, y, dice(1, x_train=x, max_steps=60))
     scale = median_deviation(x) * 3
-    plain = Generator("plain", (HINGE, ScaledDistance(0.5, scale)), learning_rate=0.05, max_steps=60, step_rule="adam")
+    plain = Generator(
+        "plain",
+        (HINGE, ScaledDistance(0.5, scale)),
+        learning_rate=0.05,
+        max_steps=60,
+        step_rule="adam",
+    )
     expected = search(model, x, y, plain)
     assert one.answers is None and torch.equal(one.x_cf, expected.x_cf)
     assert torch.equal(one.num_steps, expected.num_steps)
@@ -148,7 +175,9 @@ def test_a_row_that_is_there_stays_and_held_cells_do_too():
     held[::2, 1] = True
     found = search(model, x, y, dice(NUM, x_train=x, max_steps=20), held=held, diagnose=False)
     there = found.status == int(Status.ALREADY_THERE)
-    assert bool(there.any()) and torch.equal(found.answers.x_cf[there], x[there].unsqueeze(1).expand(-1, NUM, -1))
+    assert bool(there.any()) and torch.equal(
+        found.answers.x_cf[there], x[there].unsqueeze(1).expand(-1, NUM, -1)
+    )
     assert torch.equal(found.answers.x_cf[::2, :, 1], x[::2, 1:2].expand(-1, NUM))
     assert found.binding.shape == (len(x), 0)
 
@@ -157,7 +186,9 @@ def test_images_keep_their_shape_and_fleets_their_members():
     torch.manual_seed(0)
     x = torch.randn(5, 1, 2, 3)
     model = nn.Sequential(nn.Flatten(), linear(6, 2))
-    found = search(model, x, torch.ones(5).long(), dice(NUM, x_train=x, max_steps=3), record=True)
+    found = search(
+        model, x, torch.ones(5).long(), dice(NUM, x_train=x, max_steps=3), record=True
+    )
     assert found.answers.x_cf.shape == (5, NUM, 1, 2, 3) and found.path.shape == (4, 5, 1, 2, 3)
     models, flat = [mlp(6, 2, hidden=(4,)) for _ in range(2)], x.flatten(1)
     generator, y = dice(NUM, x_train=x, max_steps=30), torch.ones(2, 5, dtype=torch.long)
@@ -179,13 +210,17 @@ def test_without_rows_distances_are_unscaled():
     x, model = rows()[0], mlp(3, 2)
     y_target = 1 - model(x).argmax(-1)
     plain = search(model, x, y_target, dice(3)).answers.x_cf
-    assert_close(plain, search(model, x, y_target, dice(3, scale=torch.full((3,), 3.0))).answers.x_cf)
+    assert_close(
+        plain, search(model, x, y_target, dice(3, scale=torch.full((3,), 3.0))).answers.x_cf
+    )
     assert plain.shape == (len(x), 3, 3) and search(model, x, y_target, dice(1)).answers is None
 
 
 def test_the_first_answer_sets_out_the_plain_way():
     model = trained()
     x, y = hard_rows(model)
-    one, several = (search(model, x, y, dice(num, x_train=x, max_steps=2), record=True) for num in (1, NUM))
+    one, several = (
+        search(model, x, y, dice(num, x_train=x, max_steps=2), record=True) for num in (1, NUM)
+    )
     assert_close(several.answers.path[1, :, 0], one.path[1])
     assert not torch.allclose(several.answers.path[1, :, 1], one.path[1])

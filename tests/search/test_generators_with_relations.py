@@ -18,10 +18,16 @@ TEXTS = ["a <= b", "sum = a + b", "c + d >= 20", "job = pilot requires licence =
 def table(rows=120):
     rng = np.random.default_rng(0)
     a = rng.integers(0, 20, rows)
-    frame = {"a": a, "b": a + rng.integers(0, 15, rows), "c": np.round(rng.gamma(2, 5, rows), 1)}
+    frame = {
+        "a": a,
+        "b": a + rng.integers(0, 15, rows),
+        "c": np.round(rng.gamma(2, 5, rows), 1),
+    }
     frame |= {"d": np.round(rng.normal(50, 20, rows), 2), "sum": frame["a"] + frame["b"]}
     job = rng.choice(["clerk", "pilot", "nurse"], rows)
-    return pd.DataFrame({**frame, "job": job, "licence": (rng.random(rows) > 0.4) | (job == "pilot")})
+    return pd.DataFrame(
+        {**frame, "job": job, "licence": (rng.random(rows) > 0.4) | (job == "pilot")}
+    )
 
 
 @pytest.mark.parametrize("name", [*repeats("growing_spheres"), "sparse, two features", *QUICK])
@@ -37,7 +43,9 @@ def test_relations_hold(name):
     generator = make_generator(name.partition(",")[0], x, 1 - y_target, **settings)
     found = search(model, x, y_target, generator, rules)
     moved = found.num_steps > 0
-    assert int(moved.sum()) > 20 and bool((found.x_cf != x)[moved].any(-1).double().mean() > 0.5)
+    assert int(moved.sum()) > 20 and bool(
+        (found.x_cf != x)[moved].any(-1).double().mean() > 0.5
+    )
     assert not bool(rules.violations(found.x_cf[moved], x[moved]).any())
     # Derived columns follow, and what is said of the rows is true of them, as far as float32 tells.
     after = encoder.inverse_transform(found.x_cf.numpy())

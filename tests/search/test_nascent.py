@@ -18,7 +18,12 @@ class Flat(nn.Module):
         return torch.stack([x.sum(-1) * 0 + 2.0, x.sum(-1) * 0], -1)
 
 
-def walk(*places: float, epsilon: float = 0.3, strict: bool = False, constraints: Constraints | None = None):
+def walk(
+    *places: float,
+    epsilon: float = 0.3,
+    strict: bool = False,
+    constraints: Constraints | None = None,
+):
     """Search whose iterates are these places on a line, from the factual 0."""
 
     def push(state):
@@ -52,7 +57,9 @@ def walk(*places: float, epsilon: float = 0.3, strict: bool = False, constraints
 )
 def test_the_last_iterate_in_the_ball(places, expected):
     result = walk(*places)
-    assert result.path.flatten().tolist() == [0.0, *places], "the test's own path is not what it should be"
+    assert result.path.flatten().tolist() == [0.0, *places], (
+        "the test's own path is not what it should be"
+    )
     assert float(result.x_adv) == expected
     assert float(result.x_cf) == places[-1]
 
@@ -79,7 +86,9 @@ def test_a_mature_counterfactual_within_reach_is_nascent_too():
         model[0].weight.copy_(torch.tensor([[-40.0], [40.0]]))
     generator = Generator("plain", learning_rate=0.001, decision_threshold=0.9)
     result = search(model, torch.tensor([[-0.01]]), torch.tensor([1]), generator)
-    assert result.status.tolist() == [Status.CONVERGED] and torch.equal(result.x_adv, result.x_cf)
+    assert result.status.tolist() == [Status.CONVERGED] and torch.equal(
+        result.x_adv, result.x_cf
+    )
 
 
 def test_snapping_may_leave_the_ball_but_the_relaxed_iterate_was_inside():
@@ -89,7 +98,9 @@ def test_snapping_may_leave_the_ball_but_the_relaxed_iterate_was_inside():
 
 
 def test_what_a_member_is_snapped_to_at_its_end_is_not_nascent_either():
-    """It is outside of the ball then, and comes back by rounding alone, while another member still searches."""
+    """It is outside of the ball then, and comes back by rounding alone, while another member still
+    searches.
+    """
     models = [linear(1, 2), linear(1, 2)]
     for model in models:
         nn.init.zeros_(model[0].weight)
@@ -107,5 +118,7 @@ def test_what_a_member_is_snapped_to_at_its_end_is_not_nascent_either():
     alone = search(models[0], torch.zeros(1, 1), torch.tensor([1]), push, rules)
     assert float(alone.x_cf) == 0.25 and float(alone.x_adv) == pytest.approx(0.2)
     fleet = replace(push, max_steps=torch.tensor([2, 9]))
-    together = search(StackedModel(models), torch.zeros(2, 1, 1), torch.ones(2, 1).long(), fleet, rules)
+    together = search(
+        StackedModel(models), torch.zeros(2, 1, 1), torch.ones(2, 1).long(), fleet, rules
+    )
     assert torch.equal(together.x_adv[0], alone.x_adv)

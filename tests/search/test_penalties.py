@@ -8,12 +8,19 @@ from counterfactual_training import Generator, ecco, generic, mlp
 from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.search.chain import ByAutograd
 from counterfactual_training.search.gradient import search_gradient
-from counterfactual_training.search.penalties import Distance, Energy, SearchState, polynomial_decay
+from counterfactual_training.search.penalties import (
+    Distance,
+    Energy,
+    SearchState,
+    polynomial_decay,
+)
 
 
 @pytest.fixture
 def situation():
-    """Seven rows somewhere on their way: ``(model, x, x_cf, y_target)``; one feature of one row has not moved."""
+    """Seven rows somewhere on their way: ``(model, x, x_cf, y_target)``; one feature of one row has
+    not moved.
+    """
     torch.manual_seed(0)
     model = mlp(3, 4, hidden=(8,), activation="tanh").double()
     x = torch.randn(7, 3, dtype=torch.float64)
@@ -43,7 +50,9 @@ def test_closed_form_gradients_equal_autograd(name, situation):
     x_leaf = situation[2].clone().requires_grad_()
     state = state_at(x_leaf, situation)
     (expected,) = torch.autograd.grad(penalty(state).sum(), x_leaf, retain_graph=True)
-    still = state._replace(x_cf=state.x_cf.detach(), delta=state.delta.detach(), logits=state.logits.detach())
+    still = state._replace(
+        x_cf=state.x_cf.detach(), delta=state.delta.detach(), logits=state.logits.detach()
+    )
     if hasattr(penalty, "add_logit_gradient"):
         grad_logits = torch.zeros_like(state.logits)
         penalty.add_logit_gradient(still, grad_logits)
@@ -56,7 +65,11 @@ def test_closed_form_gradients_equal_autograd(name, situation):
 
 def bump(state: SearchState) -> torch.Tensor:
     """A penalty without a derivative of its own that looks at all it may look at."""
-    return (state.delta.square().sum(-1) * state.logits[..., 0]).tanh() * state.step / state.max_steps
+    return (
+        (state.delta.square().sum(-1) * state.logits[..., 0]).tanh()
+        * state.step
+        / state.max_steps
+    )
 
 
 GENERATORS = {
@@ -96,7 +109,9 @@ def test_a_step_that_is_not_a_number_is_no_step(situation):
     generator = Generator("broken", penalties=(broken,))
     network = ByAutograd(model)
     network.logits(x_cf)
-    grad = search_gradient(generator, still, network, class_loss_gradient(still.logits.softmax(-1), y_target))
+    grad = search_gradient(
+        generator, still, network, class_loss_gradient(still.logits.softmax(-1), y_target)
+    )
     ill = still.delta[:, 0] > 0
     assert bool(ill.any()) and bool((~ill).any())
     assert bool((grad[ill] == 0).all()) and bool((grad[~ill] != 0).all())
@@ -104,7 +119,14 @@ def test_a_step_that_is_not_a_number_is_no_step(situation):
 
 @pytest.mark.parametrize(
     ("max_steps", "t", "expected"),
-    [(30, 1, 0.0536), (30, 2, 0.0372), (30, 10, 0.0116), (30, 30, 0.0045), (50, 1, 0.0744), (50, 50, 0.0057)],
+    [
+        (30, 1, 0.0536),
+        (30, 2, 0.0372),
+        (30, 10, 0.0116),
+        (30, 30, 0.0045),
+        (50, 1, 0.0744),
+        (50, 50, 0.0057),
+    ],
 )
 def test_decay_has_the_values_that_ran(max_steps, t, expected):
     assert polynomial_decay(t, max_steps) == pytest.approx(expected, abs=6e-5)
@@ -118,9 +140,16 @@ def test_short_searches_have_no_energy_penalty():
 def test_penalties_by_hand():
     logits = torch.tensor([[1.0, 2.0]])
     state = SearchState(
-        torch.zeros(1, 3), torch.tensor([[1.0, -2.0, 0.0]]), torch.tensor([[1.0, -2.0, 0.0]]), logits,
-        torch.tensor([1]), 0, 30,
-    )  # fmt: skip
+        torch.zeros(1, 3),
+        torch.tensor([[1.0, -2.0, 0.0]]),
+        torch.tensor([[1.0, -2.0, 0.0]]),
+        logits,
+        torch.tensor([1]),
+        0,
+        30,
+    )
     assert_close(Distance(0.5)(state), torch.tensor([1.5]))
     assert_close(Energy(3.0, decay="none", ridge=0.0)(state), torch.tensor([-6.0]))
-    assert_close(Energy(5.0)(state), torch.tensor([5 * polynomial_decay(1, 30) * (-2 + 1e-3 * 4)]))
+    assert_close(
+        Energy(5.0)(state), torch.tensor([5 * polynomial_decay(1, 30) * (-2 + 1e-3 * 4)])
+    )

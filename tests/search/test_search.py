@@ -32,12 +32,16 @@ TARGET = torch.tensor([0, 1, 2, 1])
 
 
 def test_one_step_is_gradient_descent_on_eq_1():
-    """On a linear model, by hand: x′ = x − η·Θᵀ(softmax(Θx + b) − onehot(y⁺)); at x the distance has no slope."""
+    """On a linear model, by hand: x′ = x − η·Θᵀ(softmax(Θx + b) − onehot(y⁺)); at x the distance
+    has no slope.
+    """
     torch.manual_seed(0)
     model = linear(2, 3)
     weight = model[0].weight.detach()
     y_target = (model(X).argmin(-1)).detach()
-    result = search(model, X, y_target, generic(0.1, learning_rate=0.2, max_steps=1, decision_threshold=1.0))
+    result = search(
+        model, X, y_target, generic(0.1, learning_rate=0.2, max_steps=1, decision_threshold=1.0)
+    )
     residual = (X @ weight.T).softmax(-1) - nn.functional.one_hot(y_target, 3)
     assert_close(result.x_cf, X - 0.2 * residual @ weight)
     assert result.num_steps.tolist() == [1] * 4
@@ -45,14 +49,18 @@ def test_one_step_is_gradient_descent_on_eq_1():
 
 def test_many_steps_equal_a_loop_by_hand(model):
     """The whole descent, re-told naively for one row with autograd on the full loss."""
-    generator = ecco(0.05, 5.0, learning_rate=0.1, max_steps=25, decision_threshold=0.9, epsilon=0.2)
+    generator = ecco(
+        0.05, 5.0, learning_rate=0.1, max_steps=25, decision_threshold=0.9, epsilon=0.2
+    )
     rules = Constraints.build(2, ["both", "increase"], (-3, 3))
     result = search(model, X, TARGET, generator, rules)
     for row in range(len(X)):
         x, target = X[row], int(TARGET[row])
         x_cf, x_adv, steps = x.clone(), x.clone(), 0
         there = int(model(x).argmax()) == target
-        while not there and float(model(x_cf).softmax(-1)[target].detach()) < 0.9 and steps < 25:
+        while (
+            not there and float(model(x_cf).softmax(-1)[target].detach()) < 0.9 and steps < 25
+        ):
             leaf = x_cf.clone().requires_grad_()
             logits = model(leaf)
             energy = -logits[target]
@@ -75,13 +83,19 @@ def test_already_there_is_returned_unchanged_with_zero_steps(model):
     y_target = model(X).argmax(-1)
     result = search(model, X, y_target, ecco(decision_threshold=0.9999))
     assert result.status_names == ["already_there"] * 4
-    assert torch.equal(result.x_cf, X) and torch.equal(result.x_adv, X) and result.num_steps.tolist() == [0] * 4
+    assert (
+        torch.equal(result.x_cf, X)
+        and torch.equal(result.x_adv, X)
+        and result.num_steps.tolist() == [0] * 4
+    )
     confidence = model(X).softmax(-1).gather(1, y_target[:, None])[:, 0]
     assert torch.equal(result.converged, confidence >= 0.9999)
 
 
 def with_logits(*logits: float) -> nn.Module:
-    """A linear model of one feature that gives these logits at 0, and rises with the feature in class 1."""
+    """A linear model of one feature that gives these logits at 0, and rises with the feature in
+    class 1.
+    """
     model = linear(1, len(logits))
     with torch.no_grad():
         model[0].weight.zero_()[1] = 1.0
@@ -90,12 +104,16 @@ def with_logits(*logits: float) -> nn.Module:
 
 
 def test_already_there_by_the_threshold_too():
-    """τ below a half: class 1 has probability 0.35, enough for τ = 0.3 though class 0 is the predicted one."""
+    """τ below a half: class 1 has probability 0.35, enough for τ = 0.3 though class 0 is the
+    predicted one.
+    """
     model, x = with_logits(*np.log([0.4, 0.35, 0.25])), torch.zeros(1, 1)
     result = search(model, x, torch.tensor([1]), generic(decision_threshold=0.3))
     assert result.status_names == ["already_there"] and result.num_steps.tolist() == [0]
     assert torch.equal(result.x_cf, x) and bool(result.converged)
-    assert search(model, x, torch.tensor([1]), generic(decision_threshold=0.38)).status_names == ["converged"]
+    assert search(
+        model, x, torch.tensor([1]), generic(decision_threshold=0.38)
+    ).status_names == ["converged"]
 
 
 def test_a_threshold_of_one_can_be_met():
@@ -104,7 +122,9 @@ def test_a_threshold_of_one_can_be_met():
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[-100.0], [100.0]]))
         model[0].bias.zero_()
-    result = search(model, torch.tensor([[-0.01]]), torch.tensor([1]), generic(decision_threshold=1.0))
+    result = search(
+        model, torch.tensor([[-0.01]]), torch.tensor([1]), generic(decision_threshold=1.0)
+    )
     assert result.status_names == ["converged"] and result.num_steps.tolist() == [1]
     assert float(result.confidence) == 1.0 and bool(result.converged)
 
@@ -118,16 +138,22 @@ def test_probability_at_the_threshold_is_enough(step_rule):
 
 
 def test_a_snap_is_no_update():
-    """By hand: feature 0 is an integer, feature 1 is free; a look that snaps the row makes no update."""
+    """By hand: feature 0 is an integer, feature 1 is free; a look that snaps the row makes no
+    update.
+    """
     weight, eta, tau = torch.tensor([1.0, 0.5]), 0.5, 0.8
     model = linear(2, 2)
     with torch.no_grad():
         model[0].weight.copy_(torch.stack([torch.zeros(2), weight]))
         model[0].bias.copy_(torch.tensor([0.0, -1.0]))
-    x = torch.stack([torch.tensor([-2.0, 0.0, -4.0, -3.0]), torch.tensor([0.3, 1.2, -1.0, 4.8])], -1)
+    x = torch.stack(
+        [torch.tensor([-2.0, 0.0, -4.0, -3.0]), torch.tensor([0.3, 1.2, -1.0, 4.8])], -1
+    )
     rules = Constraints.build(2, domain={0: (-5, 0.5)}, lattices=[Lattice(0)])
     settings = {"learning_rate": eta, "decision_threshold": tau, "max_steps": 100}
-    result = search(model, x, torch.ones(4, dtype=torch.long), Generator("plain", **settings), rules)
+    result = search(
+        model, x, torch.ones(4, dtype=torch.long), Generator("plain", **settings), rules
+    )
     counts, snaps = [], []
     for row in x:
         here, steps, snapped, worth = row.clone(), 0, False, True
@@ -140,16 +166,23 @@ def test_a_snap_is_no_update():
                 worth = float(torch.sigmoid(weight @ here - 1)) >= tau
                 continue
             step = eta * (1 - p) * weight
-            here, steps = here + (step * torch.tensor([0.0, 1.0]) if snapped else step), steps + 1
+            here, steps = (
+                here + (step * torch.tensor([0.0, 1.0]) if snapped else step),
+                steps + 1,
+            )
             here[0] = here[0].clamp(-5, 0.5)
         counts.append(steps)
         snaps.append(worth)
     assert result.num_steps.tolist() == counts and result.status_names == ["converged"] * 4
-    assert set(snaps) == {True, False}, "the test needs rows that lose τ by the snap, and rows that do not"
+    assert set(snaps) == {True, False}, (
+        "the test needs rows that lose τ by the snap, and rows that do not"
+    )
 
 
 def test_a_flat_model_holds_nobody_back():
-    """Without a slope no feature wants to move, so none is blocked: out of steps, not infeasible."""
+    """Without a slope no feature wants to move, so none is blocked: out of steps, not
+    infeasible.
+    """
     model = linear(2, 2)
     with torch.no_grad():
         model[0].weight.zero_()
@@ -163,7 +196,9 @@ def test_where_nothing_may_move_no_update_is_made(model):
     """Eq. 1 would go through T updates of nothing; ``num_steps`` counts those that were made."""
     y_target = (model(X).argmax(-1) + 1) % 3
     frozen, tied = Constraints.build(2, ["none"] * 2), Constraints.build(2, ["none", "both"])
-    assert search(model, X, y_target, generic(max_steps=9), frozen).num_steps.tolist() == [0] * 4
+    assert (
+        search(model, X, y_target, generic(max_steps=9), frozen).num_steps.tolist() == [0] * 4
+    )
     free = search(model, X, y_target, generic(max_steps=9, decision_threshold=1.0), tied)
     assert free.num_steps.tolist() == [9] * 4
 
@@ -184,7 +219,9 @@ def test_the_binding_constraint_is_named():
         model[0].weight.copy_(torch.tensor([[-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
     x, y_target = torch.tensor([[-1.0, 0.0, 0.0]]), torch.tensor([1])
     down = search(model, x, y_target, generic(), Constraints.build(3, {0: "decrease"}))
-    assert down.status_names == ["infeasible"] and down.binding_names(0, ["a", "b", "c"]) == {"a": "mutability"}
+    assert down.status_names == ["infeasible"] and down.binding_names(0, ["a", "b", "c"]) == {
+        "a": "mutability"
+    }
     wall = search(model, x, y_target, generic(), Constraints.build(3, domain={0: (-2, -0.5)}))
     assert wall.status_names == ["infeasible"] and wall.binding_names(0) == {"0": "domain"}
     assert float(wall.x_cf[0, 0]) == -0.5
@@ -200,8 +237,12 @@ def test_a_row_with_another_way_is_exhausted_not_infeasible():
         model[0].weight.copy_(torch.tensor([[-2.0, -0.01], [2.0, 0.01]]))
     x, y_target = torch.tensor([[-1.0, 0.0]]), torch.tensor([1])
     result = search(model, x, y_target, generic(0.0), Constraints.build(2, {0: "none"}))
-    assert result.status_names == ["exhausted"] and result.binding.bool().tolist() == [[True, False]]
-    quiet = search(model, x, y_target, generic(0.0), Constraints.build(2, {0: "none"}), diagnose=False)
+    assert result.status_names == ["exhausted"] and result.binding.bool().tolist() == [
+        [True, False]
+    ]
+    quiet = search(
+        model, x, y_target, generic(0.0), Constraints.build(2, {0: "none"}), diagnose=False
+    )
     assert quiet.binding.shape == (1, 0)
 
 
@@ -214,7 +255,11 @@ def test_no_steps_allowed(model):
 
 def test_an_empty_batch_has_an_empty_result(model):
     result = search(model, X[:0], TARGET[:0])
-    assert result.x_cf.shape == (0, 2) and result.status.shape == (0,) and result.binding.shape == (0, 2)
+    assert (
+        result.x_cf.shape == (0, 2)
+        and result.status.shape == (0,)
+        and result.binding.shape == (0, 2)
+    )
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
@@ -228,9 +273,13 @@ def test_the_callers_gradient_mode_does_not_matter(model, context):
 
 @pytest.mark.parametrize("diagnose", [True, False])
 def test_what_a_search_leaves_behind_serves_autograd(model, diagnose):
-    """Inside, plain chains are searched in inference mode; neither the result nor the constraints may keep it."""
+    """Inside, plain chains are searched in inference mode; neither the result nor the constraints
+    may keep it.
+    """
     rules = Constraints.build(2, mutability=["increase", "both"])
-    result = search(model, X, TARGET, generic(max_steps=3, decision_threshold=1.0), rules, diagnose=diagnose)
+    result = search(
+        model, X, TARGET, generic(max_steps=3, decision_threshold=1.0), rules, diagnose=diagnose
+    )
     tensors = [value for value in vars(result).values() if isinstance(value, Tensor)]
     assert not any(value.is_inference() for value in tensors)
     scale = torch.ones(2, requires_grad=True)
@@ -239,7 +288,9 @@ def test_what_a_search_leaves_behind_serves_autograd(model, diagnose):
 
 
 def test_a_derivative_of_ones_own_may_use_autograd(model):
-    """A penalty with a closed form goes with a chain walked by hand, but what it does inside is its own affair."""
+    """A penalty with a closed form goes with a chain walked by hand, but what it does inside is its
+    own affair.
+    """
 
     class Pull:
         def __call__(self, state):
@@ -252,7 +303,9 @@ def test_a_derivative_of_ones_own_may_use_autograd(model):
                 grad.add_(torch.autograd.grad(self(state._replace(x_cf=leaf)).sum(), leaf)[0])
 
     def found(penalty):
-        return search(model, X, TARGET, Generator("own", (penalty,), max_steps=5, decision_threshold=1.0)).x_cf
+        return search(
+            model, X, TARGET, Generator("own", (penalty,), max_steps=5, decision_threshold=1.0)
+        ).x_cf
 
     assert_close(found(PullItself()), found(Pull()))
 
@@ -261,7 +314,10 @@ def test_the_callers_rows_stay_as_they_are(model):
     x = X.clone().requires_grad_()
     result = search(model, x, TARGET)
     assert torch.equal(x.detach(), X) and x.grad is None
-    assert result.x_cf.data_ptr() != x.data_ptr() and result.x_adv.data_ptr() != result.x_cf.data_ptr()
+    assert (
+        result.x_cf.data_ptr() != x.data_ptr()
+        and result.x_adv.data_ptr() != result.x_cf.data_ptr()
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
@@ -275,17 +331,27 @@ def test_fewer_rows_cost_less():
     model, x, seen = linear(2, 2), 2 * torch.randn(200, 2), []
     y_target = 1 - model(x).argmax(-1)
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    result = search(model, x, y_target, generic(learning_rate=0.5, max_steps=40), diagnose=False)
+    result = search(
+        model, x, y_target, generic(learning_rate=0.5, max_steps=40), diagnose=False
+    )
     live = [int((result.num_steps >= step).sum()) for step in range(len(seen))]
-    assert live[0] == 200 and 0 < live[-1] < 50, "the test needs rows that arrive early and late"
-    # A smaller copy is made once a fifth of the rows is done, so there are never many more than needed.
-    assert all(rows <= n <= rows / 0.8 for n, rows in zip(seen, live, strict=True)), (seen, live)
+    assert live[0] == 200 and 0 < live[-1] < 50, (
+        "the test needs rows that arrive early and late"
+    )
+    # A smaller copy is made once a fifth of the rows is done, so there are never many more than
+    # needed.
+    assert all(rows <= n <= rows / 0.8 for n, rows in zip(seen, live, strict=True)), (
+        seen,
+        live,
+    )
 
 
 def test_threads_are_the_hosts_again(model):
     torch.set_num_threads(2)
     inside = []
-    model.register_forward_pre_hook(lambda module, inputs: inside.append(torch.get_num_threads()))
+    model.register_forward_pre_hook(
+        lambda module, inputs: inside.append(torch.get_num_threads())
+    )
     search(model, X, TARGET)
     assert set(inside) == {1} and torch.get_num_threads() == 2
     inside.clear()
@@ -305,7 +371,7 @@ def test_modes_come_back_even_after_an_error():
     assert [module.training for module in model.modules()] == [True, True, False, True]
 
 
-# ---- bad input -----------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 def nan_in(x: Tensor) -> Tensor:
@@ -357,8 +423,14 @@ BAD_MODELS = {
     "one column": (lambda z: z[:, :1], "one column; a binary classifier needs two"),
     "no column": (lambda z: z[:, 0], r"returned \(4,\)"),
     "a tuple": (lambda z: (z, z), r"returned tuple of 2; expected a tensor of logits.*Wrap it"),
-    "a dict": (lambda z: {"logits": z, "loss": 0}, r"returned dict with keys 'logits', 'loss'; expected a tensor"),
-    "an object": (lambda z: SimpleNamespace(logits=z), "returned SimpleNamespace with the attribute 'logits'"),
+    "a dict": (
+        lambda z: {"logits": z, "loss": 0},
+        r"returned dict with keys 'logits', 'loss'; expected a tensor",
+    ),
+    "an object": (
+        lambda z: SimpleNamespace(logits=z),
+        "returned SimpleNamespace with the attribute 'logits'",
+    ),
     "nothing": (lambda z: None, "returned NoneType; expected a tensor"),
     "NaN": (lambda z: z * torch.nan, "NaN or infinity"),
     "other rows": (lambda z: z[:2], r"returned \(2, 3\) for \(4,\) rows"),
@@ -402,7 +474,9 @@ def test_finiteness_is_looked_at_block_by_block():
 
 
 def test_a_factual_outside_its_domain_is_refused(model):
-    with pytest.raises(ConstraintError, match=r"1 factual.*feature 0.*\[-1, 1.75\].*row 3 with 2"):
+    with pytest.raises(
+        ConstraintError, match=r"1 factual.*feature 0.*\[-1, 1.75\].*row 3 with 2"
+    ):
         search(model, X, TARGET, constraints=Constraints.build(2, domain={0: (-1, 1.75)}))
 
 

@@ -5,7 +5,16 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from counterfactual_training import Constraints, Generator, ecco, generic, linear, mlp, revise, search
+from counterfactual_training import (
+    Constraints,
+    Generator,
+    ecco,
+    generic,
+    linear,
+    mlp,
+    revise,
+    search,
+)
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.models import fit_vae
 from counterfactual_training.models.stack import StackedModel
@@ -26,7 +35,9 @@ class Autocast(nn.Module):
 
 
 def own(**settings) -> Generator:
-    return Generator("own", penalties=(lambda state: 0.01 * state.delta.square().sum(-1),), **settings)
+    return Generator(
+        "own", penalties=(lambda state: 0.01 * state.delta.square().sum(-1),), **settings
+    )
 
 
 def problem(members=None):
@@ -65,9 +76,14 @@ def test_autocast_is_honoured(dtype, where, name):
     expect_single(result)
     assert result.x_cf.dtype == torch.float32
     if name != "revise":  # its latent steps differ by more than a model's rounding
-        assert int(exact.converged.sum()) > 20 and int((result.converged != exact.converged).sum()) <= 2
+        assert (
+            int(exact.converged.sum()) > 20
+            and int((result.converged != exact.converged).sum()) <= 2
+        )
         assert_close(result.x_cf, exact.x_cf, atol=0.5, rtol=0)
-    assert not torch.equal(result.x_cf, exact.x_cf), "the search did not use the model's precision"
+    assert not torch.equal(result.x_cf, exact.x_cf), (
+        "the search did not use the model's precision"
+    )
 
 
 def expect_single(result):
@@ -96,7 +112,9 @@ def test_constraints_hold_in_half_precision(dtype):
     x[:, 2] = x[:, 2].round()
     x = x.to(dtype)
     result = search(model.to(dtype), x, y_target, GENERATORS["ecco"](x), rules)
-    assert torch.equal(result.x_cf[:, 0], x[:, 0]) and bool((result.x_cf[:, 1] >= x[:, 1]).all())
+    assert torch.equal(result.x_cf[:, 0], x[:, 0]) and bool(
+        (result.x_cf[:, 1] >= x[:, 1]).all()
+    )
     assert torch.equal(result.x_cf[:, 2], result.x_cf[:, 2].round())
 
 
@@ -108,5 +126,7 @@ def test_a_threshold_is_not_rounded_to_the_models_precision():
         model[0].bias.zero_()
     x = torch.tensor([[2.1875]], dtype=torch.bfloat16)
     assert 0.8984 < float(x.float().sigmoid()) < 0.9
-    result = search(model, x, torch.tensor([1]), Generator("plain", max_steps=0, decision_threshold=0.9))
+    result = search(
+        model, x, torch.tensor([1]), Generator("plain", max_steps=0, decision_threshold=0.9)
+    )
     assert not bool(result.converged) and float(result.confidence) == float(x.float().sigmoid())

@@ -5,7 +5,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from counterfactual_training import Constraints, Generator, OneHotGroup, greedy, linear, make_generator, search, sparse
+from counterfactual_training import (
+    Constraints,
+    Generator,
+    OneHotGroup,
+    greedy,
+    linear,
+    make_generator,
+    search,
+    sparse,
+)
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import InputError
 from counterfactual_training.models import fit_vae
@@ -29,7 +38,9 @@ Y = torch.ones(2, dtype=torch.long)
 
 
 def path_of(model, rule, steps, constraints=None, rate=0.1):
-    generator = Generator("by hand", step_rule=rule, max_steps=steps, learning_rate=rate, decision_threshold=1.0)
+    generator = Generator(
+        "by hand", step_rule=rule, max_steps=steps, learning_rate=rate, decision_threshold=1.0
+    )
     return search(model, X, Y, generator, constraints, record=True).path
 
 
@@ -41,7 +52,9 @@ def gradient(x):
 
 def test_normalised_steps_have_the_length_of_the_learning_rate(model):
     path = path_of(model, "normalised", 5)
-    assert_close((path[1:] - path[:-1]).norm(dim=-1), torch.full((5, 2), 0.1, dtype=torch.float64))
+    assert_close(
+        (path[1:] - path[:-1]).norm(dim=-1), torch.full((5, 2), 0.1, dtype=torch.float64)
+    )
     assert_close(path[1] - path[0], (0.1 * SLOPE / SLOPE.norm()).expand(2, 4))
 
 
@@ -89,7 +102,9 @@ def test_greedy_takes_what_may_move(model):
 
 def test_greedy_leaves_alone_what_was_rounded(model):
     rules = Constraints.build(4, lattices=[Lattice(1)])
-    found = search(model, X, Y, greedy(decision_threshold=0.9, learning_rate=0.3, most=30), rules)
+    found = search(
+        model, X, Y, greedy(decision_threshold=0.9, learning_rate=0.3, most=30), rules
+    )
     assert bool(found.converged.all())
     assert torch.equal(found.x_cf[:, 1], found.x_cf[:, 1].round())
 
@@ -117,7 +132,9 @@ def test_a_proximal_step_is_soft_thresholding(model):
 
 
 def test_proximal_steps_come_back_where_directions_forbid_a_step_back():
-    """A feature that may only increase may return to where it was: what counts is the whole change."""
+    """A feature that may only increase may return to where it was: what counts is the whole
+    change.
+    """
     rules = Constraints.build(4, {0: "increase", 3: "increase"})
 
     class Turning(torch.nn.Module):
@@ -130,7 +147,11 @@ def test_proximal_steps_come_back_where_directions_forbid_a_step_back():
     x = torch.tensor([[0.0, -0.5, 0.0, 0.0]], dtype=torch.float64)
     generator = sparse(0.02, learning_rate=0.1, max_steps=60, decision_threshold=0.999)
     path = search(Turning(), x, Y[:1], generator, rules, record=True).path[:, 0]
-    assert float(path[:, 0].max()) > 0.05 and float(path[-1, 0]) == 0.0 and float(path[:, 0].min()) == 0.0
+    assert (
+        float(path[:, 0].max()) > 0.05
+        and float(path[-1, 0]) == 0.0
+        and float(path[:, 0].min()) == 0.0
+    )
 
 
 def test_a_group_shrinks_as_one(model):
@@ -149,7 +170,9 @@ def test_no_more_than_the_largest_changes_stay(model, most):
     largest = SLOPE.abs().argsort(descending=True)[:most].tolist()
     for step in range(1, 9):
         assert ((path[step] - X).abs() > 0).sum(-1).tolist() == [most, most]
-    assert_close(path[1][:, largest], (X - 0.1 * torch.as_tensor(gradient(X.numpy())))[:, largest])
+    assert_close(
+        path[1][:, largest], (X - 0.1 * torch.as_tensor(gradient(X.numpy())))[:, largest]
+    )
     everything = path_of(model, Shrink(most=9), 2)
     assert_close(everything, path_of(model, "fixed", 2))
 
@@ -182,15 +205,21 @@ def test_sparse_changes_fewer_features_than_generic():
 
 def test_rules_may_be_named_and_mistakes_are_told():
     assert (
-        Generator("a", step_rule="adam").rule == Adam() and Generator("a", step_rule="normalised").rule == Normalised()
+        Generator("a", step_rule="adam").rule == Adam()
+        and Generator("a", step_rule="normalised").rule == Normalised()
     )
     assert Generator("a").rule is None and Generator("a", step_rule="line").rule is None
-    with pytest.raises(InputError, match=r"Unknown step_rule 'normalized'\. Did you mean 'normalised'"):
+    with pytest.raises(
+        InputError, match=r"Unknown step_rule 'normalized'\. Did you mean 'normalised'"
+    ):
         Generator("a", step_rule="normalized")
     with pytest.raises(InputError, match="at least 0, got -1"):
         Shrink(-1.0)
     with pytest.raises(InputError, match="most must be"):
         Shrink(most=0)
     space = LatentSpace(fit_vae(torch.randn(20, 2), epochs=1))
-    with pytest.raises(InputError, match=r"moves the features themselves, not in a LatentSpace; use step_rule='fixed'"):
+    with pytest.raises(
+        InputError,
+        match=r"moves the features themselves, not in a LatentSpace; use step_rule='fixed'",
+    ):
         Generator("a", step_rule="adam", space=space)

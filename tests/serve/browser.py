@@ -1,4 +1,6 @@
-"""Chromium, driven by Playwright; pages of servers that run in this process, and what tests do on them."""
+"""Chromium, driven by Playwright; pages of servers that run in this process, and what tests do on
+them.
+"""
 
 import contextlib
 import shutil
@@ -15,9 +17,10 @@ from counterfactual_training.serve.served import Model, Rows, Served
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 400, "height": 850}
 
-# Tells on the document what the page still waits for: `data-timers` counts timers that are about to do something, and
-# `data-calm` is there once several frames after `stir()` nothing was waited for, no request either. The watch over the
-# server gets more time: a busy machine is not a lost connection.
+# Tells on the document what the page still waits for: `data-timers` counts timers that are about to
+# do something, and `data-calm` is there once several frames after `stir()` nothing was waited for,
+# no request either. The watch over the server gets more time: a busy machine is not a lost
+# connection.
 WATCH = """
 (() => {
   const later = window.setTimeout, never = window.clearTimeout, ask = window.fetch, limit = AbortSignal.timeout;
@@ -67,11 +70,15 @@ def find_browser() -> str:
 @contextlib.contextmanager
 def chromium() -> Iterator:
     """The browser; tests are skipped where it or Playwright is missing."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed"
+    )
     path = find_browser()
     playwright.expect.set_options(timeout=1000 * PATIENCE)
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield browser
         browser.close()
 
@@ -106,7 +113,9 @@ def _limit(route, options: int) -> None:
 
 
 @contextlib.contextmanager
-def opened(browser, server: LocalServer, hash: str = "", size=WIDE, options: int = 1, **settings) -> Iterator:
+def opened(
+    browser, server: LocalServer, hash: str = "", size=WIDE, options: int = 1, **settings
+) -> Iterator:
     """A page of its own, watched; at the end it must have asked nobody but the server.
 
     It offers so many plans; the others, that most tests do not look at, take most of the time.
@@ -155,7 +164,10 @@ def changed_columns(page) -> list[list[str]]:
     return [plan.locator(".changes .name").all_inner_texts() for plan in plans]
 
 
-ODD_CLASS, ODD_CATEGORY = "<script>document.title='class'</script>", "<img src=x onerror=document.title='category'>"
+ODD_CLASS, ODD_CATEGORY = (
+    "<script>document.title='class'</script>",
+    "<img src=x onerror=document.title='category'>",
+)
 ODD_NAMES = ("<b>bold</b>", "größe 📏 שלום", "a_very_long_name_" * 8)
 
 
@@ -166,6 +178,8 @@ def odd_model() -> Served:
     frame = pd.DataFrame(columns | {f"column {i}": rng.normal(size=120) for i in range(110)})
     score = frame["column 0"] + (frame[ODD_NAMES[0]] == "plain")
     y = pd.Series(np.where(score > 0.5, "fine", ODD_CLASS), dtype=object)
-    classifier = CounterfactualClassifier(epochs=2, random_state=0, progress=False, gate="none", hidden=(8,))
+    classifier = CounterfactualClassifier(
+        epochs=2, random_state=0, progress=False, gate="none", hidden=(8,)
+    )
     model = Model(classifier.fit(frame, y), "odd.safetensors", "c" * 64, "fine")
     return Served(model, rows=Rows("odd.csv", frame, y, total=len(frame)))

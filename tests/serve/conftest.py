@@ -28,7 +28,9 @@ def rival():
 @pytest.fixture(scope="session")
 def served(classifier, rival):
     frame, y = make_people(200, seed=1)
-    model = Model(classifier, "people.safetensors", "a" * 64, "granted", (("training", "conventional"),))
+    model = Model(
+        classifier, "people.safetensors", "a" * 64, "granted", (("training", "conventional"),)
+    )
     against = Model(rival, "rival.safetensors", "b" * 64, "granted")
     return Served(model, against, Rows("people.csv", frame, y, None, 250))
 
@@ -52,10 +54,13 @@ def bare(classifier):
 def denied(served):
     """Rows of people who are denied, as the API takes them."""
     frame = served.people[served.decided[0] == 0]
-    return [{str(k): v for k, v in row.items()} for row in frame.astype(object).head(30).to_dict("records")]
+    return [
+        {str(k): v for k, v in row.items()}
+        for row in frame.astype(object).head(30).to_dict("records")
+    ]
 
 
-# ---- a browser -------------------------------------------------------------------------------------------------------
+# ---- a browser -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

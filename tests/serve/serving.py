@@ -27,8 +27,8 @@ PATIENCE = 300.0
 
 
 def make_people(number: int = 600, seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
-    """Applicants with numbers, integers, categories, an ordered one and a flag; who has more income and less debt is
-    granted."""
+    """Applicants with numbers, integers, categories, an ordered one and a flag; who has more income
+    and less debt is granted."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {
@@ -49,7 +49,9 @@ def train(seed: int = 0, **settings) -> CounterfactualClassifier:
     frame, y = make_people()
     schema = {"income": {"unit": "thousand dollars"}, "debt": {"unit": "thousand dollars"}}
     rules = {"mutability": {"age": "none", "sex": "none", "debt": "decrease"}, "schema": schema}
-    classifier = CounterfactualClassifier(epochs=15, random_state=seed, progress=False, **rules, **settings)
+    classifier = CounterfactualClassifier(
+        epochs=15, random_state=seed, progress=False, **rules, **settings
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return classifier.fit(frame, y)
@@ -62,7 +64,7 @@ def ask(client, path, **body):
     return response.json()
 
 
-# ---- workers without processes ---------------------------------------------------------------------------------------
+# ---- workers without processes -------------------------------------------------------------------
 
 
 class Here:
@@ -98,12 +100,17 @@ class Call:
     def answer(self, result: Any = None) -> None:
         """End it: by default with an answer per row, which says its income. An error is raised."""
         if result is None:
-            result = [{"row": i, "income": income} for i, income in enumerate(self.frame["income"])], True
+            result = (
+                [{"row": i, "income": income} for i, income in enumerate(self.frame["income"])],
+                True,
+            )
         self.result.put(result)
 
 
 class Held(Here):
-    """A worker that does what the test says, when the test says so; until then, it waits as a process would."""
+    """A worker that does what the test says, when the test says so; until then, it waits as a
+    process would.
+    """
 
     def __init__(self, served: Served | None = None) -> None:
         super().__init__(served)
@@ -131,11 +138,13 @@ def app_of(served: Served, worker=Here, **settings) -> Guard:
     """The application with workers that need no process."""
     with pytest.MonkeyPatch.context() as patch:
         make_workers = "counterfactual_training.serve.app.make_workers"
-        patch.setattr(make_workers, lambda served, number: [worker(served) for _ in range(number)])
+        patch.setattr(
+            make_workers, lambda served, number: [worker(served) for _ in range(number)]
+        )
         return make_app(served, **{"workers": 1, **settings})
 
 
-# ---- a server in a thread --------------------------------------------------------------------------------------------
+# ---- a server in a thread ------------------------------------------------------------------------
 
 
 class LocalServer:

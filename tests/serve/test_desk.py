@@ -1,4 +1,5 @@
-"""Questions that arrive together are searched together; nobody waits for ever, and nobody pays for others.
+"""Questions that arrive together are searched together; nobody waits for ever, and nobody pays for
+others.
 
 Workers do what a test says, when it says so; see ``test_worker.py`` for those with processes.
 """
@@ -34,7 +35,9 @@ def run(work, *workers, auditor=None, **settings):
 
     async def inside():
         metrics = Metrics()
-        desk = Desk(workers, auditor or Held(), metrics, Limits(**{"seconds": SECONDS, **settings}))
+        desk = Desk(
+            workers, auditor or Held(), metrics, Limits(**{"seconds": SECONDS, **settings})
+        )
         await desk.start()
         try:
             result = await work(desk)
@@ -72,7 +75,7 @@ def incomes(result) -> list[float]:
     return [answer["income"] for answer in answers]
 
 
-# ---- batches ---------------------------------------------------------------------------------------------------------
+# ---- batches -------------------------------------------------------------------------------------
 
 
 def test_questions_that_wait_are_one_search():
@@ -88,7 +91,12 @@ def test_questions_that_wait_are_one_search():
         return seen, await asyncio.gather(first, *others)
 
     (seen, results), numbers = run(work, worker)
-    assert seen == [[2, 3, 4]] and [incomes(result) for result in results] == [[1], [2], [3], [4]]
+    assert seen == [[2, 3, 4]] and [incomes(result) for result in results] == [
+        [1],
+        [2],
+        [3],
+        [4],
+    ]
     assert numbers["ct_batches_total"] == "2" and numbers["ct_batched_rows_total"] == "4"
 
 
@@ -101,7 +109,10 @@ def test_a_batch_has_the_answers_that_each_question_would_have_alone(served):
     async def together(desk):
         return [await asks(desk, people)]
 
-    ways = [[answer for answers, _ in run(work, Here(served))[0] for answer in answers] for work in (alone, together)]
+    ways = [
+        [answer for answers, _ in run(work, Here(served))[0] for answer in answers]
+        for work in (alone, together)
+    ]
     plans = [[answer["plans"][0]["values"] for answer in way] for way in ways]
     assert plans[0] == plans[1] and len(plans[0]) == 3
 
@@ -145,7 +156,7 @@ def test_a_full_queue_refuses_politely():
     assert error.status == 503 and error.code == "busy"
 
 
-# ---- who has gone ----------------------------------------------------------------------------------------------------
+# ---- who has gone --------------------------------------------------------------------------------
 
 
 def test_a_batch_goes_on_without_those_who_have_gone():
@@ -189,7 +200,7 @@ def test_who_has_hung_up_leaves_the_queue():
     assert run(work, worker)[0] == (3, 1, [[4]])
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
+# ---- what goes wrong -----------------------------------------------------------------------------
 
 
 def test_a_bad_row_costs_nobody_else_an_answer():
@@ -248,10 +259,14 @@ def test_a_fault_is_told_without_what_caused_it(fault):
         return error.value
 
     error, numbers = run(work, worker)
-    assert error.status == 500 and "KeyError" not in str(error) and numbers["ct_failed_searches_total"] == "1"
+    assert (
+        error.status == 500
+        and "KeyError" not in str(error)
+        and numbers["ct_failed_searches_total"] == "1"
+    )
 
 
-# ---- audits ----------------------------------------------------------------------------------------------------------
+# ---- audits --------------------------------------------------------------------------------------
 
 
 def audits(desk, **settings) -> asyncio.Task:
@@ -300,7 +315,9 @@ def test_audits_are_given_up_when_the_server_is_told_to_stop():
         return await asyncio.gather(running, waiting, return_exceptions=True)
 
     for error in run(work, Held(), auditor=auditor)[0]:
-        assert isinstance(error, RefusedError) and error.code == "stopping" and error.status == 503
+        assert (
+            isinstance(error, RefusedError) and error.code == "stopping" and error.status == 503
+        )
 
 
 def test_an_audit_that_takes_too_long_is_told():

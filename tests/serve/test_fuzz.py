@@ -1,5 +1,6 @@
-"""Requests that nobody should send: each is refused clearly, valid ones between them are answered as before, and the
-log holds nothing of them. ``python -m benchmarks.serve_fuzz`` sends the same to a server over sockets."""
+"""Requests that nobody should send: each is refused clearly, valid ones between them are answered
+as before, and the log holds nothing of them. ``python -m benchmarks.serve_fuzz`` sends the same to
+a server over sockets."""
 
 import io
 import json
@@ -49,19 +50,29 @@ def problems(client, world: World, number: int, seed: int) -> list[str]:
     found = []
     for case in Fuzzer(world, seed).cases(number, wire=False):
         response = send(client, case)
-        # This client may write "get" as "GET", which is then a good request; over sockets it is sent as it is.
+        # This client may write "get" as "GET", which is then a good request; over sockets it is
+        # sent as it is.
         if case.method == "get" and response.status_code == 200:
             continue
         wrong = judge(case, response.status_code, response.headers, response.content, world)
         if wrong is not None:
-            found.append(f"{case.kind}: {case.method} {case.path[:80]} {case.headers} {case.body[:300]!r}: {wrong}")
+            found.append(
+                f"{case.kind}: {case.method} {case.path[:80]} {case.headers} "
+                f"{case.body[:300]!r}: {wrong}"
+            )
     return found
 
 
-@pytest.mark.filterwarnings("ignore:Categories that training never saw")  # they stand in the notes of answers
+@pytest.mark.filterwarnings(
+    "ignore:Categories that training never saw"
+)  # they stand in the notes of answers
 # Seeds differ, so that the many are others than the few.
-@pytest.mark.parametrize(("number", "seed"), [(200, 0), pytest.param(1_500, 1, marks=pytest.mark.check)])
-def test_whatever_is_sent_is_refused_clearly_and_nothing_is_logged(client, world, written, number, seed):
+@pytest.mark.parametrize(
+    ("number", "seed"), [(200, 0), pytest.param(1_500, 1, marks=pytest.mark.check)]
+)
+def test_whatever_is_sent_is_refused_clearly_and_nothing_is_logged(
+    client, world, written, number, seed
+):
     assert problems(client, world, number, seed) == []
     log = written.getvalue()
     assert log.count('"event": "request"') == number and judge_log(log) == []
@@ -82,13 +93,33 @@ def test_the_judge_finds_what_is_wrong(world):
 
     def judged(status, body, expect="refused", reference=""):
         asked = Case(case.kind, expect, reference=reference)
-        return judge(asked, status, headers, body if isinstance(body, bytes) else json.dumps(body).encode(), world)
+        return judge(
+            asked,
+            status,
+            headers,
+            body if isinstance(body, bytes) else json.dumps(body).encode(),
+            world,
+        )
 
-    assert judged(400, {"error": clear}) is None and "status 500" in judged(500, {"error": clear})
-    assert "was answered" in judged(200, {}) and "refused" in judged(400, {"error": clear}, "same")
+    assert judged(400, {"error": clear}) is None and "status 500" in judged(
+        500, {"error": clear}
+    )
+    assert "was answered" in judged(200, {}) and "refused" in judged(
+        400, {"error": clear}, "same"
+    )
     assert "no clear message" in judged(400, {"error": {**clear, "message": "bad"}})
     assert "inside" in judged(400, {"error": {**clear, "message": "KeyError: 'age' in frame."}})
     assert "another answer" in judged(200, {"status": "ok"}, "same", "health")
-    assert judged(200, {"valid": False}, "invalid") is None and "receipt" in judged(200, {"valid": True}, "invalid")
+    assert judged(200, {"valid": False}, "invalid") is None and "receipt" in judged(
+        200, {"valid": True}, "invalid"
+    )
     assert judge_log('{"event": "request", "path": "other"}') == []
-    assert len(judge_log('{"event": "x", "path": "/CANARY1"}\nTraceback\n{"event": "fault"}\n{"age": 7319.0451}')) == 4
+    assert (
+        len(
+            judge_log(
+                '{"event": "x", "path": "/CANARY1"}\nTraceback\n{"event": "fault"}\n{"age": '
+                "7319.0451}"
+            )
+        )
+        == 4
+    )

@@ -1,4 +1,6 @@
-"""People of all kinds: keyboard only, screen readers, contrast, dark mode, phones, reduced motion; on filled panels."""
+"""People of all kinds: keyboard only, screen readers, contrast, dark mode, phones, reduced motion;
+on filled panels.
+"""
 
 import pytest
 from browser import PHONE, WIDE, go, key, opened, settled
@@ -50,10 +52,16 @@ def test_model_card_is_shown(filled):
 
 def violations(page, *rules: str) -> list[str]:
     """What axe finds serious; by all of its rules, or by these."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    )
     options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
     # The cells of the map are thousands, and none of them says anything.
-    found = axe.Axe().run(page, context={"exclude": [[".regions"]]}, options=options).response["violations"]
+    found = (
+        axe.Axe()
+        .run(page, context={"exclude": [[".regions"]]}, options=options)
+        .response["violations"]
+    )
     return [
         f"{entry['id']}: {entry['help']}: {[node['html'][:200] for node in entry['nodes'][:3]]}"
         for entry in found
@@ -95,7 +103,7 @@ def test_twice_the_size_still_fits(filled):
         assert filled.evaluate("document.documentElement.scrollWidth") <= 640, name
 
 
-# ---- the keyboard ----------------------------------------------------------------------------------------------------
+# ---- the keyboard --------------------------------------------------------------------------------
 
 
 def tab_to(page, test: str, most: int = 120) -> None:

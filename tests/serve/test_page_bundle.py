@@ -1,4 +1,6 @@
-"""The committed script and style are those of the sources, and hold nothing that they should not."""
+"""The committed script and style are those of the sources, and hold nothing that they should
+not.
+"""
 
 import hashlib
 import json
@@ -40,7 +42,10 @@ def test_nothing_in_the_bundle_points_to_another_machine():
 def test_sources_never_write_html():
     for path in (PAGE / "source").glob("*.ts"):
         text = path.read_text(encoding="utf-8")
-        used = re.findall(r"innerHTML|insertAdjacentHTML|document\.write|outerHTML\s*=|\beval\(|new Function", text)
+        used = re.findall(
+            r"innerHTML|insertAdjacentHTML|document\.write|outerHTML\s*=|\beval\(|new Function",
+            text,
+        )
         assert used == [], path.name
 
 
@@ -71,6 +76,8 @@ def test_sources_type_check(node):
 
 @pytest.mark.check
 def test_build_makes_the_committed_bundle(node, tmp_path):
-    subprocess.run([node, "build.mjs", str(tmp_path)], cwd=PAGE, check=True, capture_output=True)
+    subprocess.run(
+        [node, "build.mjs", str(tmp_path)], cwd=PAGE, check=True, capture_output=True
+    )
     for name in ("page.js", "page.css"):
         assert (tmp_path / name).read_bytes() == (PAGE / "static" / name).read_bytes()

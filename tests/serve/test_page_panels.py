@@ -29,11 +29,14 @@ def several(browser, server):
 def bodies(page, name: str) -> list[dict]:
     """Bodies of the requests of one kind, as they are sent from now on."""
     sent: list[dict] = []
-    page.on("request", lambda r: sent.append(json.loads(r.post_data)) if r.url.endswith(f"/{name}") else None)
+    page.on(
+        "request",
+        lambda r: sent.append(json.loads(r.post_data)) if r.url.endswith(f"/{name}") else None,
+    )
     return sent
 
 
-# ---- people ----------------------------------------------------------------------------------------------------------
+# ---- people --------------------------------------------------------------------------------------
 
 
 def test_people_are_filtered_sorted_and_paged(page):
@@ -56,7 +59,10 @@ def test_people_are_filtered_sorted_and_paged(page):
     expect(page.locator(".pager span")).not_to_contain_text("of 200")
     settled(page)
     heads = page.locator("#people-rows thead th").all_inner_texts()
-    age, job = (next(i for i, text in enumerate(heads) if text.strip().startswith(name)) for name in ("age", "job"))
+    age, job = (
+        next(i for i, text in enumerate(heads) if text.strip().startswith(name))
+        for name in ("age", "job")
+    )
     for row in rows.all():
         cells = row.locator("th, td").all_inner_texts()
         assert cells[job] == "pilot" and 40 <= int(cells[age]) <= 60 and "denied" in cells[1]
@@ -92,7 +98,7 @@ def test_phone_shows_one_panel_at_a_time(browser, server):
             assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
 
 
-# ---- plans and feature cards -----------------------------------------------------------------------------------------
+# ---- plans and feature cards ---------------------------------------------------------------------
 
 
 def denied(page) -> None:
@@ -107,7 +113,9 @@ def test_plans_are_told_in_words_with_cost_and_certainty(several):
     plan = page.locator("#plans-content .plan").first
     expect(plan.locator(".sentence")).to_contain_text("granted")
     expect(plan.locator(".facts")).to_contain_text("Cost")
-    expect(plan.locator(".facts")).to_contain_text(re.compile(r"(more|less) usual than .* real ‘granted’ rows"))
+    expect(plan.locator(".facts")).to_contain_text(
+        re.compile(r"(more|less) usual than .* real ‘granted’ rows")
+    )
     expect(plan.locator(".badge")).to_contain_text("‘granted’")
     assert page.locator("#plans-content .plan").count() > 1
 
@@ -129,7 +137,9 @@ def test_dragging_a_slider_moves_the_decision(page):
     page.mouse.up()
     assert len(seen) > 2, "the decision is to follow while dragging"
     # What the box says is what was decided on.
-    assert float(page.locator("[data-key='number-income']").input_value()) == float(slider.input_value())
+    assert float(page.locator("[data-key='number-income']").input_value()) == float(
+        slider.input_value()
+    )
     key(page, "reset").click()
     expect(live.locator(".chip")).to_have_text("denied")
     expect(page.locator("[data-column=income]")).not_to_have_class(re.compile("moved"))
@@ -195,7 +205,11 @@ def test_difficulty_confidence_and_counts_are_sent(several):
     sent = bodies(page, "explain")
     ask_again(page)
     assert [body["options"] for body in sent] == [2]
-    assert sent[-1]["difficulty"] == {column: 5} and sent[-1]["confidence"] == 0.8 and sent[-1]["max_changes"] == 2
+    assert (
+        sent[-1]["difficulty"] == {column: 5}
+        and sent[-1]["confidence"] == 0.8
+        and sent[-1]["max_changes"] == 2
+    )
     assert all(len(columns) <= 2 for columns in changed_columns(page))
     assert float(page.locator("#plans-content .facts dd").first.inner_text()) > cost
     expect(page.locator(".asked").first).to_contain_text("very hard to change")
@@ -247,7 +261,7 @@ def test_a_plans_values_can_be_tried(page):
     expect(page.locator(".asked").first).to_contain_text("already is ‘granted’")
 
 
-# ---- map, compare, groups, card --------------------------------------------------------------------------------------
+# ---- map, compare, groups, card ------------------------------------------------------------------
 
 
 def test_map_shows_paths_and_chooses_people(several):
@@ -255,7 +269,9 @@ def test_map_shows_paths_and_chooses_people(several):
     denied(page)
     go(page, "map")
     picture = page.locator("svg.map")
-    expect(picture).to_have_attribute("aria-label", re.compile("Map.*across.*up.*granted.*of the map"))
+    expect(picture).to_have_attribute(
+        "aria-label", re.compile("Map.*across.*up.*granted.*of the map")
+    )
     assert picture.locator(".route").count() == len(changed_columns(page))
     key(page, "axis-0").select_option(label="income")
     key(page, "axis-1").select_option(label="debt")
@@ -274,7 +290,9 @@ def test_map_shows_paths_and_chooses_people(several):
     expect(key(page, "axis-1")).to_have_value("")
     settled(page)
     key(page, "map-table").click()
-    expect(page.locator(".map-table table")).to_contain_text(page.locator("#decision-title").inner_text())
+    expect(page.locator(".map-table table")).to_contain_text(
+        page.locator("#decision-title").inner_text()
+    )
     near = page.locator(".near button").first
     name = near.inner_text()
     near.click()
@@ -285,7 +303,9 @@ def test_compare_puts_both_models_side_by_side(several):
     page = several
     denied(page)
     go(page, "compare")
-    expect(page.locator(".comparison thead th")).to_have_text(["people.safetensors", "rival.safetensors"])
+    expect(page.locator(".comparison thead th")).to_have_text(
+        ["people.safetensors", "rival.safetensors"]
+    )
     expect(page.locator(".side h3")).to_have_text(["people.safetensors", "rival.safetensors"])
     expect(page.locator(".difference")).to_contain_text(re.compile("decide"))
     expect(page.locator(".comparison")).to_contain_text("cost of the cheapest")
@@ -295,7 +315,10 @@ def test_compare_puts_both_models_side_by_side(several):
     sent = bodies(page, "explain")
     ask_again(page)
     go(page, "compare")
-    assert [(body["model"], body["lock"]) for body in sent[-2:]] == [("main", ["income"]), ("against", ["income"])]
+    assert [(body["model"], body["lock"]) for body in sent[-2:]] == [
+        ("main", ["income"]),
+        ("against", ["income"]),
+    ]
     # The bar above asks both.
     key(page, "ask-here").click()
     settled(page)
@@ -303,7 +326,7 @@ def test_compare_puts_both_models_side_by_side(several):
     assert [body["model"] for body in sent] == ["main", "against"] * 2
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def test_receipts_are_saved_and_checked(page, tmp_path):
@@ -354,7 +377,10 @@ def test_export_is_one_file_that_needs_nobody(several, browser, tmp_path):
     expect(copy.locator("#values-on-paper")).to_contain_text("income")
     assert copy.locator("button, input, select").count() == 0
     # The style came along.
-    assert copy.locator(".plan").first.evaluate("(plan) => getComputedStyle(plan).borderLeftWidth") == "4px"
+    assert (
+        copy.locator(".plan").first.evaluate("(plan) => getComputedStyle(plan).borderLeftWidth")
+        == "4px"
+    )
     # Rows of other people do not leave the page unless somebody says so.
     assert copy.locator("table.people").count() == 0
     context.close()

@@ -1,10 +1,22 @@
-"""What goes wrong: refused and slow requests, a server that dies, a token, no rows, and names that try to be HTML."""
+"""What goes wrong: refused and slow requests, a server that dies, a token, no rows, and names that
+try to be HTML.
+"""
 
 import json
 import re
 
 import pytest
-from browser import ODD_CATEGORY, ODD_CLASS, ODD_NAMES, PHONE, ask_again, go, key, opened, settled
+from browser import (
+    ODD_CATEGORY,
+    ODD_CLASS,
+    ODD_NAMES,
+    PHONE,
+    ask_again,
+    go,
+    key,
+    opened,
+    settled,
+)
 from serving import app_of, running
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -20,7 +32,7 @@ def refuse(status: int, code: str):
     return lambda route: route.fulfill(**refusal(status, code, f"No: {status}."))
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def test_a_refused_search_is_told_and_can_be_tried_again(browser, server):
@@ -36,7 +48,10 @@ def test_a_refused_search_is_told_and_can_be_tried_again(browser, server):
             expect(page.locator("#plans-content .plan").first).to_be_visible()
             expect(notice).to_have_count(0)
         # A proxy in between answers with pages of its own.
-        page.route("**/api/v1/explain", lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"))
+        page.route(
+            "**/api/v1/explain",
+            lambda route: route.fulfill(status=502, body="<h1>Bad gateway</h1>"),
+        )
         key(page, "ask").click()
         expect(notice).to_contain_text("The server answered 502")
 
@@ -55,8 +70,14 @@ def test_a_search_out_of_time_shows_what_was_found(browser, server):
 def test_answers_of_other_panels_may_fail_too(browser, server):
     with opened(browser, server) as page:
         settled(page)
-        page.route("**/api/v1/*", lambda route: route.fulfill(**refusal(500, "failed", "This failed.")))
-        for name, place in (("map", "#map-picture"), ("compare", "#compare-content"), ("card", "#card-content")):
+        page.route(
+            "**/api/v1/*", lambda route: route.fulfill(**refusal(500, "failed", "This failed."))
+        )
+        for name, place in (
+            ("map", "#map-picture"),
+            ("compare", "#compare-content"),
+            ("card", "#card-content"),
+        ):
             page.locator(f"#nav a[href='#{name}']").click()
             expect(page.locator(f"{place} .notice")).to_contain_text("This failed.")
         page.locator("#nav a[href='#groups']").click()
@@ -96,7 +117,7 @@ def test_only_the_newest_answer_counts(browser, server):
         assert later.value.post_data_json["rows"][1]["income"] == stood
 
 
-# ---- the connection --------------------------------------------------------------------------------------------------
+# ---- the connection ------------------------------------------------------------------------------
 
 
 def test_the_page_goes_on_after_the_server_was_killed(browser, served, tmp_path):
@@ -132,8 +153,12 @@ def test_an_idle_page_looks_after_the_server(browser, server):
         expect(page.locator("#connection")).to_be_visible()
         page.context.set_offline(False)
         expect(page.locator("#connection")).to_be_hidden()
-        # Another model behind the same address is told, because what is shown is no longer what it would answer.
-        page.route("**/health", lambda route: route.fulfill(json={"status": "ok", "api": 1, "model": "another"}))
+        # Another model behind the same address is told, because what is shown is no longer what it
+        # would answer.
+        page.route(
+            "**/health",
+            lambda route: route.fulfill(json={"status": "ok", "api": 1, "model": "another"}),
+        )
         look(page)
         expect(page.locator("#changed-model")).to_be_visible()
 
@@ -143,7 +168,7 @@ def look(page) -> None:
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
-# ---- the token -------------------------------------------------------------------------------------------------------
+# ---- the token -----------------------------------------------------------------------------------
 
 
 def test_the_token_is_asked_for(browser, odd):
@@ -170,7 +195,7 @@ def test_the_token_is_taken_from_the_address_and_removed_from_it(browser, odd):
         expect(page.locator("#token-dialog")).to_be_hidden()
 
 
-# ---- odd data --------------------------------------------------------------------------------------------------------
+# ---- odd data ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [{"width": 1400, "height": 900}, PHONE], ids=["wide", "phone"])
@@ -204,7 +229,7 @@ def test_many_columns_can_be_found_by_name(browser, odd):
         assert "of 113 shown" in page.locator(".picker summary").inner_text()
 
 
-# ---- without data ----------------------------------------------------------------------------------------------------
+# ---- without data --------------------------------------------------------------------------------
 
 
 def test_without_rows_somebody_is_described(browser, bare_server):
@@ -217,7 +242,10 @@ def test_without_rows_somebody_is_described(browser, bare_server):
         expect(page.locator("#decision-title")).to_have_text("Your values")
         expect(page.locator("#live-decision .chip")).to_have_text("denied")
         sent: list = []
-        page.on("request", lambda r: sent.append(r.post_data_json) if r.url.endswith("/explain") else None)
+        page.on(
+            "request",
+            lambda r: sent.append(r.post_data_json) if r.url.endswith("/explain") else None,
+        )
         ask_again(page)
         assert sent[-1]["rows"][0]["income"] == 3
         expect(page.locator("#plans-content .plan").first).to_be_visible()

@@ -1,4 +1,6 @@
-"""What the page says is what is used: boxes of values, filters, units of costs, and files that show everything."""
+"""What the page says is what is used: boxes of values, filters, units of costs, and files that show
+everything.
+"""
 
 import json
 
@@ -32,7 +34,11 @@ def test_a_box_says_the_value_in_use(browser, server):
         box, note = key(page, "number-age"), page.locator("[data-column=age] .value-note")
         own = box.input_value()
         # On the way to 1e400 the box holds 10000, which counts until another number does.
-        cases = (("", "Empty", own), ("e", "Not a number", own), ("1e400", "Not a number", "10000"))
+        cases = (
+            ("", "Empty", own),
+            ("e", "Not a number", own),
+            ("1e400", "Not a number", "10000"),
+        )
         for typed, said, used in (*cases, ("1e300", "Too large", "1000")):
             box.fill("")
             box.press_sequentially(typed)
@@ -41,8 +47,15 @@ def test_a_box_says_the_value_in_use(browser, server):
             box.press("Tab")
             expect(note).to_have_text("")
             expect(box).to_have_value(used)
-            assert box.evaluate("(box) => !box.validity.badInput && !box.hasAttribute('aria-invalid')")
-        decided = lambda r: r.url.endswith("/predict") and json.loads(r.post_data)["rows"][1]["age"] == 43  # noqa: E731
+            assert box.evaluate(
+                "(box) => !box.validity.badInput && !box.hasAttribute('aria-invalid')"
+            )
+
+        def decided(r):
+            return (
+                r.url.endswith("/predict") and json.loads(r.post_data)["rows"][1]["age"] == 43
+            )
+
         with page.expect_request(decided):
             box.fill("42.7")
             box.press("Tab")
@@ -70,8 +83,15 @@ def test_no_decision_stands_beside_an_error(browser, server):
     with opened(browser, server) as page:
         settled(page)
         expect(page.locator("#live-decision .chip")).to_be_visible()
-        refused = json.dumps({"error": {"code": "failed", "message": "This failed.", "field": None}})
-        page.route("**/predict", lambda route: route.fulfill(status=500, content_type="application/json", body=refused))
+        refused = json.dumps(
+            {"error": {"code": "failed", "message": "This failed.", "field": None}}
+        )
+        page.route(
+            "**/predict",
+            lambda route: route.fulfill(
+                status=500, content_type="application/json", body=refused
+            ),
+        )
         key(page, "value-income").press("ArrowRight")
         expect(page.locator("#decision .notice")).to_contain_text("This failed.")
         expect(page.locator("#decision .chip")).to_have_count(0)
@@ -100,15 +120,28 @@ def test_filters_say_how_many_rows_fit(browser, server):
 
 def test_units_gates_and_the_models_own_confidence_are_told(browser, server):
     with opened(browser, server) as page:
-        alter(page, "model", lambda found: (found["model"].update(confidence=0.75), found["limits"].update(options=1)))
+        alter(
+            page,
+            "model",
+            lambda found: (
+                found["model"].update(confidence=0.75),
+                found["limits"].update(options=1),
+            ),
+        )
         page.reload()
         settled(page)
-        expect(key(page, "confidence").locator("option").first).to_have_text("the model's own: 75%")
+        expect(key(page, "confidence").locator("option").first).to_have_text(
+            "the model's own: 75%"
+        )
         expect(page.locator("#plans-content .cost-note")).to_contain_text("standard deviations")
         go(page, "compare")
         # The rival has no gate.
-        expect(page.locator(".side").nth(1).locator(".facts").first).to_contain_text("not judged")
-        expect(page.locator(".side").nth(0).locator(".facts").first).to_contain_text("usual than")
+        expect(page.locator(".side").nth(1).locator(".facts").first).to_contain_text(
+            "not judged"
+        )
+        expect(page.locator(".side").nth(0).locator(".facts").first).to_contain_text(
+            "usual than"
+        )
         go(page, "map")
         expect(page.locator(".map-words")).to_contain_text("may end in the other colour")
 
@@ -128,7 +161,10 @@ def test_an_exported_file_shows_everything_at_any_width(browser, server, tmp_pat
         copy = context.new_page()
         copy.goto(path.as_uri())
         assert copy.evaluate("document.documentElement.scrollWidth") <= size["width"]
-        cut = "(e) => e.scrollHeight > e.clientHeight + 1 && getComputedStyle(e).overflowY !== 'visible'"
+        cut = (
+            "(e) => e.scrollHeight > e.clientHeight + 1 && getComputedStyle(e).overflowY !== "
+            "'visible'"
+        )
         assert not copy.locator("#panel-people").evaluate(cut)
         assert not [e for e in copy.locator(".scroll").all() if e.evaluate(cut)]
         assert copy.locator(".scroll:not([tabindex='0'][role=region][aria-label])").count() == 0

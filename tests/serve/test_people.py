@@ -50,4 +50,8 @@ def test_rows_are_sorted_and_equal_ones_stay_in_their_order(people):
 
 def test_a_page_begins_at_its_offset(people):
     found = people.page({**QUERY, "offset": 1, "limit": 2})
-    assert (found["total"], found["offset"], [row["row"] for row in found["rows"]]) == (4, 1, [1, 2])
+    assert (found["total"], found["offset"], [row["row"] for row in found["rows"]]) == (
+        4,
+        1,
+        [1, 2],
+    )

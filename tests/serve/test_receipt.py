@@ -19,7 +19,9 @@ def plan(client, denied):
 
 @pytest.fixture(scope="module")
 def receipt(served, denied, plan):
-    return make_receipt(served.model, denied[0], plan, {"target": "granted", "lock": ["age"], "vary": None}, KEY)
+    return make_receipt(
+        served.model, denied[0], plan, {"target": "granted", "lock": ["age"], "vary": None}, KEY
+    )
 
 
 def failed(checks):
@@ -37,11 +39,16 @@ def test_a_receipt_verifies_by_the_model_alone(served, receipt):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("plan", "debt"), 0.0), (("person", "age"), 20), (("promise", "class"), "denied"), (("issued",), "2020-01-01"),
-        (("promise", "confidence"), 0.99), (("question", "lock"), []), (("model", "sha256"), "c" * 64),
+        (("plan", "debt"), 0.0),
+        (("person", "age"), 20),
+        (("promise", "class"), "denied"),
+        (("issued",), "2020-01-01"),
+        (("promise", "confidence"), 0.99),
+        (("question", "lock"), []),
+        (("model", "sha256"), "c" * 64),
         (("digest",), ""),
     ],
-)  # fmt: skip
+)
 def test_every_alteration_shows(served, receipt, path, value):
     altered = copy.deepcopy(receipt)
     place = altered
@@ -49,7 +56,9 @@ def test_every_alteration_shows(served, receipt, path, value):
         place = place[name]
     place[path[-1]] = value
     assert "content" in failed(verify_receipt(altered, served.model))
-    assert {"content", "signature"} <= set(failed(verify_receipt(altered, served.model, KEY))) or path == ("digest",)
+    assert {"content", "signature"} <= set(
+        failed(verify_receipt(altered, served.model, KEY))
+    ) or path == ("digest",)
 
 
 def test_a_forged_confidence_shows_without_a_key(served, denied):
@@ -65,14 +74,20 @@ def test_who_has_no_key_cannot_sign(served, denied, plan):
     forged = make_receipt(served.model, denied[0], plan, {}, b"another key")
     assert failed(verify_receipt(forged, served.model, KEY)) == ["signature"]
     unsigned = make_receipt(served.model, denied[0], plan, {})
-    assert unsigned["signature"] is None and failed(verify_receipt(unsigned, served.model, KEY)) == ["signature"]
+    assert unsigned["signature"] is None and failed(
+        verify_receipt(unsigned, served.model, KEY)
+    ) == ["signature"]
 
 
 def test_the_class_that_a_server_was_started_for_is_written_down(served, denied):
-    # A server for "denied" promised it; whoever checks later may know the model as one for "granted".
+    # A server for "denied" promised it; whoever checks later may know the model as one for
+    # "granted".
     server = Model(served.model.classifier, "people.safetensors", "a" * 64, "denied")
     receipt = make_receipt(server, denied[0], denied[0], {})
-    assert receipt["question"] == {"target": "denied"} and failed(verify_receipt(receipt, served.model)) == []
+    assert (
+        receipt["question"] == {"target": "denied"}
+        and failed(verify_receipt(receipt, served.model)) == []
+    )
 
 
 def test_another_model_is_told(served, receipt):
@@ -85,10 +100,15 @@ def test_a_promise_that_breaks_a_rule_is_not_given(client, denied, plan):
         ({"age": plan["age"] + 1}, "may not change"),
         ({"debt": denied[0]["debt"] + 0.1}, "may only fall"),
     ):
-        response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": {**plan, **change}})
+        response = client.post(
+            "/api/v1/receipt", json={"row": denied[0], "plan": {**plan, **change}}
+        )
         assert response.status_code == 400 and words in response.json()["error"]["message"]
     changed = next(name for name in plan if plan[name] != denied[0][name])
-    response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": plan, "question": {"lock": [changed]}})
+    response = client.post(
+        "/api/v1/receipt",
+        json={"row": denied[0], "plan": plan, "question": {"lock": [changed]}},
+    )
     assert response.status_code == 400 and changed in response.json()["error"]["message"]
 
 
@@ -100,10 +120,17 @@ def test_a_promise_that_breaks_a_rule_is_not_given(client, denied, plan):
         ({"target": "denied"}, "not"),
     ],
 )
-def test_a_plan_that_misses_what_was_asked_for_gets_no_receipt(client, served, denied, question, said):
+def test_a_plan_that_misses_what_was_asked_for_gets_no_receipt(
+    client, served, denied, question, said
+):
     far = {**denied[0], "income": 60.0, "debt": 30.0, "owner": True}
-    assert ask(client, "receipt", row=denied[0], plan=far)["receipt"]["promise"]["class"] == "granted"
-    response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": far, "question": question})
+    assert (
+        ask(client, "receipt", row=denied[0], plan=far)["receipt"]["promise"]["class"]
+        == "granted"
+    )
+    response = client.post(
+        "/api/v1/receipt", json={"row": denied[0], "plan": far, "question": question}
+    )
     assert response.status_code == 400 and said in response.json()["error"]["message"]
     # Nor does one that somebody wrote by hand verify.
     forged = make_receipt(served.model, denied[0], far, {})
@@ -113,28 +140,51 @@ def test_a_plan_that_misses_what_was_asked_for_gets_no_receipt(client, served, d
 
 def test_what_changes_nothing_is_no_plan(client, denied):
     response = client.post("/api/v1/receipt", json={"row": denied[0], "plan": denied[0]})
-    assert response.status_code == 400 and "'denied', not 'granted'" in response.json()["error"]["message"]
+    assert (
+        response.status_code == 400
+        and "'denied', not 'granted'" in response.json()["error"]["message"]
+    )
 
 
 def test_without_a_key_it_is_told_what_a_receipt_proves(served, denied, plan, receipt):
     told = {
         check.name: check.said
-        for check in verify_receipt(make_receipt(served.model, denied[0], plan, {}), served.model)
+        for check in verify_receipt(
+            make_receipt(served.model, denied[0], plan, {}), served.model
+        )
     }
     assert "not signed" in told["content"] and "signature" not in told
-    assert "no key here" in {check.name: check.said for check in verify_receipt(receipt, served.model)}["content"]
+    assert (
+        "no key here"
+        in {check.name: check.said for check in verify_receipt(receipt, served.model)}[
+            "content"
+        ]
+    )
 
 
 def test_the_server_gives_and_checks_receipts_of_both_models(client, denied, plan):
     for model in ("main", "against"):
-        found = ask(client, "receipt", row=denied[0], plan=plan, question={"target": "granted"}, model=model)["receipt"]
+        found = ask(
+            client,
+            "receipt",
+            row=denied[0],
+            plan=plan,
+            question={"target": "granted"},
+            model=model,
+        )["receipt"]
         told = ask(client, "verify", receipt=found)
-        assert told["valid"] and {check["name"] for check in told["checks"]} >= {"model", "promise", "rules"}
+        assert told["valid"] and {check["name"] for check in told["checks"]} >= {
+            "model",
+            "promise",
+            "rules",
+        }
         found["plan"]["income"] = 1
         assert not ask(client, "verify", receipt=found)["valid"]
 
 
-@pytest.mark.parametrize("nonsense", [{}, {"kind": "a cheque"}, {"model": 3}, {"model": {"sha256": []}}])
+@pytest.mark.parametrize(
+    "nonsense", [{}, {"kind": "a cheque"}, {"model": 3}, {"model": {"sha256": []}}]
+)
 def test_what_is_no_receipt_is_told(client, nonsense):
     told = ask(client, "verify", receipt=nonsense)
     assert not told["valid"] and told["checks"][0]["name"] == "form"
@@ -145,4 +195,6 @@ def test_a_receipt_of_other_columns_is_told_not_raised(served, receipt):
     other["person"] = {"height": 3}
     assert "values" in failed(verify_receipt(other, served.model))
     for question in ({"lock": 3}, {"ranges": {"income": 3}}, {"colour": "red"}):
-        assert "values" in failed(verify_receipt({**receipt, "question": question}, served.model))
+        assert "values" in failed(
+            verify_receipt({**receipt, "question": question}, served.model)
+        )

@@ -1,4 +1,6 @@
-"""No receipt for a plan that breaks a rule, by however little: plans are judged in the user's units."""
+"""No receipt for a plan that breaks a rule, by however little: plans are judged in the user's
+units.
+"""
 
 import json
 
@@ -36,7 +38,13 @@ def lender():
         "rate": {"domain": (0.05, 0.7), "step": 0.05},
     }
     y = np.where(frame["income"] + rng.normal(0, 5000, n) > 70_000, "yes", "no")
-    settings = {"model": "linear", "epochs": 2, "gate": "none", "random_state": 0, "progress": False}
+    settings = {
+        "model": "linear",
+        "epochs": 2,
+        "gate": "none",
+        "random_state": 0,
+        "progress": False,
+    }
     return CounterfactualClassifier(schema=schema, **settings).fit(frame, y)
 
 
@@ -78,7 +86,8 @@ def test_a_plan_that_breaks_a_rule_by_the_least_gets_no_receipt(lender, change, 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    "change", [{}, {"income": 63_000}, {"rate": 0.7}, {"rate": 0.15}, {"rooms": 5, "income": 60_001}]
+    "change",
+    [{}, {"income": 63_000}, {"rate": 0.7}, {"rate": 0.15}, {"rooms": 5, "income": 60_001}],
 )
 def test_a_plan_that_keeps_them_gets_one(lender, change):
     plan = {**ROW, **change}

@@ -1,4 +1,6 @@
-"""Over real sockets: clients that hang up or never come to an end, and a server that is told to stop."""
+"""Over real sockets: clients that hang up or never come to an end, and a server that is told to
+stop.
+"""
 
 import contextlib
 import http.client
@@ -28,14 +30,19 @@ def server(served, worker):
 
 def request(path: str, body: dict, port: int) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST /api/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    head = (
+        f"POST /api/v1/{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: "
+        "application/json\r\n"
+    )
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
 def post(server, path: str, **body) -> dict:
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     with contextlib.closing(client):
-        client.request("POST", f"/api/v1/{path}", json.dumps(body), {"Content-Type": "application/json"})
+        client.request(
+            "POST", f"/api/v1/{path}", json.dumps(body), {"Content-Type": "application/json"}
+        )
         return json.load(client.getresponse())
 
 
@@ -79,7 +86,9 @@ def test_a_connection_that_never_ends_its_headers_is_closed(server, monkeypatch)
 
 def test_a_server_that_is_told_to_stop_first_answers(server, worker, denied):
     answers = []
-    client = threading.Thread(target=lambda: answers.append(post(server, "explain", rows=denied[:1])))
+    client = threading.Thread(
+        target=lambda: answers.append(post(server, "explain", rows=denied[:1]))
+    )
     client.start()
     search = worker.next_call()
     server.tell_to_stop()

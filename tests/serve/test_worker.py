@@ -1,4 +1,6 @@
-"""Processes that search: ended when a task takes too long or nobody waits for it, replaced when they die."""
+"""Processes that search: ended when a task takes too long or nobody waits for it, replaced when
+they die.
+"""
 
 import contextlib
 import multiprocessing
@@ -73,17 +75,29 @@ def ends_of_rings(served: Served) -> int:
 
 
 def fills_and_frees(served: Served, number: int) -> None:
-    """Take so many MB, in pieces too small to be given back one by one, and keep one behind them."""
+    """Take so many MB, in pieces too small to be given back one by one, and keep one behind
+    them.
+    """
     pieces = [bytes(100_000) for _ in range(10 * number)]
     KEPT.append(pieces.pop())
 
 
 def megabytes(served: Served) -> float:
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
+    (line,) = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon")
+    ]
     return int(line.split()[1]) / 1000
 
 
-def ask(worker: Worker, task, *arguments, seconds: float = PATIENCE, gone: threading.Event | None = None):
+def ask(
+    worker: Worker,
+    task,
+    *arguments,
+    seconds: float = PATIENCE,
+    gone: threading.Event | None = None,
+):
     return worker.ask(task, *arguments, seconds=seconds, gone=gone or threading.Event())
 
 

@@ -30,10 +30,16 @@ def decimals(draw: st.DrawFn, n: int, dtype: str = "float64") -> pd.Series:
 
 @st.composite
 def integers(draw: st.DrawFn, n: int) -> pd.Series:
-    dtype = draw(st.sampled_from(["int8", "int16", "int32", "int64", "uint8", "uint64", "Int16", "Int64"]))
+    dtype = draw(
+        st.sampled_from(
+            ["int8", "int16", "int32", "int64", "uint8", "uint64", "Int16", "Int64"]
+        )
+    )
     info = np.iinfo(dtype.lower())
     low, high = max(info.min, -(2**49)), min(info.max, 2**49)
-    return pd.Series(draw(st.lists(st.integers(low, high), min_size=n, max_size=n)), dtype=dtype)
+    return pd.Series(
+        draw(st.lists(st.integers(low, high), min_size=n, max_size=n)), dtype=dtype
+    )
 
 
 LEVELS = {
@@ -53,10 +59,16 @@ def choices(draw: st.DrawFn, n: int) -> pd.Series:
     positions = draw(st.lists(st.integers(0, len(levels) - 1), min_size=n, max_size=n))
     values = np.empty(n, dtype=object)
     values[:] = [levels[i] for i in positions]
-    storage = draw(st.sampled_from(["object", "category", "ordered", *(["str", "string"] if of == "text" else [])]))
+    storage = draw(
+        st.sampled_from(
+            ["object", "category", "ordered", *(["str", "string"] if of == "text" else [])]
+        )
+    )
     if storage in ("category", "ordered"):
         codes = pd.Index(levels, dtype=object, tupleize_cols=False)
-        dtype = pd.CategoricalDtype(codes if of == "mixed" else codes.infer_objects(), ordered=storage == "ordered")
+        dtype = pd.CategoricalDtype(
+            codes if of == "mixed" else codes.infer_objects(), ordered=storage == "ordered"
+        )
         return pd.Series(pd.Categorical.from_codes(positions, dtype=dtype))
     return pd.Series(values, dtype=storage)
 
@@ -86,10 +98,16 @@ KNOWN_DIGITS = [decimals, integers, choices, flags]
 @st.composite
 def frames(draw: st.DrawFn, extra: tuple[Any, ...] = ()) -> pd.DataFrame:
     n = draw(st.integers(1, 8))
-    makers = [*KNOWN_DIGITS, *extra, *draw(st.lists(st.sampled_from([*KNOWN_DIGITS, *extra]), max_size=3))]
+    makers = [
+        *KNOWN_DIGITS,
+        *extra,
+        *draw(st.lists(st.sampled_from([*KNOWN_DIGITS, *extra]), max_size=3)),
+    ]
     frame = pd.DataFrame({f"c{j}": draw(maker(n)) for j, maker in enumerate(makers)})
     frame.index = draw(
-        st.sampled_from([pd.RangeIndex(n), pd.Index([f"r{i}" for i in range(n)]), pd.RangeIndex(n) * -3])
+        st.sampled_from(
+            [pd.RangeIndex(n), pd.Index([f"r{i}" for i in range(n)]), pd.RangeIndex(n) * -3]
+        )
     )
     return frame
 
@@ -100,8 +118,16 @@ def test_decoding_gives_the_frame(frame: pd.DataFrame) -> None:
     same(encoder.inverse_transform(encoder.transform(frame)), frame.reset_index(drop=True))
 
 
-@on_examples(20, 50, frames(extra=(any_floats,)), st.sampled_from([np.float32, np.float64]), st.booleans())
-def test_decoding_like_the_frame_gives_the_frame(frame: pd.DataFrame, dtype: type, scale: bool) -> None:
+@on_examples(
+    20,
+    50,
+    frames(extra=(any_floats,)),
+    st.sampled_from([np.float32, np.float64]),
+    st.booleans(),
+)
+def test_decoding_like_the_frame_gives_the_frame(
+    frame: pd.DataFrame, dtype: type, scale: bool
+) -> None:
     encoder = fitted(frame, scale=scale)
     with np.errstate(over="ignore"):
         z = encoder.transform(frame).astype(dtype)
@@ -112,7 +138,9 @@ def test_decoding_like_the_frame_gives_the_frame(frame: pd.DataFrame, dtype: typ
 @on_examples(20, 50, frames(), st.data())
 def test_rows_never_trained_on_come_back_too(frame: pd.DataFrame, data: st.DataObject) -> None:
     encoder = fitted(frame)
-    rows = frame.iloc[data.draw(st.lists(st.integers(0, len(frame) - 1), min_size=1, max_size=4))]
+    rows = frame.iloc[
+        data.draw(st.lists(st.integers(0, len(frame) - 1), min_size=1, max_size=4))
+    ]
     same(encoder.inverse_transform(encoder.transform(rows)), rows.reset_index(drop=True))
     try:
         saved = encoder.to_dict()
@@ -124,8 +152,12 @@ def test_rows_never_trained_on_come_back_too(frame: pd.DataFrame, data: st.DataO
 
 
 def test_finer_numbers_than_the_training_data_come_back() -> None:
-    encoder = Encoder().fit(pd.DataFrame({"a": [1.5, 2.5, 0.0, 4.0], "b": np.float32([1.5, 2.5, 0.0, 4.0])}))
-    fine = pd.DataFrame({"a": [0.123456, 1e-6, 3.14159265], "b": np.float32([0.1, 1 / 3, 3.14159265])})
+    encoder = Encoder().fit(
+        pd.DataFrame({"a": [1.5, 2.5, 0.0, 4.0], "b": np.float32([1.5, 2.5, 0.0, 4.0])})
+    )
+    fine = pd.DataFrame(
+        {"a": [0.123456, 1e-6, 3.14159265], "b": np.float32([0.1, 1 / 3, 3.14159265])}
+    )
     same(encoder.inverse_transform(encoder.transform(fine)), fine)
 
 
@@ -133,17 +165,23 @@ def test_floats_of_every_digit_come_back_to_the_last_ones() -> None:
     frame = pd.DataFrame({"a": np.random.default_rng(0).lognormal(size=1000)})
     encoder = Encoder().fit(frame)
     back = encoder.inverse_transform(encoder.transform(frame))
-    np.testing.assert_allclose(back["a"], frame["a"], rtol=0, atol=4 * np.spacing(frame["a"].max()))
+    np.testing.assert_allclose(
+        back["a"], frame["a"], rtol=0, atol=4 * np.spacing(frame["a"].max())
+    )
 
 
-def test_float32_points_decode_to_what_people_write(frame: pd.DataFrame, schema: Schema) -> None:
+def test_float32_points_decode_to_what_people_write(
+    frame: pd.DataFrame, schema: Schema
+) -> None:
     encoder = Encoder(schema).fit(frame)
     z = torch.from_numpy(encoder.transform(frame)).float()
     same(encoder.inverse_transform(z), frame.reset_index(drop=True))
 
 
 def test_unchanged_cells_are_the_persons_own_and_changed_ones_are_rounded() -> None:
-    train = pd.DataFrame({"money": [10.25, 99.5, 47.75, 12.0], "exact": [0.1 + 0.2, 1 / 3, 2 / 3, 0.7]})
+    train = pd.DataFrame(
+        {"money": [10.25, 99.5, 47.75, 12.0], "exact": [0.1 + 0.2, 1 / 3, 2 / 3, 0.7]}
+    )
     encoder = Encoder().fit(train)
     person = pd.DataFrame({"money": [33.333333333333], "exact": [1 / 7]}, index=["Ada"])
     z = encoder.transform(person).astype(np.float32)
@@ -161,7 +199,9 @@ def test_rounding_respects_domain_and_direction() -> None:
     person = train.iloc[[0]]
     z = encoder.transform(person)
     scale = [column.scale for column in encoder.columns_]
-    z[0, 0] = (99.9577712345 - encoder.columns_[0].center) / scale[0]  # over the domain when rounded
+    z[0, 0] = (99.9577712345 - encoder.columns_[0].center) / scale[
+        0
+    ]  # over the domain when rounded
     z[0, 1] -= 2e-5  # noise of a projection, against the direction
     got = encoder.inverse_transform(z, like=person)
     assert got["a"].item() == 99.96
@@ -173,12 +213,19 @@ def test_rounding_respects_domain_and_direction() -> None:
     ("direction", "own", "moved", "expected"),
     [
         ("both", 1.27, 1.2648765, 1.3),
-        ("decrease", 1.27, 1.2648765, 1.27),  # a little less rounds up beside a column of one decimal
+        (
+            "decrease",
+            1.27,
+            1.2648765,
+            1.27,
+        ),  # a little less rounds up beside a column of one decimal
         ("both", 1.23, 1.2351234, 1.2),
         ("increase", 1.23, 1.2351234, 1.23),
     ],
 )
-def test_rounding_does_not_go_against_a_direction(direction: str, own: float, moved: float, expected: float) -> None:
+def test_rounding_does_not_go_against_a_direction(
+    direction: str, own: float, moved: float, expected: float
+) -> None:
     train = pd.DataFrame({"a": [-30.5, 40.1, 10.4, 2.2]})
     encoder = Encoder(Schema.infer(train, mutability={"a": direction})).fit(train)
     person = pd.DataFrame({"a": [own]})
@@ -197,5 +244,9 @@ def test_integers_grow_their_storage_rather_than_wrap() -> None:
 
 
 def test_ranks_end_at_the_last_category(frame: pd.DataFrame, schema: Schema) -> None:
-    degree = next(column for column in Encoder(schema).fit(frame).columns_ if column.feature.name == "degree")
+    degree = next(
+        column
+        for column in Encoder(schema).fit(frame).columns_
+        if column.feature.name == "degree"
+    )
     assert degree.decode(np.array([[-9.0], [9.0]]), 1e-7).tolist() == [0.0, 3.0]

@@ -40,7 +40,9 @@ def ruled_frames(draw: st.DrawFn) -> tuple[pd.DataFrame, Schema]:
         {
             "integer": draw(st.lists(st.integers(-50, 300), min_size=n, max_size=n)),
             "large": draw(st.lists(st.integers(0, 10**6), min_size=n, max_size=n)),
-            "money": [w / 100 for w in draw(st.lists(st.integers(0, 10**5), min_size=n, max_size=n))],
+            "money": [
+                w / 100 for w in draw(st.lists(st.integers(0, 10**5), min_size=n, max_size=n))
+            ],
             "float": draw(st.lists(st.floats(-10, 10).map(_not_tiny), min_size=n, max_size=n)),
             "steps": column([0.0, 2.5, 10.0]),
             "ordinal": column(ORDER),
@@ -68,7 +70,11 @@ def ruled_frames(draw: st.DrawFn) -> tuple[pd.DataFrame, Schema]:
             "integer": {"kind": "integer"},
             "large": {"kind": "integer"},
             "steps": {"allowed": [0.0, 2.5, 7.125, 10.0]},
-            "ordinal": {"kind": "ordinal", "categories": ORDER, "allowed": ["BSc", "PhD"] if allowed else None},
+            "ordinal": {
+                "kind": "ordinal",
+                "categories": ORDER,
+                "allowed": ["BSc", "PhD"] if allowed else None,
+            },
             "rank": {
                 "kind": "ordinal",
                 "categories": [1, 2, 3, 4, 5],
@@ -81,7 +87,11 @@ def ruled_frames(draw: st.DrawFn) -> tuple[pd.DataFrame, Schema]:
                 "forbidden": draw(st.lists(st.sampled_from(pairs), max_size=6)),
             },
             "graded": {"kind": "categorical", "categories": ["low", "mid", "high"]},
-            "binary": {"kind": "binary", "categories": ["no", "yes"], "allowed": ["yes"] if allowed else None},
+            "binary": {
+                "kind": "binary",
+                "categories": ["no", "yes"],
+                "allowed": ["yes"] if allowed else None,
+            },
         },
         mutability={name: draw(directions) for name in frame if name != "category"}
         | {"category": draw(st.sampled_from(["both", "none"]))},
@@ -97,7 +107,11 @@ def assert_rules(schema: Schema, before: pd.DataFrame, after: pd.DataFrame) -> N
                 continue
             order = feature.levels.index if feature.is_category else float
             rose = order(new) > order(old)
-            assert feature.mutability in ("both", "increase" if rose else "decrease"), (feature, old, new)
+            assert feature.mutability in ("both", "increase" if rose else "decrease"), (
+                feature,
+                old,
+                new,
+            )
             low, high = feature.limits
             assert feature.domain is None or low <= order(new) <= high, (feature, old, new)
             assert feature.kind != "integer" or new == int(new)
@@ -131,8 +145,12 @@ def test_rules_hold_in_user_units(
     after = encoder.inverse_transform(x_cf, like=frame)
     assert_rules(schema, frame, after)
     assert after.dtypes.equals(frame.dtypes)
-    assert after["money"].tolist() == [round(v, 4) for v in after["money"]] or frame["money"].std() < 0.1
-    # What was shown to the user is what the model is asked about: encoding it again gives the point.
+    assert (
+        after["money"].tolist() == [round(v, 4) for v in after["money"]]
+        or frame["money"].std() < 0.1
+    )
+    # What was shown to the user is what the model is asked about: encoding it again gives the
+    # point.
     again = torch.from_numpy(encoder.transform(after)).to(dtype)
     torch.testing.assert_close(again, x_cf, rtol=0, atol=2e-4)
     # And decoding without the person still knows integers and categories.
@@ -151,11 +169,22 @@ def test_constraints_speak_of_encoded_columns(frame: pd.DataFrame) -> None:
     encoder = Encoder(schema).fit(frame)
     constraints = encoder.constraints(num_std=3.0)
     assert constraints.names == tuple(encoder.get_feature_names_out())
-    assert constraints.directions == ("none", "both", "increase", "increase", "both", "none", "none", "none")
+    assert constraints.directions == (
+        "none",
+        "both",
+        "increase",
+        "increase",
+        "both",
+        "none",
+        "none",
+        "none",
+    )
     income = encoder.columns_[1]
     low, high = float(constraints.domain.lower[1]), float(constraints.domain.upper[1])
     np.testing.assert_allclose(
-        [low * income.scale + income.center, high * income.scale + income.center], [0, 5000], atol=1e-9
+        [low * income.scale + income.center, high * income.scale + income.center],
+        [0, 5000],
+        atol=1e-9,
     )
     age = Domain.infer(torch.from_numpy(encoder.transform(frame)), 3.0)
     torch.testing.assert_close(constraints.domain.lower[0], age.lower[0])
@@ -165,7 +194,9 @@ def test_constraints_speak_of_encoded_columns(frame: pd.DataFrame) -> None:
     assert constraints.domain.stated.tolist() == [False, True, True, *[False] * 5]
 
 
-def test_factuals_outside_a_stated_domain_are_refused_and_outside_an_inferred_one_welcome(frame: pd.DataFrame) -> None:
+def test_factuals_outside_a_stated_domain_are_refused_and_outside_an_inferred_one_welcome(
+    frame: pd.DataFrame,
+) -> None:
     schema = Schema.infer(frame, domain={"age": (18, 99), "income": (0, None)})
     encoder = Encoder(schema).fit(frame)
     constraints = encoder.constraints()
@@ -175,21 +206,30 @@ def test_factuals_outside_a_stated_domain_are_refused_and_outside_an_inferred_on
     with pytest.raises(InputError, match="outside the domain of 'age'"):
         constraints.check_factuals(torch.from_numpy(encoder.transform(frame.assign(age=120))))
     with pytest.raises(
-        InputError, match=r"'income': 5 row\(s\) outside the stated domain \[0, ∞\], the first with -1.0"
+        InputError,
+        match=r"'income': 5 row\(s\) outside the stated domain \[0, ∞\], the first with -1.0",
     ):
         schema.check(frame.assign(income=-1.0))
 
 
 def test_keep_sign() -> None:
     frame = pd.DataFrame(
-        {"gain": [0, 0, 0, 900, 30], "debt": [-5.0, -900.0, -1.0, 0.0, -2.0], "both": [-1.0, 5, 3, 2, 0]}
+        {
+            "gain": [0, 0, 0, 900, 30],
+            "debt": [-5.0, -900.0, -1.0, 0.0, -2.0],
+            "both": [-1.0, 5, 3, 2, 0],
+        }
     )
     encoder = Encoder().fit(frame)
 
     def box(constraints: Constraints) -> list[tuple[float, float]]:
-        pairs = zip(constraints.domain.lower.tolist(), constraints.domain.upper.tolist(), strict=True)
+        pairs = zip(
+            constraints.domain.lower.tolist(), constraints.domain.upper.tolist(), strict=True
+        )
         columns = zip(encoder.columns_, pairs, strict=True)
-        return [(c.center + c.scale * low, c.center + c.scale * high) for c, (low, high) in columns]
+        return [
+            (c.center + c.scale * low, c.center + c.scale * high) for c, (low, high) in columns
+        ]
 
     free, kept = box(encoder.constraints()), box(encoder.constraints(keep_sign=True))
     assert free[0][0] < 0 < free[1][1]
@@ -200,7 +240,9 @@ def test_keep_sign() -> None:
 
 @pytest.mark.check
 def test_a_masters_is_not_unearned(frame: pd.DataFrame) -> None:
-    """The same rule, three ways: a direction on an ordinal, on a one-hot column, and forbidden pairs."""
+    """The same rule, three ways: a direction on an ordinal, on a one-hot column, and forbidden
+    pairs.
+    """
     falls = [(a, b) for i, a in enumerate(ORDER) for b in ORDER[:i]]
     for statement in (
         {"kind": "ordinal", "mutability": "increase"},
@@ -214,10 +256,15 @@ def test_a_masters_is_not_unearned(frame: pd.DataFrame) -> None:
         constraints = encoder.constraints()
         reached = set()
         for seed in range(20):
-            step = 2 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+            step = 2 * torch.randn(
+                x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype
+            )
             x_cf = constraints.project(x + constraints.mask_step(step), constraints.bounds(x))
             after = encoder.inverse_transform(constraints.snap(x_cf, x), like=frame)["degree"]
-            moves = [ORDER.index(b) - ORDER.index(a) for a, b in zip(frame["degree"], after, strict=True)]
+            moves = [
+                ORDER.index(b) - ORDER.index(a)
+                for a, b in zip(frame["degree"], after, strict=True)
+            ]
             assert min(moves) >= 0, statement
             reached |= set(after[frame["degree"] == "none"])
         assert reached == set(ORDER), statement  # and upwards everything can be reached
@@ -227,7 +274,9 @@ def pushed(encoder: Encoder, frame: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Rows that a search took anywhere that the constraints allow."""
     x = torch.from_numpy(encoder.transform(frame))
     constraints = encoder.constraints()
-    step = 4 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
+    step = 4 * torch.randn(
+        x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype
+    )
     x_cf = constraints.project(x + constraints.mask_step(step), constraints.bounds(x))
     return encoder.inverse_transform(constraints.snap(x_cf, x), like=frame)
 
@@ -257,11 +306,17 @@ def test_categories_never_seen_are_no_advice(forbidden: list[Any]) -> None:
     frame = pd.DataFrame(
         {
             "job": pd.Categorical(["a", "b", "a", "b", "c", "c"], list("abcdef")),
-            "size": pd.Categorical(["S", "M", "XL", "S", "M", "XL"], ["XS", "S", "M", "L", "XL", "XXL"], ordered=True),
+            "size": pd.Categorical(
+                ["S", "M", "XL", "S", "M", "XL"],
+                ["XS", "S", "M", "L", "XL", "XXL"],
+                ordered=True,
+            ),
             "open": pd.Categorical(["a", "b", "a", "b", "a", "b"], list("abc")),
         }
     )
-    schema = Schema.infer(frame, {"open": {"allowed": ["a", "c"]}, "size": {"forbidden": forbidden}})
+    schema = Schema.infer(
+        frame, {"open": {"allowed": ["a", "c"]}, "size": {"forbidden": forbidden}}
+    )
     fresh = Encoder(schema).fit(frame)
     for encoder in (fresh, Encoder.from_dict(json.loads(json.dumps(fresh.to_dict())))):
         reached: dict[str, set[Any]] = {name: set() for name in frame}
@@ -276,7 +331,9 @@ def test_categories_never_seen_are_no_advice(forbidden: list[Any]) -> None:
 
 
 def test_whole_floats_come_back_whole() -> None:
-    frame = pd.DataFrame({"children": [0.0, 1.0, 2.0, 3.0, 1.0, 0.0], "owner": [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]})
+    frame = pd.DataFrame(
+        {"children": [0.0, 1.0, 2.0, 3.0, 1.0, 0.0], "owner": [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]}
+    )
     encoder = Encoder().fit(frame)
     for seed in range(5):
         after = pushed(encoder, frame, seed)
@@ -289,7 +346,14 @@ def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
     train = pd.DataFrame({"degree": ["none", "BSc", "MSc", "MSc"]})
     closed = [("BSc", "none"), ("MSc", "none")]
     schema = Schema.infer(
-        train, {"degree": {"kind": "ordinal", "categories": ["none", "BSc", "MSc"], "forbidden": closed}}
+        train,
+        {
+            "degree": {
+                "kind": "ordinal",
+                "categories": ["none", "BSc", "MSc"],
+                "forbidden": closed,
+            }
+        },
     )
     encoder = Encoder(schema, unseen="unknown").fit(train)
     person = pd.DataFrame({"degree": ["PhD"]})
@@ -301,10 +365,14 @@ def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
 
 
 def test_advice_names_numbers_as_the_data_do() -> None:
-    """Credit limits are whole thousands, but for one row; a scale has seven values. Stated rules win."""
+    """Credit limits are whole thousands, but for one row; a scale has seven values. Stated rules
+    win.
+    """
     rng = np.random.default_rng(0)
     scale = np.array([0.5, 2.5, 6.0, 9.0, 13.0, 16.5, 23.0])
-    frame = pd.DataFrame({"limit": 1000 * rng.integers(10, 500, 600), "years": rng.choice(scale, 600)})
+    frame = pd.DataFrame(
+        {"limit": 1000 * rng.integers(10, 500, 600), "years": rng.choice(scale, 600)}
+    )
     frame.loc[3, "limit"] = 32_768
 
     def advised(**rules: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -320,4 +388,6 @@ def test_advice_names_numbers_as_the_data_do() -> None:
     limit, years = advised(limit={"step": 500}, years={"domain": (0, 30)})
     assert (limit % 1000 == 500).any() and not np.isin(years, scale).all()
     training = Encoder(Schema.infer(frame)).fit(frame).constraints()
-    assert len(training.lattices) == 1 or all(lattice.values is None for lattice in training.lattices)
+    assert len(training.lattices) == 1 or all(
+        lattice.values is None for lattice in training.lattices
+    )

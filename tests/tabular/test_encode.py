@@ -35,7 +35,9 @@ def test_the_encoding_of_every_kind(frame: pd.DataFrame, schema: Schema) -> None
     age = frame["age"].to_numpy()
     np.testing.assert_allclose(table["age"], (age - age.mean()) / age.std(ddof=1), rtol=1e-12)
     ranks = np.array([1, 0, 2, 3, 0])
-    np.testing.assert_allclose(table["degree"], (ranks - ranks.mean()) / ranks.std(ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(
+        table["degree"], (ranks - ranks.mean()) / ranks.std(ddof=1), rtol=1e-12
+    )
     assert table["sex=m"].tolist() == [0, 1, 1, 0, 1]
     assert table[["job=a", "job=b", "job=c"]].to_numpy().argmax(1).tolist() == [0, 1, 2, 0, 1]
     np.testing.assert_allclose(table["dot"], [-1, 1, -0.6, -0.2, -1])
@@ -60,7 +62,9 @@ def test_a_robust_scale_is_that_of_the_bulk() -> None:
     z = encoder.transform(frame)
     assert abs(z[:-1, 0].mean()) < 0.1 and 0.9 < z[:-1, 0].std() < 1.1 and z[-1, 0] > 1e5
     plain = Encoder().fit_transform(frame)
-    np.testing.assert_array_equal(z[:, 1], plain[:, 1])  # a bulk of one value has no scale of its own
+    np.testing.assert_array_equal(
+        z[:, 1], plain[:, 1]
+    )  # a bulk of one value has no scale of its own
     same(encoder.inverse_transform(z, like=frame), frame)
     again = Encoder.from_dict(json.loads(json.dumps(encoder.to_dict())))
     assert again.scale == "robust" and np.array_equal(again.transform(frame), z)
@@ -70,7 +74,9 @@ def test_a_robust_scale_is_that_of_the_bulk() -> None:
 
 def test_columns_are_matched_by_name(frame: pd.DataFrame) -> None:
     encoder = Encoder().fit(frame)
-    assert np.array_equal(encoder.transform(frame[frame.columns[::-1]]), encoder.transform(frame))
+    assert np.array_equal(
+        encoder.transform(frame[frame.columns[::-1]]), encoder.transform(frame)
+    )
 
 
 def test_scikit_learn(frame: pd.DataFrame, schema: Schema) -> None:
@@ -78,8 +84,15 @@ def test_scikit_learn(frame: pd.DataFrame, schema: Schema) -> None:
     assert encoder.get_params()["missing"] == "impute"
     with pytest.raises(NotFittedError):
         encoder.transform(frame)
-    mixed = ColumnTransformer([("known", Encoder(), ["age", "job"])], remainder="drop").fit(frame)
-    assert list(mixed.get_feature_names_out()) == ["known__age", "known__job=a", "known__job=b", "known__job=c"]
+    mixed = ColumnTransformer([("known", Encoder(), ["age", "job"])], remainder="drop").fit(
+        frame
+    )
+    assert list(mixed.get_feature_names_out()) == [
+        "known__age",
+        "known__job=a",
+        "known__job=b",
+        "known__job=c",
+    ]
     model = make_pipeline(Encoder(schema), LogisticRegression()).fit(frame, [0, 1, 0, 1, 1])
     assert model.predict(frame).shape == (5,)
     table = Encoder(schema).set_output(transform="pandas").fit(frame).transform(frame)
@@ -114,9 +127,16 @@ def test_saved_without_pickle(frame: pd.DataFrame, schema: Schema) -> None:
     same(again.inverse_transform(again.transform(frame), like=frame), frame)
     assert again.missing == "impute"
     assert again.schema_ == encoder.schema_
-    old = {**encoder.to_dict(), "settings": {"unknown": "unknown", "missing": "impute", "scale": True}}
+    old = {
+        **encoder.to_dict(),
+        "settings": {"unknown": "unknown", "missing": "impute", "scale": True},
+    }
     assert Encoder.from_dict(old).unseen == "unknown"  # as files of older versions name it
-    for broken in ({}, {**encoder.to_dict(), "columns": {}}, {**encoder.to_dict(), "settings": {"speed": 1}}):
+    for broken in (
+        {},
+        {**encoder.to_dict(), "columns": {}},
+        {**encoder.to_dict(), "settings": {"speed": 1}},
+    ):
         with pytest.raises(FileError):
             Encoder.from_dict(broken)
 
@@ -126,7 +146,8 @@ def test_missing_values_are_named_or_imputed(frame: pd.DataFrame) -> None:
     holes.loc[0, "age"] = np.nan
     holes.loc[[1, 2], "degree"] = None
     with pytest.raises(
-        InputError, match=r"Missing values \(NaN\) in 'age' \(1\), 'degree' \(2\) of 5 rows.*missing='impute'"
+        InputError,
+        match=r"Missing values \(NaN\) in 'age' \(1\), 'degree' \(2\) of 5 rows.*missing='impute'",
     ):
         Encoder().fit(holes)
     with pytest.raises(InputError, match=r"Missing values \(NaN\) in 'age' \(1\)"):
@@ -135,8 +156,13 @@ def test_missing_values_are_named_or_imputed(frame: pd.DataFrame) -> None:
     z = encoder.transform(holes)
     filled = encoder.inverse_transform(z)
     assert filled["age"].tolist() == [40, 47, 58, 22, 40]  # the lower median of 22, 40, 47, 58
-    assert filled["degree"].tolist()[1:3] == ["BSc", "BSc"]  # a tie: the first of the most frequent
-    same(encoder.inverse_transform(z, like=holes), holes)  # what was missing and did not change is still missing
+    assert filled["degree"].tolist()[1:3] == [
+        "BSc",
+        "BSc",
+    ]  # a tie: the first of the most frequent
+    same(
+        encoder.inverse_transform(z, like=holes), holes
+    )  # what was missing and did not change is still missing
     z[0, 0] += 1
     assert encoder.inverse_transform(z, like=holes).loc[0, "age"] > 40
 
@@ -161,7 +187,8 @@ def test_missing_values_in_nullable_columns() -> None:
 def test_unseen_categories(frame: pd.DataFrame, schema: Schema) -> None:
     new = frame.astype({"job": object}).replace({"job": {"b": "B"}, "degree": {"MSc": "Msc"}})
     with pytest.raises(
-        InputError, match=r"(?s)'degree': unseen 'Msc' in 1 row.*Did you mean 'MSc'.*'job': unseen 'B' in 2 row"
+        InputError,
+        match=r"(?s)'degree': unseen 'Msc' in 1 row.*Did you mean 'MSc'.*'job': unseen 'B' in 2 row",
     ):
         Encoder(schema).fit(frame).transform(new)
     encoder = Encoder(schema, unseen="unknown").fit(frame)
@@ -184,10 +211,17 @@ def test_unseen_binary() -> None:
 
 
 def test_constant_columns_are_said_and_do_not_move() -> None:
-    frame = pd.DataFrame({"a": [0.1] * 10, "b": list(range(10)), "c": ["x"] * 10, "d": [7] * 10})
-    with pytest.warns(UserWarning, match="^'a', 'c', 'd' are constant.*, so advice will not change them"):
+    frame = pd.DataFrame(
+        {"a": [0.1] * 10, "b": list(range(10)), "c": ["x"] * 10, "d": [7] * 10}
+    )
+    with pytest.warns(
+        UserWarning, match="^'a', 'c', 'd' are constant.*, so advice will not change them"
+    ):
         encoder = Encoder().fit(frame)
-    with pytest.warns(UserWarning, match=r"^'c' is constant in the training data, so advice will not change it\.$"):
+    with pytest.warns(
+        UserWarning,
+        match=r"^'c' is constant in the training data, so advice will not change it\.$",
+    ):
         Encoder().fit(frame[["b", "c"]])
     z = encoder.transform(frame)
     assert (z[:, 0] == 0).all()
@@ -195,7 +229,10 @@ def test_constant_columns_are_said_and_do_not_move() -> None:
     constraints = encoder.constraints()
     x = torch.from_numpy(z)
     x_cf = constraints.snap(
-        constraints.project(x + constraints.mask_step(torch.ones_like(x)), constraints.bounds(x)), x
+        constraints.project(
+            x + constraints.mask_step(torch.ones_like(x)), constraints.bounds(x)
+        ),
+        x,
     )
     assert encoder.inverse_transform(x_cf)[["a", "c", "d"]].equals(frame[["a", "c", "d"]])
 
@@ -254,9 +291,13 @@ def test_empty_frames_transform(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("columns", [["age", "income"], None], ids=["numbers", "all"])
-def test_single_precision_is_double_precision_rounded(frame: pd.DataFrame, columns: list[str] | None) -> None:
+def test_single_precision_is_double_precision_rounded(
+    frame: pd.DataFrame, columns: list[str] | None
+) -> None:
     table = frame if columns is None else frame[columns].astype(np.float64)
     table = pd.concat([table] * 50_000, ignore_index=True)  # more than is scaled at a time
     encoder = Encoder(scale="robust").fit(table)
     single = encoder.transform(table, np.float32)
-    assert single.dtype == np.float32 and np.array_equal(single, encoder.transform(table).astype(np.float32))
+    assert single.dtype == np.float32 and np.array_equal(
+        single, encoder.transform(table).astype(np.float32)
+    )

@@ -16,10 +16,14 @@ COLUMNS = {
     "text": DAYS.astype(str),
     "period": DAYS.dt.to_period("D"),
     "timedelta": DAYS - DAYS[0],
-    "timedelta objects": pd.Series([datetime.timedelta(days=i) for i in range(60)], dtype=object),
+    "timedelta objects": pd.Series(
+        [datetime.timedelta(days=i) for i in range(60)], dtype=object
+    ),
     "day first": pd.Series(pd.date_range("2020-01-01", periods=60).strftime("%d.%m.%Y")),
     "month first": pd.Series(pd.date_range("2020-01-01", periods=60).strftime("%m/%d/%Y")),
-    "categories": pd.Series(pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")).astype("category"),
+    "categories": pd.Series(
+        pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
+    ).astype("category"),
     "time objects": pd.Series([datetime.time(3, i) for i in range(60)]),
 }
 
@@ -29,13 +33,18 @@ def test_a_few_dates_are_dates_too_and_names_with_points_are_not():
     with pytest.raises(InputError, match="holds dates as text"):
         Schema.infer(dates)
     assert Schema.infer(dates, {"when": {"kind": "categorical"}})["when"].kind == "categorical"
-    assert Schema.infer(pd.DataFrame({"grade": ["1.2", "1.3/2", "05.01"] * 20}))["grade"].kind == "categorical"
+    assert (
+        Schema.infer(pd.DataFrame({"grade": ["1.2", "1.3/2", "05.01"] * 20}))["grade"].kind
+        == "categorical"
+    )
 
 
 @pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS)
 def test_dates_are_refused_with_the_line_to_write(values):
     frame = pd.DataFrame({"a": range(60), "when": values})
-    with pytest.raises(InputError, match=r"'when' .*no model takes.*turn it into numbers: `frame\[") as refused:
+    with pytest.raises(
+        InputError, match=r"'when' .*no model takes.*turn it into numbers: `frame\["
+    ) as refused:
         Schema.infer(frame)
     line = str(refused.value).split("`")[1]
     exec(line, {"frame": frame, "pd": pd})  # noqa: S102 - the advice itself is tested

@@ -55,7 +55,10 @@ def test_a_frame_of_one_dtype_is_one_block_and_not_copied():
     frame = pd.DataFrame(array, columns=["a", "b", "c"])
     [(names, block)] = number_blocks(frame)
     assert names == ["a", "b", "c"] and np.shares_memory(block, frame["b"].to_numpy())
-    assert [names for names, _ in number_blocks(FRAME[["floats", "text", "whole"]])] == [["floats"], ["whole"]]
+    assert [names for names, _ in number_blocks(FRAME[["floats", "text", "whole"]])] == [
+        ["floats"],
+        ["whole"],
+    ]
     assert PlainNumbers(frame[:0]).arrays == {}
 
 
@@ -70,7 +73,9 @@ def test_stated_kinds_and_codes_need_a_closer_look():
 def test_domains_are_checked_in_columns_of_plain_numbers():
     feature = Feature("whole", "integer", domain=(0, 10))
     assert len(read_columns([feature], FRAME, "Wrong")) == 1
-    with pytest.raises(InputError, match=r"1 row\(s\) outside the stated domain \[0, 10\], the first with -5"):
+    with pytest.raises(
+        InputError, match=r"1 row\(s\) outside the stated domain \[0, 10\], the first with -5"
+    ):
         read_columns([feature], FRAME, "Wrong", domain=True)
 
 
@@ -101,17 +106,25 @@ def test_rows_of_one_dtype_are_encoded_as_column_by_column(dtype):
         frame.columns = list("abcd")
         encoder = Encoder(missing="impute", scale="robust").fit(frame)
         points = encoder.transform(frame)
-        by_column = [column.encode(frame[column.feature.name].to_numpy(np.float64)) for column in encoder.columns_]
+        by_column = [
+            column.encode(frame[column.feature.name].to_numpy(np.float64))
+            for column in encoder.columns_
+        ]
         assert points.flags.c_contiguous and points.tobytes() == np.hstack(by_column).tobytes()
     blank = frame.astype(float).mask(frame["a"] > 0, np.nan)
     points = encoder.transform(blank)
     assert np.isfinite(points).all()
-    assert points[:, 1].tolist() == encoder.columns_[1].encode(blank["b"].to_numpy())[:, 0].tolist()
+    assert (
+        points[:, 1].tolist()
+        == encoder.columns_[1].encode(blank["b"].to_numpy())[:, 0].tolist()
+    )
 
 
 @pytest.mark.parametrize("width", [3, 40])
 def test_decoded_rows_keep_index_and_types_but_no_marks_of_the_frame(width):
-    frame = pd.DataFrame({f"c{j}": np.arange(6.0) * (j + 1) for j in range(width)} | {"job": ["a", "b"] * 3})
+    frame = pd.DataFrame(
+        {f"c{j}": np.arange(6.0) * (j + 1) for j in range(width)} | {"job": ["a", "b"] * 3}
+    )
     encoder = Encoder().fit(frame)
     rows = frame.set_axis([7, 7, 8, 9, 9, 9])
     rows.columns.name = "columns"

@@ -23,7 +23,12 @@ SCHEMA = {
     "limit": {"max_change": 0.2},
     "rooms": {"allowed": [1, 2, 4]},
     "late": {"special": [-9]},
-    "grade": {"kind": "ordinal", "categories": GRADES, "mutability": "increase", "max_change": 1},
+    "grade": {
+        "kind": "ordinal",
+        "categories": GRADES,
+        "mutability": "increase",
+        "max_change": 1,
+    },
     "job": {"categories": [*JOBS, "smith"], "forbidden": [("clerk", "pilot")]},
     "level": {"kind": "ordinal", "categories": ["1", "2", "3", "4"], "domain": ("2", "3")},
     "ratio": {"domain": (None, 0.9)},
@@ -64,7 +69,9 @@ def people():
 def judge_of(people):
     """The judge of people under more rules."""
     with pytest.warns(UserWarning, match="constant"):
-        encoder = Encoder(Schema.infer(people, SCHEMA, relations=RELATIONS), "unknown", "impute").fit(people)
+        encoder = Encoder(
+            Schema.infer(people, SCHEMA, relations=RELATIONS), "unknown", "impute"
+        ).fit(people)
 
     def make(max_changes=None, **rules):
         ruled = encoder.with_schema(Rules(**rules).narrow(encoder.schema_))
@@ -74,10 +81,25 @@ def judge_of(people):
 
 
 ROW = {
-    "balance": 91_234, "region": "Atlantis", "income": 60_000, "debt": 30_000.0, "rate": 0.3, "limit": 0.5, "rooms": 2,
-    "late": 20, "grade": "C", "job": "clerk", "level": "2", "licence": "no", "loans": 6, "paid": 3, "bonus": 5000,
-    "same": 7, "ratio": 0.5, "score": 0.0,
-}  # fmt: skip
+    "balance": 91_234,
+    "region": "Atlantis",
+    "income": 60_000,
+    "debt": 30_000.0,
+    "rate": 0.3,
+    "limit": 0.5,
+    "rooms": 2,
+    "late": 20,
+    "grade": "C",
+    "job": "clerk",
+    "level": "2",
+    "licence": "no",
+    "loans": 6,
+    "paid": 3,
+    "bonus": 5000,
+    "same": 7,
+    "ratio": 0.5,
+    "score": 0.0,
+}
 
 
 def rows(*changes):
@@ -128,11 +150,24 @@ def test_each_rule_broken_by_the_least_is_named(judge_of, change, column, rule):
 @pytest.mark.parametrize(
     "change",
     [
-        {}, {"income": 60_001, "ratio": 0.5}, {"debt": 15_000.0, "ratio": 0.25}, {"rate": 0.7}, {"rate": 0.05},
-        {"limit": 0.7}, {"limit": 0.3}, {"rooms": 4}, {"late": 21}, {"grade": "B"}, {"job": "nurse"}, {"level": "3"},
-        {"loans": 5, "paid": 4}, {"bonus": 5500}, {"licence": "yes"}, {"score": 0.123456789},
+        {},
+        {"income": 60_001, "ratio": 0.5},
+        {"debt": 15_000.0, "ratio": 0.25},
+        {"rate": 0.7},
+        {"rate": 0.05},
+        {"limit": 0.7},
+        {"limit": 0.3},
+        {"rooms": 4},
+        {"late": 21},
+        {"grade": "B"},
+        {"job": "nurse"},
+        {"level": "3"},
+        {"loans": 5, "paid": 4},
+        {"bonus": 5500},
+        {"licence": "yes"},
+        {"score": 0.123456789},
     ],
-)  # fmt: skip
+)
 def test_plans_that_keep_the_rules_pass(judge_of, change):
     assert judge_of()(rows({}), rows(change)) == []
 
@@ -161,8 +196,12 @@ def test_columns_that_follow_others_do_not_count(judge_of):
 
 def test_the_same_value_is_the_same_however_it_is_stored(judge_of):
     before = rows({"rate": np.nan, "late": -9}, {})
-    after = before.assign(balance=before["balance"].astype(float), region=pd.Categorical(before["region"]))
-    after = after.assign(late=np.array([-9, 20], dtype=object), income=np.array([60_000.0, np.int64(60_000)]))
+    after = before.assign(
+        balance=before["balance"].astype(float), region=pd.Categorical(before["region"])
+    )
+    after = after.assign(
+        late=np.array([-9, 20], dtype=object), income=np.array([60_000.0, np.int64(60_000)])
+    )
     assert judge_of()(before, after) == []
     assert judge_of()(before, after[after.columns[::-1]].set_axis([5, 6])) == []
 
@@ -182,7 +221,9 @@ def test_a_code_stays_and_a_blank_may_be_filled(judge_of):
 
 def test_float32_is_read_as_it_is_written(people):
     frame = people[["limit", "late"]].astype({"limit": "float32"})
-    encoder = Encoder(Schema.infer(frame, {"limit": {"domain": (0.1, 0.7), "max_change": 0.3}})).fit(frame)
+    encoder = Encoder(
+        Schema.infer(frame, {"limit": {"domain": (0.1, 0.7), "max_change": 0.3}})
+    ).fit(frame)
     judge = PlanJudge(encoder, advice_constraints(encoder, 0.0))
     before = pd.DataFrame({"limit": np.array([0.4, 0.4, 0.4], dtype="float32"), "late": 5})
     after = before.assign(limit=np.array([0.1, 0.7, 0.70001], dtype="float32"))
@@ -197,7 +238,9 @@ def test_rows_that_do_not_match_are_refused(judge_of):
 
 
 def by_hand(before, after):
-    """The rules of :data:`SCHEMA` on one row, as a person reads them; shares no code with the judge."""
+    """The rules of :data:`SCHEMA` on one row, as a person reads them; shares no code with the
+    judge.
+    """
     broken = set()
     for name in ("balance", "region", "same"):
         if before[name] != after[name]:
@@ -208,7 +251,9 @@ def by_hand(before, after):
     if "debt" in moved and (after["debt"] > before["debt"] or after["debt"] < 0):
         broken.add("debt")
     low, high = min(0.05, before["rate"]), max(0.7, before["rate"])
-    if "rate" in moved and not (low <= after["rate"] <= high and f"{after['rate']:.4f}"[3:] in ("000", "500")):
+    if "rate" in moved and not (
+        low <= after["rate"] <= high and f"{after['rate']:.4f}"[3:] in ("000", "500")
+    ):
         broken.add("rate")
     if "limit" in moved and round(abs(after["limit"] - before["limit"]), 9) > 0.2:
         broken.add("limit")
@@ -218,7 +263,9 @@ def by_hand(before, after):
         broken.add("late")
     if "grade" in moved and GRADES.index(after["grade"]) - GRADES.index(before["grade"]) != 1:
         broken.add("grade")
-    if "job" in moved and ((before["job"], after["job"]) == ("clerk", "pilot") or after["job"] == "smith"):
+    if "job" in moved and (
+        (before["job"], after["job"]) == ("clerk", "pilot") or after["job"] == "smith"
+    ):
         broken.add("job")
     low, high = sorted(["2", "3", before["level"]])[0], sorted(["2", "3", before["level"]])[-1]
     if "level" in moved and not low <= after["level"] <= high:
@@ -235,10 +282,16 @@ def test_it_agrees_with_a_person_on_random_plans(people, judge_of):
         mixed = before[name].sample(frac=1, random_state=2).to_numpy()
         after[name] = np.where(rng.random(len(before)) < 0.3, mixed, before[name])
     shifted = rng.random((len(before), 4)) < 0.1
-    for j, (name, least) in enumerate({"balance": 1, "income": -1, "debt": 0.01, "limit": 0.01}.items()):
+    for j, (name, least) in enumerate(
+        {"balance": 1, "income": -1, "debt": 0.01, "limit": 0.01}.items()
+    ):
         after[name] = after[name] + least * shifted[:, j]
     # Their relations, range and grid are judged elsewhere.
-    named = {(v.row, v.column) for v in judge_of()(before, after) if v.rule not in ("relations", "range", "digits")}
+    named = {
+        (v.row, v.column)
+        for v in judge_of()(before, after)
+        if v.rule not in ("relations", "range", "digits")
+    }
     pairs = enumerate(zip(before.to_dict("records"), after.to_dict("records"), strict=True))
     expected = {(row, name) for row, (old, new) in pairs for name in by_hand(old, new)}
     assert {pair for pair in named if pair[1] != "ratio"} == expected
@@ -247,5 +300,7 @@ def test_it_agrees_with_a_person_on_random_plans(people, judge_of):
 
 def test_a_list_and_a_step_hold_together():
     assert Feature("a", "integer", allowed=[5, 10, 12], step=5).named == (5, 10)
-    with pytest.raises(ConstraintError, match="No allowed value of 'a' is a multiple of its step 5"):
+    with pytest.raises(
+        ConstraintError, match="No allowed value of 'a' is a multiple of its step 5"
+    ):
         Feature("a", "integer", allowed=[12], step=5)

@@ -12,8 +12,12 @@ SHARES = (0.0, 0.005, 0.01, 0.37, 0.5, 0.99, 0.995, 1.0)
 def test_quantiles_are_those_of_numpy_to_the_last_digit(size):
     values = np.random.default_rng(size).lognormal(size=size) * 1e3
     ranked = Ranked(values, SHARES)
-    assert [ranked.lower(share) for share in SHARES] == np.quantile(values, SHARES, method="lower").tolist()
-    assert [ranked.higher(share) for share in SHARES] == np.quantile(values, SHARES, method="higher").tolist()
+    assert [ranked.lower(share) for share in SHARES] == np.quantile(
+        values, SHARES, method="lower"
+    ).tolist()
+    assert [ranked.higher(share) for share in SHARES] == np.quantile(
+        values, SHARES, method="higher"
+    ).tolist()
     assert [ranked.between(share) for share in SHARES] == np.quantile(values, SHARES).tolist()
 
 

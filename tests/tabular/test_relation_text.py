@@ -58,14 +58,18 @@ def test_what_cannot_be_read_is_pointed_at(text, message, place):
     assert line.strip() == text and caret.index("^") - 4 == place
 
 
-@pytest.mark.parametrize("text", ["(" * 400 + "a", f"a <= {'9' * 400}", "a <= 1e999", f"{'9' * 400} * a <= b"])
+@pytest.mark.parametrize(
+    "text", ["(" * 400 + "a", f"a <= {'9' * 400}", "a <= 1e999", f"{'9' * 400} * a <= b"]
+)
 def test_nonsense_of_any_size_is_refused(text):
     with pytest.raises(ConstraintError):
         read_relation(text, NAMES)
 
 
 def test_unknown_columns_get_a_suggestion():
-    with pytest.raises(ConstraintError, match=r"Unknown column 'licnece'\. Did you mean 'licence'"):
+    with pytest.raises(
+        ConstraintError, match=r"Unknown column 'licnece'\. Did you mean 'licence'"
+    ):
         read_relation("a <= licnece", NAMES)
 
 

@@ -37,6 +37,8 @@ def test_decimals_are_those_of_the_longest_value_wherever_it_stands(dtype, decim
     for place in (0, 20, 1500):
         values = whole.copy()
         values[place] = round_to(np.array([3.3333333]), decimals)[0]
-        assert seen_decimals(values.astype(dtype).astype(np.float64), np.dtype(dtype)) == decimals
+        assert (
+            seen_decimals(values.astype(dtype).astype(np.float64), np.dtype(dtype)) == decimals
+        )
     assert seen_decimals(np.array([np.pi, 1e300]), np.float64) is None
     assert seen_decimals(np.zeros(0), np.float64) == 0

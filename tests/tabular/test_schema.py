@@ -85,20 +85,33 @@ def test_arrays_get_names() -> None:
     assert [feature.kind for feature in schema] == ["numeric", "numeric"]
 
 
-def test_keywords_win_over_the_file_and_the_file_over_the_data(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_keywords_win_over_the_file_and_the_file_over_the_data(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
     path = tmp_path / "schema.toml"
     path.write_text('[age]\nkind = "numeric"\nunit = "years"\nmutability = "increase"\n')
-    schema = Schema.infer(frame, path, mutability={"age": 0, "income": 1}, domain={"age": (18, None)})
+    schema = Schema.infer(
+        frame, path, mutability={"age": 0, "income": 1}, domain={"age": (18, None)}
+    )
     assert schema["age"] == Feature("age", "numeric", unit="years", domain=(18, None))
     assert schema["income"].mutability == "increase"
 
 
 def test_a_dict_and_a_file_state_the_same(frame: pd.DataFrame, tmp_path: Path) -> None:
-    stated = {"degree": {"kind": "ordinal", "categories": ORDER}, "age": {"unit": "years", "domain": [18, None]}}
+    stated = {
+        "degree": {"kind": "ordinal", "categories": ORDER},
+        "age": {"unit": "years", "domain": [18, None]},
+    }
     path = tmp_path / "schema.json"
     path.write_text(json.dumps(stated))
-    assert Schema.infer(frame, stated) == Schema.infer(frame, path) == Schema.infer(frame, str(path))
-    with pytest.raises(InputError, match="schema must be a dict by column or a file name, got int"):
+    assert (
+        Schema.infer(frame, stated)
+        == Schema.infer(frame, path)
+        == Schema.infer(frame, str(path))
+    )
+    with pytest.raises(
+        InputError, match="schema must be a dict by column or a file name, got int"
+    ):
         Schema.infer(frame, 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="domain must be a dict by column"):
         Schema.infer(frame, domain=[(0, 1)])  # type: ignore[arg-type]
@@ -109,14 +122,21 @@ def test_override_keeps_the_rest(frame: pd.DataFrame, tmp_path: Path) -> None:
     path.write_text(json.dumps({"age": {"unit": "years"}}))
     schema = Schema.infer(frame, mutability={"age": "none"}).override(path)
     schema = schema.override({"job": {"allowed": ["a", "b"]}})
-    assert (schema["age"].unit, schema["age"].mutability, schema["age"].kind) == ("years", "none", "integer")
+    assert (schema["age"].unit, schema["age"].mutability, schema["age"].kind) == (
+        "years",
+        "none",
+        "integer",
+    )
     assert schema["job"].allowed == ("a", "b")
 
 
 def test_override_of_the_kind_drops_what_no_longer_fits(frame: pd.DataFrame) -> None:
     schema = Schema.infer(frame, domain={"age": (18, 90)})
     changed = schema.override(
-        {"age": {"kind": "categorical"}, "job": {"kind": "ordinal", "categories": ["c", "a", "b"]}}
+        {
+            "age": {"kind": "categorical"},
+            "job": {"kind": "ordinal", "categories": ["c", "a", "b"]},
+        }
     )
     assert changed["age"].domain is None
     assert changed["age"].categories is None
@@ -147,7 +167,10 @@ def test_files_keep_everything(frame: pd.DataFrame, tmp_path: Path, suffix: str)
 
 
 def test_table_reads_well(frame: pd.DataFrame) -> None:
-    schema = Schema.infer(frame, {"age": {"unit": "years", "domain": (18, None)}, "job": {"forbidden": [("a", "b")]}})
+    schema = Schema.infer(
+        frame,
+        {"age": {"unit": "years", "domain": (18, None)}, "job": {"forbidden": [("a", "b")]}},
+    )
     text = str(schema)
     assert len(text.splitlines()) == 1 + len(frame.columns)
     assert "in [18, ∞]" in text
@@ -158,25 +181,39 @@ def test_table_reads_well(frame: pd.DataFrame) -> None:
 
 def test_the_table_tells_every_rule(frame: pd.DataFrame) -> None:
     stated = {
-        "age": {"domain": (18, 90), "step": 5, "max_change": 10, "difficulty": 2.5, "special": [-9]},
+        "age": {
+            "domain": (18, 90),
+            "step": 5,
+            "max_change": 10,
+            "difficulty": 2.5,
+            "special": [-9],
+        },
         "size": {"max_change": 1, "allowed": ["M"]},
     }
     table = Schema.infer(frame, stated).table().set_index("feature")
-    said = "in [18, 90]; code -9, never advised; in steps of 5; changes by at most 10; 2.5 times as dear to change"
+    said = (
+        "in [18, 90]; code -9, never advised; in steps of 5; changes by at most 10; 2.5 times as "
+        "dear to change"
+    )
     assert table.loc["age", "values"] == said
-    assert table.loc["size", "values"] == "'S' < 'M' < 'L'; to 'M' only; changes by at most 1 in rank"
+    assert (
+        table.loc["size", "values"]
+        == "'S' < 'M' < 'L'; to 'M' only; changes by at most 1 in rank"
+    )
 
 
 def test_docstring_example() -> None:
     assert doctest.testmod(schema_module).failed == 0
 
 
-# ---- bad input -----------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 def test_high_cardinality_text_is_refused_with_advice() -> None:
     people = pd.DataFrame({"name": [f"person {i}" for i in range(100)]})
-    with pytest.raises(InputError, match=r"'name' is text with 100 different values in 100 rows; drop it"):
+    with pytest.raises(
+        InputError, match=r"'name' is text with 100 different values in 100 rows; drop it"
+    ):
         Schema.infer(people)
     with pytest.raises(InputError, match=r"state schema=\{'name': \{'kind': 'categorical'\}\}"):
         Schema.infer(people)
@@ -191,12 +228,24 @@ def test_high_cardinality_text_is_refused_with_advice() -> None:
 @pytest.mark.parametrize(
     ("column", "match"),
     [
-        (pd.to_datetime(["2024-01-01", "2024-01-02"]), "'a' is datetime64.*turn it into numbers"),
+        (
+            pd.to_datetime(["2024-01-01", "2024-01-02"]),
+            "'a' is datetime64.*turn it into numbers",
+        ),
         ([date(2024, 1, 1), date(2024, 1, 2)], "'a' is date, .*turn it into numbers"),
-        ([1 + 2j, 3j], "'a' holds complex numbers.*the real and the imaginary part as two columns"),
-        (pd.arrays.IntervalArray.from_breaks([0, 1, 2]), "'a' is interval.*; convert it to numbers or text"),
+        (
+            [1 + 2j, 3j],
+            "'a' holds complex numbers.*the real and the imaginary part as two columns",
+        ),
+        (
+            pd.arrays.IntervalArray.from_breaks([0, 1, 2]),
+            "'a' is interval.*; convert it to numbers or text",
+        ),
         (pd.arrays.SparseArray([0, 0, 1]), r"Sparse columns are not supported: 'a'.*to_dense"),
-        (pd.Categorical([f"p{i}" for i in range(60)]), "categorical with 60 different values in 60 rows; drop it"),
+        (
+            pd.Categorical([f"p{i}" for i in range(60)]),
+            "categorical with 60 different values in 60 rows; drop it",
+        ),
         ([None, None], "nothing but missing"),
         ([[1], [2]], "list objects"),
     ],
@@ -207,7 +256,9 @@ def test_columns_no_model_takes(column: object, match: str) -> None:
 
 
 def test_every_bad_column_is_named_at_once() -> None:
-    bad = pd.DataFrame({"a": [None, None], "b": pd.to_datetime(["2024-01-01", "2024-01-02"]), "c": [1, 2]})
+    bad = pd.DataFrame(
+        {"a": [None, None], "b": pd.to_datetime(["2024-01-01", "2024-01-02"]), "c": [1, 2]}
+    )
     with pytest.raises(InputError, match=r"(?s)'a' holds.*'b' is datetime"):
         Schema.infer(bad)
 
@@ -232,7 +283,8 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
     schema.check(frame[frame.columns[::-1]])  # order is no contradiction
     with pytest.raises(
         InputError,
-        match=r"missing from the frame: 'income' \(is it 'incom'\?\)\. Columns the schema .*: 'incom'; drop it",
+        match=r"missing from the frame: 'income' \(is it 'incom'\?\)\. Columns the schema .*: "
+        r"'incom'; drop it",
     ):
         schema.check(frame.rename(columns={"income": "incom"}))
 
@@ -241,10 +293,16 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
     ("stated", "match"),
     [
         ({"agee": {"kind": "integer"}}, "Unknown column 'agee'. Did you mean 'age'"),
-        ({"age": {"kind": "interger"}}, "Unknown kind of 'age' 'interger'. Did you mean 'integer'"),
+        (
+            {"age": {"kind": "interger"}},
+            "Unknown kind of 'age' 'interger'. Did you mean 'integer'",
+        ),
         ({"age": {"mutability": "up"}}, "mutability of 'age': Unknown direction 'up'"),
         ({"age": {"mutability": True}}, "Unknown direction True"),
-        ({"age": {"domain": (90, 18)}}, r"domain of 'age' is empty: lower > upper in \[90, 18\]"),
+        (
+            {"age": {"domain": (90, 18)}},
+            r"domain of 'age' is empty: lower > upper in \[90, 18\]",
+        ),
         ({"age": {"domain": (40.2, 40.8)}}, "no whole number lies in"),
         ({"age": {"domain": 18}}, r"must be \(lower, upper\), got 18"),
         ({"age": {"domain": ("a", 3)}}, "must be numbers or None, got 'a'"),
@@ -252,13 +310,22 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
         ({"size": {"domain": ("L", "S")}}, "'L' comes after 'S'"),
         ({"size": {"domain": ("XS", None)}}, "Unknown category in the domain of 'size': 'XS'"),
         ({"degree": {"categories": ["BSc", "BSc"]}}, "must be different"),
-        ({"sex": {"categories": ["f", "m", "x"], "kind": "binary"}}, "binary but has 3 categories"),
+        (
+            {"sex": {"categories": ["f", "m", "x"], "kind": "binary"}},
+            "binary but has 3 categories",
+        ),
         ({"job": {"allowed": ["z"]}}, "Unknown category in the allowed values of 'job': 'z'"),
         ({"age": {"allowed": [30.5]}}, "must be integer values, got 30.5"),
         ({"age": {"allowed": []}}, "No value of 'age' is allowed"),
-        ({"age": {"allowed": [200], "domain": (0, 99)}}, "200 of 'age' lies outside its domain"),
+        (
+            {"age": {"allowed": [200], "domain": (0, 99)}},
+            "200 of 'age' lies outside its domain",
+        ),
         ({"age": {"forbidden": [(1, 2)]}}, "forbidden changes are between categories"),
-        ({"job": {"forbidden": [("a", "z")]}}, "Unknown category in the forbidden changes of 'job': 'z'"),
+        (
+            {"job": {"forbidden": [("a", "z")]}},
+            "Unknown category in the forbidden changes of 'job': 'z'",
+        ),
         ({"job": {"forbidden": [("a", "a")]}}, "may always stay 'a'"),
         ({"job": {"forbidden": ["ab"]}}, "is a pair"),
         (
@@ -269,7 +336,9 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
         ({"age": {"unit": 3}}, "unit of 'age' must be text"),
     ],
 )
-def test_statements_that_make_no_sense(frame: pd.DataFrame, stated: dict[str, dict], match: str) -> None:
+def test_statements_that_make_no_sense(
+    frame: pd.DataFrame, stated: dict[str, dict], match: str
+) -> None:
     with pytest.raises(InputError, match=match):
         Schema.infer(frame, stated)
 
@@ -277,13 +346,21 @@ def test_statements_that_make_no_sense(frame: pd.DataFrame, stated: dict[str, di
 @pytest.mark.parametrize(
     ("stated", "match"),
     [
-        ({"degree": {"categories": ["none", "BSc", "Msc", "PhD"]}}, "unseen 'MSc'.*Did you mean 'Msc'"),
-        ({"degree": {"kind": "numeric"}}, r"'degree' is numeric but holds 'BSc' \((str|object)\)"),
+        (
+            {"degree": {"categories": ["none", "BSc", "Msc", "PhD"]}},
+            "unseen 'MSc'.*Did you mean 'Msc'",
+        ),
+        (
+            {"degree": {"kind": "numeric"}},
+            r"'degree' is numeric but holds 'BSc' \((str|object)\)",
+        ),
         ({"income": {"kind": "integer"}}, "'income' is integer but holds 1200.5"),
         ({"degree": {"kind": "binary"}}, "binary but has 4 categories"),
     ],
 )
-def test_a_schema_that_contradicts_the_data(frame: pd.DataFrame, stated: dict[str, dict], match: str) -> None:
+def test_a_schema_that_contradicts_the_data(
+    frame: pd.DataFrame, stated: dict[str, dict], match: str
+) -> None:
     with pytest.raises(InputError, match=match):
         Schema.infer(frame, stated)
 
@@ -291,11 +368,16 @@ def test_a_schema_that_contradicts_the_data(frame: pd.DataFrame, stated: dict[st
 @pytest.mark.parametrize(
     ("stated", "match"),
     [
-        ({"age": {"domain": (25, 50)}}, r"'age': 2 row\(s\) outside the stated domain \[25, 50\], the first with 58"),
+        (
+            {"age": {"domain": (25, 50)}},
+            r"'age': 2 row\(s\) outside the stated domain \[25, 50\], the first with 58",
+        ),
         ({"size": {"domain": ("M", None)}}, r"'size': 2 row\(s\) outside"),
     ],
 )
-def test_rows_outside_a_domain_are_found_on_request(frame: pd.DataFrame, stated: dict[str, dict], match: str) -> None:
+def test_rows_outside_a_domain_are_found_on_request(
+    frame: pd.DataFrame, stated: dict[str, dict], match: str
+) -> None:
     schema = Schema.infer(frame, stated)  # a domain limits advice, not data
     with pytest.raises(InputError, match=match):
         schema.check(frame)
@@ -305,11 +387,17 @@ def test_rows_outside_a_domain_are_found_on_request(frame: pd.DataFrame, stated:
     ("stated", "match"),
     [
         ({"age": {"step": 2.5}}, "holds whole numbers, so its step must be one, got 2.5"),
-        ({"age": {"step": 100, "domain": (10, 90)}}, "No multiple of the step 100 lies in the domain of 'age'"),
+        (
+            {"age": {"step": 100, "domain": (10, 90)}},
+            "No multiple of the step 100 lies in the domain of 'age'",
+        ),
         ({"degree": {"step": 1}}, "only numeric and integer columns have a step"),
         ({"degree": {"max_change": 1}}, "a change has no size"),
         ({"age": {"max_change": -1}}, "max_change of 'age' must be a positive number, got -1"),
-        ({"age": {"difficulty": "hard"}}, "difficulty of 'age' must be a positive number, got 'hard'"),
+        (
+            {"age": {"difficulty": "hard"}},
+            "difficulty of 'age' must be a positive number, got 'hard'",
+        ),
     ],
 )
 def test_steps_sizes_and_difficulties_that_make_no_sense(
@@ -319,12 +407,18 @@ def test_steps_sizes_and_difficulties_that_make_no_sense(
         Schema.infer(frame, stated)
 
 
-def test_steps_sizes_and_difficulties_are_kept_in_files(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_steps_sizes_and_difficulties_are_kept_in_files(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
     schema = Schema.infer(frame, {"age": {"step": 5, "max_change": 20, "difficulty": 3}})
     for name in ("rules.toml", "rules.json"):
         schema.save(tmp_path / name)
         assert Schema.from_file(tmp_path / name) == schema
-    assert (schema["age"].step, schema["age"].max_change, schema["age"].difficulty) == (5.0, 20.0, 3.0)
+    assert (schema["age"].step, schema["age"].max_change, schema["age"].difficulty) == (
+        5.0,
+        20.0,
+        3.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,7 +430,12 @@ def test_steps_sizes_and_difficulties_are_kept_in_files(frame: pd.DataFrame, tmp
             InputError,
             "s.toml: Unknown field in the schema of 'age': 'mutabilty'. Did",
         ),
-        ("s.toml", '[agee]\nunit = "years"', InputError, "Unknown column 'agee'. Did you mean 'age'"),
+        (
+            "s.toml",
+            '[agee]\nunit = "years"',
+            InputError,
+            "Unknown column 'agee'. Did you mean 'age'",
+        ),
         ("s.toml", "[age\n", FileError, "not readable as TOML"),
         ("s.json", "{", FileError, "not readable as JSON"),
         ("s.json", "[1]", FileError, "one table per column"),
@@ -345,7 +444,12 @@ def test_steps_sizes_and_difficulties_are_kept_in_files(frame: pd.DataFrame, tmp
     ],
 )
 def test_files_that_cannot_be_used(
-    frame: pd.DataFrame, tmp_path: Path, name: str, text: str, error: type[Exception], match: str
+    frame: pd.DataFrame,
+    tmp_path: Path,
+    name: str,
+    text: str,
+    error: type[Exception],
+    match: str,
 ) -> None:
     path = tmp_path / name
     path.write_text(text)
@@ -363,7 +467,9 @@ def test_file_missing_or_partial(tmp_path: Path) -> None:
 
 
 def test_direction_on_categories_needs_an_order(frame: pd.DataFrame) -> None:
-    schema = Schema.infer(frame, {"degree": {"categories": ORDER}}, mutability={"degree": "increase"})
+    schema = Schema.infer(
+        frame, {"degree": {"categories": ORDER}}, mutability={"degree": "increase"}
+    )
     assert schema["degree"].kind == "categorical"
     with pytest.raises(ConstraintError, match="which category is higher"):
         Schema.infer(frame).override(mutability={"sex": "increase"})

@@ -1,4 +1,6 @@
-"""Special codes: stated, encoded beside the number, never an aim; and found where nobody stated them."""
+"""Special codes: stated, encoded beside the number, never an aim; and found where nobody stated
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def encoder(**stated) -> Encoder:
     return Encoder(Schema.infer(FRAME, special=SPECIAL, **stated)).fit(FRAME)
 
 
-# ---- stated ----------------------------------------------------------------------------------------------------------
+# ---- stated --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,11 @@ def test_a_yes_or_no_column_with_codes_is_whole():
         assert (feature.kind, feature.special) == ("integer", (-9,))
     measured = pd.DataFrame({"x": [0, 1, 0, 1]})
     assert Schema.infer(measured, special={"x": 0})["x"].kind == "integer"
-    assert Schema.infer(measured, special={"x": []})["x"].kind == Schema.infer(measured)["x"].kind == "binary"
+    assert (
+        Schema.infer(measured, special={"x": []})["x"].kind
+        == Schema.infer(measured)["x"].kind
+        == "binary"
+    )
     assert Feature("x", "numeric", special=None).special == ()
 
 
@@ -90,12 +96,21 @@ def test_codes_outside_the_domain_are_no_mistake():
         schema.override(special={"score": ()}).check(FRAME)
 
 
-# ---- encoded ---------------------------------------------------------------------------------------------------------
+# ---- encoded -------------------------------------------------------------------------------------
 
 
 def test_codes_are_columns_of_their_own_and_teach_the_number_nothing():
     fitted = encoder()
-    assert fitted.names_ == ["score", "score=-9", "score=-8", "months", "months=-99", "job=a", "job=b", "job=c"]
+    assert fitted.names_ == [
+        "score",
+        "score=-9",
+        "score=-8",
+        "months",
+        "months=-99",
+        "job=a",
+        "job=b",
+        "job=c",
+    ]
     assert fitted.slices_["months"] == slice(3, 5)
     ordinary = FRAME[FRAME["score"] > 0][["score"]]
     alone = Encoder(Schema.infer(ordinary)).fit(ordinary).columns_[0]
@@ -135,7 +150,9 @@ def test_a_number_that_lands_on_a_code_moves_off_it():
 
 def test_a_column_of_codes_alone_teaches_nothing():
     with pytest.raises(InputError, match="no value to learn from but special codes"):
-        Encoder(Schema.infer(FRAME, special={"months": [1.5, 2.5, -99.0, 10.0, 7.5, 3.5]})).fit(FRAME)
+        Encoder(Schema.infer(FRAME, special={"months": [1.5, 2.5, -99.0, 10.0, 7.5, 3.5]})).fit(
+            FRAME
+        )
 
 
 def test_saved_encoders_know_their_codes():
@@ -145,7 +162,7 @@ def test_saved_encoders_know_their_codes():
     assert again.schema_ == fitted.schema_
 
 
-# ---- constrained -----------------------------------------------------------------------------------------------------
+# ---- constrained ---------------------------------------------------------------------------------
 
 
 def test_a_code_is_no_aim_and_its_cell_stays():
@@ -161,13 +178,15 @@ def test_a_code_is_no_aim_and_its_cell_stays():
     assert rules.violations(moved, x)[[1, 4], 0].all()
     # In training, a mature counterfactual with a code is not drawn to another number.
     protected = rules.protect(x.flip(0), x)
-    assert (protected[[1, 4], 0] == x[[1, 4], 0]).all() and (protected[:, 1:3] == x[:, 1:3]).all()
+    assert (protected[[1, 4], 0] == x[[1, 4], 0]).all() and (
+        protected[:, 1:3] == x[:, 1:3]
+    ).all()
     assert (protected[0, 0] == x[5, 0]).item()
     plain = Encoder(Schema.infer(FRAME)).fit(FRAME).constraints()
     assert plain.coded == () and constraint_structure(plain) != constraint_structure(rules)
 
 
-# ---- found -----------------------------------------------------------------------------------------------------------
+# ---- found ---------------------------------------------------------------------------------------
 
 
 def found(**columns) -> dict:
@@ -179,16 +198,21 @@ def test_codes_are_found_and_the_line_to_write_is_said():
     rng = np.random.default_rng(0)
     score = np.r_[rng.integers(30, 95, 400), np.full(12, -9), np.full(3, -8)]
     late = np.r_[rng.integers(0, 8, 403), np.full(12, 98)]
-    pressure = np.r_[rng.normal(72, 12, 395).clip(40).round(), np.zeros(20)]  # 0 is "not measured"
+    pressure = np.r_[
+        rng.normal(72, 12, 395).clip(40).round(), np.zeros(20)
+    ]  # 0 is "not measured"
     assert found(pressure=pressure) == {"pressure": {0: 20}}
     codes = found(score=score, late=late)
     assert codes == {"score": {-9: 12, -8: 3}, "late": {98: 12}}
     said = codes_in_words(codes)
-    assert said is not None and said.startswith('"score" holds -9 in 12 rows and -8 in 3 rows, far from')
+    assert said is not None and said.startswith(
+        '"score" holds -9 in 12 rows and -8 in 3 rows, far from'
+    )
     assert said.endswith('state special={"score": [-9, -8], "late": [98]}')
     one = codes_in_words({"x": {-9: 312}})
     assert one == (
-        '"x" holds -9 in 312 rows, far from its other values: if it stands for "no record", state special={"x": [-9]}'
+        '"x" holds -9 in 312 rows, far from its other values: if it stands for "no record", '
+        'state special={"x": [-9]}'
     )
 
 

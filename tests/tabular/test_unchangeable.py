@@ -1,4 +1,6 @@
-"""Columns that nobody can change are pointed out by their names, unless the user has said what may change."""
+"""Columns that nobody can change are pointed out by their names, unless the user has said what may
+change.
+"""
 
 import warnings
 
@@ -35,12 +37,17 @@ residence citizenship_years blood_pressure group type
 """
 
 
-@pytest.mark.parametrize("name", [*NOBODY.split(), "birth year", "date of birth", "applicant's age", "Age (years)"])
+@pytest.mark.parametrize(
+    "name", [*NOBODY.split(), "birth year", "date of birth", "applicant's age", "Age (years)"]
+)
 def test_names_that_say_so(name):
     assert cannot_change(name)
 
 
-@pytest.mark.parametrize("name", [*SOMEBODY.split(), "account age", "age of oldest account", "Age of vehicle (months)"])
+@pytest.mark.parametrize(
+    "name",
+    [*SOMEBODY.split(), "account age", "age of oldest account", "Age of vehicle (months)"],
+)
 def test_names_that_do_not(name):
     assert not cannot_change(name)
 
@@ -50,7 +57,9 @@ def test_fit_points_them_out_once_and_says_what_to_write():
     frame = pd.DataFrame({"age": rng.integers(20, 70, 80), "debt": rng.normal(size=80)})
     y = frame["debt"] > 0
     settings = {"epochs": 1, "gate": "none", "progress": False}
-    with pytest.warns(UserWarning, match=r'"age": nobody can change this.*state mutability=\{"age": "none"\}'):
+    with pytest.warns(
+        UserWarning, match=r'"age": nobody can change this.*state mutability=\{"age": "none"\}'
+    ):
         ct.CounterfactualClassifier(**settings).fit(frame, y)
     for stated in ({}, {"debt": "decrease"}):
         with warnings.catch_warnings():
@@ -61,5 +70,9 @@ def test_fit_points_them_out_once_and_says_what_to_write():
 def test_the_command_speaks_of_its_flag():
     schema = ct.Schema.infer(pd.DataFrame({"age": [1, 2, 3, 4], "sex": ["f", "m", "f", "m"]}))
     assert in_flags(str(unchangeable_in_words(schema))).endswith("; add --immutable age sex")
-    schema = ct.Schema.infer(pd.DataFrame({"Age (years)": [1, 2, 3, 4], 'the "sex"': ["f", "m", "f", "m"]}))
-    assert in_flags(str(unchangeable_in_words(schema))).endswith("""; add --immutable 'Age (years)' 'the "sex"'""")
+    schema = ct.Schema.infer(
+        pd.DataFrame({"Age (years)": [1, 2, 3, 4], 'the "sex"': ["f", "m", "f", "m"]})
+    )
+    assert in_flags(str(unchangeable_in_words(schema))).endswith(
+        """; add --immutable 'Age (years)' 'the "sex"'"""
+    )

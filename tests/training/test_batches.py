@@ -89,13 +89,17 @@ def test_keep_leaves_what_the_search_found(setting):
 
 
 def test_factuals_of_the_target_class_are_no_counterfactuals(setting):
-    """They have reached nothing, so they count neither if the immature are kept nor if these are dropped."""
+    """They have reached nothing, so they count neither if the immature are kept nor if these are
+    dropped.
+    """
     model, data = setting
     generator = GENERATOR.replace(epsilon=0.0)
     still = explain(setting, generator=generator, immature="keep", target_rule="uniform")
     with torch.no_grad():
         logits = model(data.x[rows_of(still.x_adv, data.x)])
-    there = (logits.argmax(-1) == still.y_target) & (logits.softmax(-1).gather(1, still.y_target[:, None])[:, 0] >= 0.8)
+    there = (logits.argmax(-1) == still.y_target) & (
+        logits.softmax(-1).gather(1, still.y_target[:, None])[:, 0] >= 0.8
+    )
     assert 0 < int(there.sum()) < len(there)
     assert torch.equal(still.weight == 0, there)
     dropped = explain(setting, immature="drop", target_rule="uniform")
@@ -103,7 +107,9 @@ def test_factuals_of_the_target_class_are_no_counterfactuals(setting):
 
 
 def test_replace_puts_the_positive_in_the_place_of_the_immature(setting):
-    (kept, told), (replaced, same) = (one_round(setting, immature=rule) for rule in ("keep", "replace"))
+    (kept, told), (replaced, same) = (
+        one_round(setting, immature=rule) for rule in ("keep", "replace")
+    )
     done = mature(kept, setting[0])
     assert torch.equal(replaced.x_cf[done], kept.x_cf[done])
     assert torch.equal(replaced.x_cf[~done], replaced.x_pos[~done])
@@ -147,7 +153,9 @@ def test_an_unprotected_round_differs(setting):
 def test_the_round_is_the_search(setting):
     """Factuals, targets and result agree with a search of one's own."""
     model, data = setting
-    still, (_, mean_steps) = one_round(setting, generator=GENERATOR.replace(epsilon=0.0), immature="keep")
+    still, (_, mean_steps) = one_round(
+        setting, generator=GENERATOR.replace(epsilon=0.0), immature="keep"
+    )
     x = data.x[rows_of(still.x_adv, data.x)]
     expected = search(model, x, still.y_target, GENERATOR, Constraints.infer(data.x))
     assert torch.equal(expected.x_cf, still.x_cf)

@@ -31,12 +31,19 @@ from counterfactual_training.training import History
 
 CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=30, learning_rate=0.02)
 # So strong that it costs accuracy.
-SETTING = Setting(ecco(max_steps=15), objective=Objective(lambda_div=5.0, lambda_reg=2.0), config=CONFIG, budget=0.01)
+SETTING = Setting(
+    ecco(max_steps=15),
+    objective=Objective(lambda_div=5.0, lambda_reg=2.0),
+    config=CONFIG,
+    budget=0.01,
+)
 
 
 def rows(overlap: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.arange(120) % 2
-    return overlap * torch.randn(120, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(1), y
+    return overlap * torch.randn(
+        120, 2, generator=torch.Generator().manual_seed(0)
+    ) + 2 * y.unsqueeze(1), y
 
 
 def fresh(seed: int = 0) -> nn.Module:
@@ -59,17 +66,24 @@ class Remember(Callback):
 
 
 def test_the_twin_is_the_same_run_without_counterfactuals():
-    """Alone, with shuffled rows, dropout and an optimizer of one's own: the same accuracies, epoch by epoch."""
+    """Alone, with shuffled rows, dropout and an optimizer of one's own: the same accuracies, epoch
+    by epoch.
+    """
     x, y = rows()
     for make, optimizer in (
         (fresh, None),
         (fresh, lambda p: torch.optim.SGD(p, 0.01, momentum=0.5)),
-        (lambda: nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.4), nn.ReLU(), nn.Linear(8, 2)), None),
+        (
+            lambda: nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.4), nn.ReLU(), nn.Linear(8, 2)),
+            None,
+        ),
     ):
         setting, model = replace(SETTING, config=replace(CONFIG, shuffle=True, seed=3)), make()
         twin = copy.deepcopy(model)
         mine = train(model, x, y, setting=setting, optimizer=optimizer).history.to_frame()
-        its = train(twin, x, y, setting=setting.conventional(), optimizer=optimizer).history.to_frame()
+        its = train(
+            twin, x, y, setting=setting.conventional(), optimizer=optimizer
+        ).history.to_frame()
         assert mine["twin_accuracy"].tolist() == its["accuracy"].tolist()
         assert mine["accuracy"].tolist() != its["accuracy"].tolist()
 
@@ -80,7 +94,9 @@ def test_strength_follows_what_is_lost():
     for before, after in zip(history.index[:-1], history.index[1:], strict=True):
         lost = history["twin_accuracy"][before] - history["accuracy"][before]
         step = math.exp(-0.15 * min(max((lost - 0.01) / 0.01, -1), 2))
-        assert history["strength"][after] == pytest.approx(min(max(history["strength"][before] * step, 0.02), 1.0))
+        assert history["strength"][after] == pytest.approx(
+            min(max(history["strength"][before] * step, 0.02), 1.0)
+        )
 
 
 def test_strength_is_a_factor_of_all_terms_but_the_class_loss():
@@ -88,7 +104,8 @@ def test_strength_is_a_factor_of_all_terms_but_the_class_loss():
     config, mine, its = replace(CONFIG, epochs=1), fresh(), fresh()
     train(mine, x, y, setting=replace(SETTING, config=config, budget=0.5))
     weaker = replace(
-        SETTING.objective, **{k: 0.3 * v for k, v in vars(SETTING.objective).items() if k != "lambda_class"}
+        SETTING.objective,
+        **{k: 0.3 * v for k, v in vars(SETTING.objective).items() if k != "lambda_class"},
     )
     train(its, x, y, setting=replace(SETTING, config=config, budget=None, objective=weaker))
     assert_close(weights(mine), weights(its))
@@ -99,8 +116,14 @@ def test_the_last_epoch_within_the_budget_is_kept():
     ends = set()
     for budget in (1e-6, 0.01, 0.03, 0.9):
         seen, model = Remember(), fresh()
-        history = train(model, *rows(2.0), setting=replace(SETTING, budget=budget), callbacks=[seen]).history.to_frame()
-        within = [e for e in range(4, 8) if history["twin_accuracy"][e] - history["accuracy"][e] <= budget]
+        history = train(
+            model, *rows(2.0), setting=replace(SETTING, budget=budget), callbacks=[seen]
+        ).history.to_frame()
+        within = [
+            e
+            for e in range(4, 8)
+            if history["twin_accuracy"][e] - history["accuracy"][e] <= budget
+        ]
         end = within[-1] if within else 7
         assert torch.equal(weights(model), seen.seen[end])
         ends.add((bool(within), end == 7))
@@ -109,7 +132,9 @@ def test_the_last_epoch_within_the_budget_is_kept():
 
 def test_an_early_epoch_within_the_budget_is_not_kept():
     budget = AccuracyBudget(0.01)
-    budget.twin = SimpleNamespace(running=[], slots=[0], histories=[History([{"accuracy": 0.9}])])
+    budget.twin = SimpleNamespace(
+        running=[], slots=[0], histories=[History([{"accuracy": 0.9}])]
+    )
     for epoch in range(1, 9):
         weights_now = {"epoch": epoch}
         run = SimpleNamespace(
@@ -127,7 +152,9 @@ def test_an_early_epoch_within_the_budget_is_not_kept():
 
 
 def test_burn_in_neither_costs_nor_strengthens():
-    history = train(fresh(), *rows(), setting=replace(SETTING, config=replace(CONFIG, burn_in=0.5))).history.to_frame()
+    history = train(
+        fresh(), *rows(), setting=replace(SETTING, config=replace(CONFIG, burn_in=0.5))
+    ).history.to_frame()
     assert (history["strength"][:5] == 0.3).all() and (history["strength"][5:] != 0.3).all()
     assert (history["accuracy"][:4] == history["twin_accuracy"][:4]).all()
 
@@ -136,7 +163,13 @@ def test_a_callback_gives_a_budget_to_settings_without_one():
     x, y = rows()
     by_setting, by_callback = fresh(), fresh()
     train(by_setting, x, y, setting=SETTING)
-    train(by_callback, x, y, setting=replace(SETTING, budget=None), callbacks=[AccuracyBudget(0.01)])
+    train(
+        by_callback,
+        x,
+        y,
+        setting=replace(SETTING, budget=None),
+        callbacks=[AccuracyBudget(0.01)],
+    )
     assert torch.equal(weights(by_setting), weights(by_callback))
 
 
@@ -144,8 +177,12 @@ def test_conventional_training_is_not_touched():
     x, y = rows()
     plain, budgeted = fresh(), fresh()
     train(plain, x, y, setting=SETTING.conventional())
-    history = train(budgeted, x, y, setting=SETTING.conventional(), callbacks=[AccuracyBudget(0.01)]).history
-    assert torch.equal(weights(plain), weights(budgeted)) and "strength" not in history.records[0]
+    history = train(
+        budgeted, x, y, setting=SETTING.conventional(), callbacks=[AccuracyBudget(0.01)]
+    ).history
+    assert (
+        torch.equal(weights(plain), weights(budgeted)) and "strength" not in history.records[0]
+    )
 
 
 def test_members_with_rows_of_their_own_are_held_to_their_own_twins():
@@ -156,7 +193,9 @@ def test_members_with_rows_of_their_own_are_held_to_their_own_twins():
     for i, result in enumerate(Fleet(members).train(x.double(), y)):
         lone = train(alone[i], x[i].double(), y[i], setting=SETTING.seeded(i))
         for name in ("twin_accuracy", "strength", "accuracy"):
-            assert_close(result.history.to_frame()[name].tolist(), lone.history.to_frame()[name].tolist())
+            assert_close(
+                result.history.to_frame()[name].tolist(), lone.history.to_frame()[name].tolist()
+            )
         assert_close(weights(result.model), weights(alone[i]), rtol=1e-6, atol=1e-7)
 
 
@@ -168,9 +207,15 @@ def test_a_member_that_is_stopped_ends_within_its_budget():
 
     seen, model = Remember(), fresh()
     callbacks = [seen, Stop()]
-    history = train(model, *rows(2.0), setting=replace(SETTING, budget=0.03), callbacks=callbacks).history.to_frame()
-    within = [e for e in range(4, 7) if history["twin_accuracy"][e] - history["accuracy"][e] <= 0.03]
-    assert len(history) == 7 and torch.equal(weights(model), seen.seen[within[-1] if within else 6])
+    history = train(
+        model, *rows(2.0), setting=replace(SETTING, budget=0.03), callbacks=callbacks
+    ).history.to_frame()
+    within = [
+        e for e in range(4, 7) if history["twin_accuracy"][e] - history["accuracy"][e] <= 0.03
+    ]
+    assert len(history) == 7 and torch.equal(
+        weights(model), seen.seen[within[-1] if within else 6]
+    )
 
 
 @pytest.mark.parametrize("budget", [0, -0.1, 1, float("nan")])
@@ -183,12 +228,17 @@ def test_a_budget_is_a_share(budget):
         AccuracyBudget(0.01, start=0.0)
 
 
-# ---- the preset ------------------------------------------------------------------------------------------------------
+# ---- the preset ----------------------------------------------------------------------------------
 
 
 def cheap(**changes) -> Setting:
     setting = preset("cheap_recourse")
-    return replace(setting, config=replace(setting.config, epochs=6, batch_size=20, num_counterfactuals=30, **changes))
+    return replace(
+        setting,
+        config=replace(
+            setting.config, epochs=6, batch_size=20, num_counterfactuals=30, **changes
+        ),
+    )
 
 
 def test_the_recipe():
@@ -196,8 +246,17 @@ def test_the_recipe():
     objective, config, generator = setting.objective, setting.config, setting.generator
     assert (objective.lambda_contrast, objective.lambda_recourse) == (0.1, 0.5)
     assert (objective.lambda_div, objective.lambda_reg, objective.lambda_adv) == (0.0, 0.0, 0.0)
-    assert (generator.decision_threshold, generator.max_steps, generator.epsilon) == (0.5, 50, 0.3)
-    assert (config.positives, config.immature, setting.budget, setting.project_categories) == (4, "keep", 0.0025, True)
+    assert (generator.decision_threshold, generator.max_steps, generator.epsilon) == (
+        0.5,
+        50,
+        0.3,
+    )
+    assert (config.positives, config.immature, setting.budget, setting.project_categories) == (
+        4,
+        "keep",
+        0.0025,
+        True,
+    )
 
 
 def test_the_recourse_loss_counts_where_a_feature_is_immutable():
@@ -206,9 +265,16 @@ def test_the_recourse_loss_counts_where_a_feature_is_immutable():
     def trained(rules: Constraints, **changes: float) -> torch.Tensor:
         model, setting = fresh(), cheap()
         objective = replace(setting.objective, **changes)
-        return weights(train(model, x, y, setting=replace(setting, constraints=rules, objective=objective)).model)
+        return weights(
+            train(
+                model, x, y, setting=replace(setting, constraints=rules, objective=objective)
+            ).model
+        )
 
-    free, protected = Constraints.infer(x), replace(Constraints.infer(x), may_increase=torch.tensor([True, False]))
+    free, protected = (
+        Constraints.infer(x),
+        replace(Constraints.infer(x), may_increase=torch.tensor([True, False])),
+    )
     protected = replace(protected, may_decrease=protected.may_increase)
     assert torch.equal(trained(free), trained(free, lambda_recourse=0.0))
     assert not torch.equal(trained(protected), trained(protected, lambda_recourse=0.0))
@@ -216,18 +282,28 @@ def test_the_recourse_loss_counts_where_a_feature_is_immutable():
 
 @pytest.mark.check
 def test_the_recipe_shortens_the_way_of_people_who_cannot_change_all():
-    """Where a feature that all may change and one that nobody may tell the same, the decision moves to the former."""
+    """Where a feature that all may change and one that nobody may tell the same, the decision moves
+    to the former.
+    """
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(400) % 2
     x = torch.randn(400, 2, generator=rng) + y.unsqueeze(1) * torch.tensor([1.5, 3.0])
     rules = Constraints.build(2, {1: "none"}, (-10.0, 10.0))
     cost, accuracy = [], []
     for setting in (cheap().conventional(), cheap()):
-        setting = replace(setting, constraints=rules, config=replace(setting.config, epochs=30, learning_rate=0.01))
-        model = train(fresh(), x, y, setting=replace(setting, budget=setting.budget and 0.01)).model
+        setting = replace(
+            setting,
+            constraints=rules,
+            config=replace(setting.config, epochs=30, learning_rate=0.01),
+        )
+        model = train(
+            fresh(), x, y, setting=replace(setting, budget=setting.budget and 0.01)
+        ).model
         with torch.no_grad():
             refused = x[(model(x).argmax(-1) == 0)]
-        found = search(model, refused, torch.ones(len(refused), dtype=torch.long), line(), rules)
+        found = search(
+            model, refused, torch.ones(len(refused), dtype=torch.long), line(), rules
+        )
         cost.append(float((found.x_cf - refused).abs().sum(-1).mean()))
         accuracy.append(float((model(x).argmax(-1) == y).float().mean()))
     assert cost[1] < 0.9 * cost[0] and accuracy[1] > accuracy[0] - 0.02

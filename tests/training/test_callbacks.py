@@ -1,4 +1,6 @@
-"""Callbacks do to a run what the same lines would do in a loop of one's own, alone and in a fleet."""
+"""Callbacks do to a run what the same lines would do in a loop of one's own, alone and in a
+fleet.
+"""
 
 import copy
 import math
@@ -76,7 +78,10 @@ def fused(model, rate=0.02):
 
 OPTIMIZERS = {
     "Adam": (None, fused),
-    "SGD": (lambda p: SGD(p, lr=0.1, momentum=0.9), lambda m: SGD(m.parameters(), lr=0.1, momentum=0.9)),
+    "SGD": (
+        lambda p: SGD(p, lr=0.1, momentum=0.9),
+        lambda m: SGD(m.parameters(), lr=0.1, momentum=0.9),
+    ),
     "AdamW": (lambda p: AdamW(p, lr=0.02), lambda m: AdamW(m.parameters(), lr=0.02)),
 }
 
@@ -86,7 +91,12 @@ def members(rates, **changes):
     return [
         Member(
             fresh(3).double(),
-            Setting(SEARCH, None, make_objective(name), replace(PLAIN, learning_rate=rate, seed=i, **changes)),
+            Setting(
+                SEARCH,
+                None,
+                make_objective(name),
+                replace(PLAIN, learning_rate=rate, seed=i, **changes),
+            ),
         )
         for i, (rate, name) in enumerate(zip(rates, ("full", "vanilla", "full"), strict=True))
     ]
@@ -97,10 +107,14 @@ def expect_alone(x, y, make, rates=(0.02, 0.05, 0.002), stop=None, **changes):
     fleet = members(rates, **changes)
     lone = [copy.deepcopy(member.model) for member in fleet]
     x = x.double()
-    results = Fleet(fleet).train(x, y, validation=(x, y), callbacks=[*make(), *([Stop(stop)] if stop else [])])
+    results = Fleet(fleet).train(
+        x, y, validation=(x, y), callbacks=[*make(), *([Stop(stop)] if stop else [])]
+    )
     for i, (member, model) in enumerate(zip(fleet, lone, strict=True)):
         own = [Stop({0: stop[i]})] if stop and i in stop else []
-        alone = train(model, x, y, setting=member.setting, validation=(x, y), callbacks=[*make(), *own])
+        alone = train(
+            model, x, y, setting=member.setting, validation=(x, y), callbacks=[*make(), *own]
+        )
         assert_close(weights(member.model), weights(model), atol=1e-9, rtol=1e-7)
         assert results[i].history.stopped == alone.history.stopped
         assert len(results[i].history.records) == len(alone.history.records)
@@ -119,7 +133,7 @@ class Stop(Callback):
                 run.stop("asked to", i)
 
 
-# ---- gradients -------------------------------------------------------------------------------------------------------
+# ---- gradients -----------------------------------------------------------------------------------
 
 
 class TorchClip(Callback):
@@ -148,7 +162,10 @@ def clamped(model):
 
 CLIPS = {
     "torch's own": (TorchClip, lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.1)),
-    "shipped": (lambda: ClipGradient(0.1), lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.1)),
+    "shipped": (
+        lambda: ClipGradient(0.1),
+        lambda m: nn.utils.clip_grad_norm_(m.parameters(), 0.1),
+    ),
     "replaced": (Replaced, clamped),
     "in place": (InPlace, clamped),
 }
@@ -164,7 +181,9 @@ def test_gradients_changed_before_the_step_are_the_ones_used(blobs, clip, optimi
     train(mine, x, y, objective=VANILLA, config=PLAIN, optimizer=ours, callbacks=[callback()])
     expected = by_torch(its, x, y, theirs(its), before=lambda: before(its))
     assert_close(weights(mine), expected, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(expected, by_torch(plain, x, y, theirs(plain)), atol=1e-3), "clipping must matter here"
+    assert not torch.allclose(expected, by_torch(plain, x, y, theirs(plain)), atol=1e-3), (
+        "clipping must matter here"
+    )
 
 
 def test_every_member_of_a_fleet_is_clipped_by_itself(blobs):
@@ -172,7 +191,9 @@ def test_every_member_of_a_fleet_is_clipped_by_itself(blobs):
 
 
 def test_a_gradient_of_infinite_length_is_left_out_not_spread(blobs):
-    """A callback that spoils one gradient: the update is skipped and counted, as for any bad gradient."""
+    """A callback that spoils one gradient: the update is skipped and counted, as for any bad
+    gradient.
+    """
 
     class Spoil(Callback):
         calls = 0
@@ -198,17 +219,26 @@ def test_accumulated_gradients_are_seen_once_per_update(blobs):
             norms.append(float(run.gradients[0].norm()))
 
     model, its = fresh(), fresh()
-    train(model, x, y, objective=VANILLA, config=replace(PLAIN, epochs=1, accumulate=2), callbacks=[Norms()])
+    train(
+        model,
+        x,
+        y,
+        objective=VANILLA,
+        config=replace(PLAIN, epochs=1, accumulate=2),
+        callbacks=[Norms()],
+    )
     assert len(norms) == 2
     optimizer = fused(its)
     for part in ((0, 1), (2,)):
         optimizer.zero_grad()
-        (sum(cross_entropy(its(x.split(20)[i]), y.split(20)[i]) for i in part) / len(part)).backward()
+        (
+            sum(cross_entropy(its(x.split(20)[i]), y.split(20)[i]) for i in part) / len(part)
+        ).backward()
         optimizer.step()
     assert_close(weights(model), weights(its))
 
 
-# ---- schedules -------------------------------------------------------------------------------------------------------
+# ---- schedules -----------------------------------------------------------------------------------
 
 PER_EPOCH = {
     "StepLR": lambda o: schedulers.StepLR(o, 2, gamma=0.3),
@@ -220,7 +250,9 @@ PER_EPOCH = {
 }
 PER_UPDATE = {
     "OneCycleLR": lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=6 * UPDATES),
-    "OneCycleLR, fixed momentum": lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=18, cycle_momentum=False),
+    "OneCycleLR, fixed momentum": lambda o: schedulers.OneCycleLR(
+        o, 0.1, total_steps=18, cycle_momentum=False
+    ),
     "LambdaLR": lambda o: schedulers.LambdaLR(o, lambda step: 1 / (1 + step)),
     "CyclicLR": lambda o: schedulers.CyclicLR(o, 0.001, 0.05, step_size_up=4),
 }
@@ -245,7 +277,13 @@ def test_a_schedule_equals_the_same_scheduler_in_a_plain_loop(blobs, per, name, 
             seen.append(run.optimizer.param_groups[0]["lr"])
 
     train(
-        mine, x, y, objective=VANILLA, config=PLAIN, optimizer=ours, callbacks=[Schedule(made(per, name), per), Rates()]
+        mine,
+        x,
+        y,
+        objective=VANILLA,
+        config=PLAIN,
+        optimizer=ours,
+        callbacks=[Schedule(made(per, name), per), Rates()],
     )
     own = theirs(its)
     scheduler = made(per, name)(own)
@@ -255,7 +293,14 @@ def test_a_schedule_equals_the_same_scheduler_in_a_plain_loop(blobs, per, name, 
             scheduler.step()
         rates.append(own.param_groups[0]["lr"])
 
-    by_torch(its, x, y, own, after=lambda epoch: scheduler.step() if per == "update" else None, each=each)
+    by_torch(
+        its,
+        x,
+        y,
+        own,
+        after=lambda epoch: scheduler.step() if per == "update" else None,
+        each=each,
+    )
     assert seen == pytest.approx(rates) and len(set(rates)) > 1
     assert_close(weights(mine), weights(its), atol=1e-6, rtol=1e-5)
 
@@ -278,7 +323,9 @@ def test_a_plateau_is_each_members_own(blobs):
     by_torch(its, x, y, optimizer, each=plateau(optimizer).step)
     assert optimizer.param_groups[0]["lr"] < 0.02
     assert_close(weights(mine), weights(its), atol=1e-6, rtol=1e-5)
-    expect_alone(x, y, lambda: [Schedule(plateau, metric="class_loss")], rates=(0.0005, 0.2, 0.02))
+    expect_alone(
+        x, y, lambda: [Schedule(plateau, metric="class_loss")], rates=(0.0005, 0.2, 0.02)
+    )
 
 
 def test_a_metric_that_is_not_there_is_told(blobs):
@@ -287,9 +334,15 @@ def test_a_metric_that_is_not_there_is_told(blobs):
     def plateau(optimizer):
         return schedulers.ReduceLROnPlateau(optimizer)
 
-    with pytest.raises(InputError, match=r"column of the history: 'losss'\. Did you mean 'loss'"):
+    with pytest.raises(
+        InputError, match=r"column of the history: 'losss'\. Did you mean 'loss'"
+    ):
         train(fresh(), x, y, config=PLAIN, callbacks=[Schedule(plateau, metric="losss")])
-    for callback in (BestEpoch(), EarlyStopping(3), Schedule(plateau, metric="validation_accuracy")):
+    for callback in (
+        BestEpoch(),
+        EarlyStopping(3),
+        Schedule(plateau, metric="validation_accuracy"),
+    ):
         with pytest.raises(InputError, match="needs validation rows"):
             train(fresh(), x, y, config=PLAIN, callbacks=[callback])
     with pytest.raises(InputError, match=r"'accuracies'\. Did you mean 'accuracy'"):
@@ -298,7 +351,7 @@ def test_a_metric_that_is_not_there_is_told(blobs):
         )
 
 
-# ---- means of weights ------------------------------------------------------------------------------------------------
+# ---- means of weights ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -307,9 +360,25 @@ def test_the_mean_of_the_weights_is_torchs_averaged_model(blobs, decay, optimize
     x, y = blobs
     ours, theirs = OPTIMIZERS[optimizer]
     mine, its = fresh(), fresh()
-    train(mine, x, y, objective=VANILLA, config=PLAIN, optimizer=ours, callbacks=[AverageWeights(decay, start=0.5)])
-    mean = AveragedModel(its, multi_avg_fn=None if decay is None else get_ema_multi_avg_fn(decay))
-    last = by_torch(its, x, y, theirs(its), after=lambda epoch: mean.update_parameters(its) if epoch >= 3 else None)
+    train(
+        mine,
+        x,
+        y,
+        objective=VANILLA,
+        config=PLAIN,
+        optimizer=ours,
+        callbacks=[AverageWeights(decay, start=0.5)],
+    )
+    mean = AveragedModel(
+        its, multi_avg_fn=None if decay is None else get_ema_multi_avg_fn(decay)
+    )
+    last = by_torch(
+        its,
+        x,
+        y,
+        theirs(its),
+        after=lambda epoch: mean.update_parameters(its) if epoch >= 3 else None,
+    )
     assert_close(weights(mine), weights(mean.module), atol=1e-6, rtol=1e-5)
     assert not torch.allclose(weights(mine), last, atol=1e-3)
 
@@ -345,7 +414,7 @@ def test_a_run_that_breaks_keeps_its_last_sound_epoch_not_a_mean(blobs):
     assert torch.equal(weights(model), kept[2])
 
 
-# ---- best epochs and early stopping ----------------------------------------------------------------------------------
+# ---- best epochs and early stopping --------------------------------------------------------------
 
 
 class Remember(Callback):
@@ -373,7 +442,9 @@ class Rise(Callback):
 def test_the_best_epoch_is_the_one_kept(blobs, optimizer):
     seen, model = Remember(), fresh()
     callbacks = [BestEpoch("loss", "min"), Rise(3), seen]
-    history = train(model, *blobs, config=PLAIN, optimizer=OPTIMIZERS[optimizer][0], callbacks=callbacks).history
+    history = train(
+        model, *blobs, config=PLAIN, optimizer=OPTIMIZERS[optimizer][0], callbacks=callbacks
+    ).history
     best = min(range(6), key=seen.values.__getitem__)
     assert len(history.records) == 6 and history.stopped is None and best < 5
     assert torch.equal(weights(model), seen.states[best])
@@ -382,9 +453,14 @@ def test_the_best_epoch_is_the_one_kept(blobs, optimizer):
 def test_a_run_without_progress_is_stopped_and_ends_with_its_best(blobs):
     seen, model = Remember(), fresh()
     callbacks = [EarlyStopping(2, metric="loss", mode="min"), Rise(3), seen]
-    history = train(model, *blobs, config=replace(PLAIN, epochs=30), callbacks=callbacks).history
+    history = train(
+        model, *blobs, config=replace(PLAIN, epochs=30), callbacks=callbacks
+    ).history
     best = min(range(len(seen.values)), key=seen.values.__getitem__)
-    assert history.stopped == "loss has not improved for 2 epochs" and len(history.records) == best + 3
+    assert (
+        history.stopped == "loss has not improved for 2 epochs"
+        and len(history.records) == best + 3
+    )
     assert torch.equal(weights(model), seen.states[best])
 
 
@@ -403,7 +479,9 @@ def test_a_member_stops_while_the_others_go_on(blobs):
 def test_epochs_without_the_metric_do_not_count(blobs):
     """During burn-in there are no counterfactuals, so their share says nothing."""
     stopping = EarlyStopping(2, metric="share_mature")
-    history = train(fresh(), *blobs, config=replace(PLAIN, epochs=10, burn_in=0.6), callbacks=[stopping]).history
+    history = train(
+        fresh(), *blobs, config=replace(PLAIN, epochs=10, burn_in=0.6), callbacks=[stopping]
+    ).history
     assert len(history.records) > 7
 
 
@@ -418,16 +496,26 @@ def test_callbacks_begin_anew_with_every_run(blobs):
     models = [dropping() for _ in range(2)]
     lone = [copy.deepcopy(model) for model in models]
     settings = [Setting(SEARCH, config=replace(PLAIN, seed=i)) for i in range(2)]
-    shared = [EarlyStopping(2, metric="loss", mode="min"), AverageWeights(), Schedule(PER_EPOCH["StepLR"])]
+    shared = [
+        EarlyStopping(2, metric="loss", mode="min"),
+        AverageWeights(),
+        Schedule(PER_EPOCH["StepLR"]),
+    ]
     with pytest.warns(UserWarning, match="one by one"):
-        Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(x, y, callbacks=shared)
+        Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(
+            x, y, callbacks=shared
+        )
     for mine, its, setting in zip(models, lone, settings, strict=True):
-        own = [EarlyStopping(2, metric="loss", mode="min"), AverageWeights(), Schedule(PER_EPOCH["StepLR"])]
+        own = [
+            EarlyStopping(2, metric="loss", mode="min"),
+            AverageWeights(),
+            Schedule(PER_EPOCH["StepLR"]),
+        ]
         train(its, x, y, setting=setting, callbacks=own)
         assert torch.equal(weights(mine), weights(its))
 
 
-# ---- what callbacks may do -------------------------------------------------------------------------------------------
+# ---- what callbacks may do -----------------------------------------------------------------------
 
 
 class StopAfter(Callback):
@@ -446,7 +534,9 @@ class StopAfter(Callback):
 @pytest.mark.parametrize("refresh", ["epoch", "batch"])
 def test_a_run_stopped_within_an_epoch_ends_there(blobs, refresh):
     stop, model = StopAfter(4), fresh()
-    history = train(model, *blobs, config=replace(PLAIN, refresh=refresh), callbacks=[stop]).history
+    history = train(
+        model, *blobs, config=replace(PLAIN, refresh=refresh), callbacks=[stop]
+    ).history
     assert history.stopped == "enough" and len(history.records) == 2
     assert torch.equal(weights(model), stop.kept)
     assert history.records[1]["skipped"] == 0 and math.isfinite(history.records[1]["loss"])
@@ -459,10 +549,17 @@ def test_a_member_stopped_within_an_epoch_ends_as_it_would_alone(blobs, refresh)
     lone = [copy.deepcopy(member.model) for member in fleet]
     results = Fleet(fleet).train(x, y, callbacks=[StopAfter(4, 1)])
     for i, (member, model) in enumerate(zip(fleet, lone, strict=True)):
-        alone = train(model, x, y, setting=member.setting, callbacks=[StopAfter(4)] if i == 1 else [])
+        alone = train(
+            model, x, y, setting=member.setting, callbacks=[StopAfter(4)] if i == 1 else []
+        )
         assert_close(weights(member.model), weights(model), atol=1e-9, rtol=1e-7)
-        mine, its = (r.history.to_frame().drop(columns="seconds").to_numpy(float) for r in (results[i], alone))
-        assert_close(torch.tensor(mine), torch.tensor(its), atol=1e-6, rtol=1e-6, equal_nan=True)
+        mine, its = (
+            r.history.to_frame().drop(columns="seconds").to_numpy(float)
+            for r in (results[i], alone)
+        )
+        assert_close(
+            torch.tensor(mine), torch.tensor(its), atol=1e-6, rtol=1e-6, equal_nan=True
+        )
 
 
 class Meddling(Callback):
@@ -479,19 +576,26 @@ class Meddling(Callback):
 def test_a_callback_that_switches_to_eval_mode_changes_nothing(blobs):
     def noisy():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2))
+        return nn.Sequential(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2)
+        )
 
     plain, meddled = noisy(), noisy()
     train(plain, *blobs, config=PLAIN)
     train(meddled, *blobs, config=PLAIN, callbacks=[Meddling()])
-    for mine, its in zip(plain.state_dict().values(), meddled.state_dict().values(), strict=True):
+    for mine, its in zip(
+        plain.state_dict().values(), meddled.state_dict().values(), strict=True
+    ):
         assert torch.equal(mine, its)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Schedule(PER_EPOCH["StepLR"], per="batch"), "Unknown value of per: 'batch'. Valid: 'epoch', 'update'"),
+        (
+            lambda: Schedule(PER_EPOCH["StepLR"], per="batch"),
+            "Unknown value of per: 'batch'. Valid: 'epoch', 'update'",
+        ),
         (lambda: ClipGradient(0.0), "max_norm is a positive number, got 0.0"),
         (lambda: AverageWeights(1.0), r"decay lies in \[0, 1\)"),
         (lambda: BestEpoch(mode="highest"), "Unknown mode"),
@@ -510,7 +614,13 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
             super().__init__(optimizer, lambda epoch: 0.9**epoch)
 
     with pytest.warns(UserWarning, match=r"Odd holds memory.*another rate"):
-        train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[Schedule(Odd)], checkpoint=tmp_path / "c")
+        train(
+            mlp(2, 2),
+            *blobs,
+            config=TrainConfig(epochs=1),
+            callbacks=[Schedule(Odd)],
+            checkpoint=tmp_path / "c",
+        )
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
@@ -524,5 +634,11 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
 )
 def test_schedulers_of_torch_are_held(blobs, tmp_path, make):
     schedule = Schedule(make)
-    train(mlp(2, 2), *blobs, config=TrainConfig(epochs=1), callbacks=[schedule], checkpoint=tmp_path / "c")
+    train(
+        mlp(2, 2),
+        *blobs,
+        config=TrainConfig(epochs=1),
+        callbacks=[schedule],
+        checkpoint=tmp_path / "c",
+    )
     assert schedule.state_dict()["schedulers"][0]["last_epoch"] == 1

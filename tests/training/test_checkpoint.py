@@ -1,4 +1,6 @@
-"""Killed and resumed equals never interrupted, bit for bit; a checkpoint is whole or absent, ours or refused."""
+"""Killed and resumed equals never interrupted, bit for bit; a checkpoint is whole or absent, ours
+or refused.
+"""
 
 import json
 import os
@@ -38,7 +40,9 @@ class Noisy(nn.Sequential):
     """Dropout and batch normalisation: random state and buffers that a resume must get right."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2))
+        super().__init__(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2)
+        )
 
 
 def fresh(noisy: bool = False) -> nn.Module:
@@ -47,7 +51,9 @@ def fresh(noisy: bool = False) -> nn.Module:
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([value.detach().flatten().double() for value in model.state_dict().values()])
+    return torch.cat(
+        [value.detach().flatten().double() for value in model.state_dict().values()]
+    )
 
 
 class InterruptedRunError(Exception):
@@ -65,7 +71,9 @@ class Interrupt(Callback):
             raise InterruptedRunError
 
 
-def interrupted_then_resumed(x, y, path: Path, build, after: int, **arguments) -> tuple[nn.Module, list[dict]]:
+def interrupted_then_resumed(
+    x, y, path: Path, build, after: int, **arguments
+) -> tuple[nn.Module, list[dict]]:
     with pytest.raises(InterruptedRunError):
         train(build(), x, y, checkpoint=path, callbacks=[Interrupt(after)], **arguments)
     model = build()
@@ -96,10 +104,16 @@ SITUATIONS = {
 def test_resumed_equals_uninterrupted(blobs, tmp_path, name, noisy):
     x, y = blobs
     after = 3 if noisy else 1
-    arguments = {"generator": ecco(learning_rate=0.5, max_steps=8), "config": QUICK, **SITUATIONS[name]}
+    arguments = {
+        "generator": ecco(learning_rate=0.5, max_steps=8),
+        "config": QUICK,
+        **SITUATIONS[name],
+    }
     whole = fresh(noisy)
     records = train(whole, x, y, **arguments).history.records
-    resumed, again = interrupted_then_resumed(x, y, tmp_path / "run.ckpt", lambda: fresh(noisy), after, **arguments)
+    resumed, again = interrupted_then_resumed(
+        x, y, tmp_path / "run.ckpt", lambda: fresh(noisy), after, **arguments
+    )
     assert torch.equal(weights(resumed), weights(whole))
     assert told(again) == told(records)
     assert resumed.training == whole.training
@@ -110,7 +124,9 @@ def test_the_randomness_of_revise_resumes_too(blobs, tmp_path):
     generator = revise(fit_vae(x, epochs=2))
     whole = fresh()
     train(whole, x, y, generator, config=QUICK)
-    resumed, _ = interrupted_then_resumed(x, y, tmp_path / "run.ckpt", fresh, 2, generator=generator, config=QUICK)
+    resumed, _ = interrupted_then_resumed(
+        x, y, tmp_path / "run.ckpt", fresh, 2, generator=generator, config=QUICK
+    )
     assert torch.equal(weights(resumed), weights(whole))
 
 
@@ -120,7 +136,11 @@ def test_a_finished_run_is_not_trained_again(blobs, tmp_path):
     first, second = fresh(), fresh()
     train(first, x, y, config=QUICK, checkpoint=path)
     history = train(second, x, y, config=QUICK, checkpoint=path).history
-    assert torch.equal(weights(first), weights(second)) and len(history.records) == 5 and not second.training
+    assert (
+        torch.equal(weights(first), weights(second))
+        and len(history.records) == 5
+        and not second.training
+    )
 
 
 class Stop(Callback):
@@ -137,7 +157,7 @@ def test_the_last_epoch_of_a_run_that_stops_early_is_written(blobs, tmp_path, mo
     assert load_file(path, KIND)[1]["epoch"] == 3
 
 
-# ---- whole or absent -----------------------------------------------------------------------------------------------
+# ---- whole or absent -----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("saved_every_epoch")
@@ -156,7 +176,9 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(blobs, tmp_path, monkey
     with pytest.raises(OSError, match="No space left"):
         train(fresh(), x, y, config=QUICK, checkpoint=path)
     monkeypatch.undo()
-    assert [file.name for file in tmp_path.iterdir()] == ["run.ckpt"], "a half-written file was left behind"
+    assert [file.name for file in tmp_path.iterdir()] == ["run.ckpt"], (
+        "a half-written file was left behind"
+    )
     assert load_file(path, KIND)[1]["epoch"] == 2
     whole, resumed = fresh(), fresh()
     train(whole, x, y, config=QUICK)
@@ -179,13 +201,19 @@ def test_a_run_that_diverged_is_saved_as_it_ended(blobs, tmp_path):
     with pytest.warns(UserWarning, match="last sound epoch"):
         history = train(model, x, y, config=QUICK, checkpoint=path, callbacks=[Wreck()]).history
     tensors, _ = load_file(path, KIND)
-    assert all(bool(torch.isfinite(tensors[name]).all()) for name in tensors if "/model" in name or "/good" in name)
+    assert all(
+        bool(torch.isfinite(tensors[name]).all())
+        for name in tensors
+        if "/model" in name or "/good" in name
+    )
     resumed = train(again, x, y, config=QUICK, checkpoint=path).history
-    assert torch.equal(weights(again), weights(model)) and bool(torch.isfinite(weights(model)).all())
+    assert torch.equal(weights(again), weights(model)) and bool(
+        torch.isfinite(weights(model)).all()
+    )
     assert resumed.stopped == history.stopped and told(resumed.records) == told(history.records)
 
 
-# ---- ours or refused -----------------------------------------------------------------------------------------------
+# ---- ours or refused -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +306,9 @@ def strange(path: Path) -> None:
 
 
 def no_table(path: Path) -> None:
-    save_safetensors({"a": torch.zeros(2)}, path, metadata={"counterfactual_training": "[1, 2]"})
+    save_safetensors(
+        {"a": torch.zeros(2)}, path, metadata={"counterfactual_training": "[1, 2]"}
+    )
 
 
 def deep(path: Path) -> None:
@@ -310,7 +340,12 @@ def nested_state(path: Path) -> None:
     for _ in range(300):
         state = {"list": [state]}
     # Deeper than the interpreter likes to recurse, yet harmless to parse.
-    save_file(path, KIND, tensors, {**content, "state": {"dict": [["model", state], ["optimizer", state]]}})
+    save_file(
+        path,
+        KIND,
+        tensors,
+        {**content, "state": {"dict": [["model", state], ["optimizer", state]]}},
+    )
 
 
 def other_kind(path: Path) -> None:
@@ -332,7 +367,9 @@ DAMAGE = {
     "tensors missing": without_tensors,
     "tensors of other shapes": other_shapes,
     "state missing": altered(state={"dict": []}),
-    "state of numbers": altered(state={"dict": [["model", {"value": 1}], ["optimizer", {"value": 2}]]}),
+    "state of numbers": altered(
+        state={"dict": [["model", {"value": 1}], ["optimizer", {"value": 2}]]}
+    ),
     "state no table": altered(state=[1, 2]),
     "state of unknown parts": altered(state={"dict": [["model"]]}),
     "a deep state": nested_state,
@@ -365,7 +402,9 @@ def test_a_hostile_pickle_does_not_run(blobs, tmp_path):
 
 
 def test_the_file_can_be_read_by_others(finished):
-    """One safetensors file with JSON in its header: nothing of this package is needed to look inside."""
+    """One safetensors file with JSON in its header: nothing of this package is needed to look
+    inside.
+    """
     header = json.loads(finished[8 : 8 + int.from_bytes(finished[:8], "little")])
     told_inside = json.loads(header["__metadata__"]["counterfactual_training"])
     assert told_inside["kind"] == KIND and json.loads(told_inside["content"])["epoch"] == 5

@@ -1,4 +1,6 @@
-"""CounterNet: its loss, who learns from which part of it, what its answers keep to, and whom it refuses."""
+"""CounterNet: its loss, who learns from which part of it, what its answers keep to, and whom it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,26 @@ from counterfactual_training.models.counternet import feasible
 from counterfactual_training.training.counternet import counternet as recipe
 from counterfactual_training.training.objective import Batch
 
-RULES = ct.Constraints.build(6, {0: "none", 1: "increase"}, domain={2: (-1.0, 1.0)}, groups=[(3, 4, 5)])
+RULES = ct.Constraints.build(
+    6, {0: "none", 1: "increase"}, domain={2: (-1.0, 1.0)}, groups=[(3, 4, 5)]
+)
 
 
 def rows(num: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
     """Three numbers and a category of three; all that may change tells the classes apart."""
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(num) % 2
-    numbers = torch.randn(num, 3, generator=rng) * 0.5 + torch.tensor([0.0, 1.0, 0.6]) * (2.0 * y[:, None] - 1)
+    numbers = torch.randn(num, 3, generator=rng) * 0.5 + torch.tensor([0.0, 1.0, 0.6]) * (
+        2.0 * y[:, None] - 1
+    )
     category = torch.where(torch.rand(num, generator=rng) < 0.8, 2 * y, 1)
-    return torch.cat([numbers.clamp(max=1.0).clamp(min=-1), torch.nn.functional.one_hot(category, 3).float()], 1), y
+    return torch.cat(
+        [
+            numbers.clamp(max=1.0).clamp(min=-1),
+            torch.nn.functional.one_hot(category, 3).float(),
+        ],
+        1,
+    ), y
 
 
 def network(dropout: float = 0.0, **shape) -> ct.CounterNet:
@@ -36,7 +48,10 @@ def network(dropout: float = 0.0, **shape) -> ct.CounterNet:
 def gradients(model: ct.CounterNet, total: torch.Tensor) -> dict[str, torch.Tensor]:
     model.zero_grad()
     total.backward()
-    return {name: torch.zeros(()) if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    return {
+        name: torch.zeros(()) if p.grad is None else p.grad.clone()
+        for name, p in model.named_parameters()
+    }
 
 
 def test_the_loss_is_its_formula_where_nothing_is_constrained():
@@ -44,7 +59,11 @@ def test_the_loss_is_its_formula_where_nothing_is_constrained():
     x = x.double()
     logits, x_cf = model(x, propose=True)
     p, after = logits.softmax(-1)[:, 1], model(x_cf).softmax(-1)[:, 1]
-    parts = (p - y).square().mean(), (x_cf - x).square().mean(), (after - (1 - p.round())).square().mean()
+    parts = (
+        (p - y).square().mean(),
+        (x_cf - x).square().mean(),
+        (after - (1 - p.round())).square().mean(),
+    )
     for second in ("explainer", "all"):
         terms = recipe(2.0, 0.5, 0.25, second).loss(model, Batch(x, y), free.to(x))
         assert_close(terms.total, 2.0 * parts[0] + 0.5 * parts[1] + 0.25 * parts[2])
@@ -52,7 +71,9 @@ def test_the_loss_is_its_formula_where_nothing_is_constrained():
 
 
 def test_advice_does_not_move_decisions_unless_asked_to():
-    """The explainer's gradients are those of λ₂ and λ₃; encoder and predictor see λ₁ alone, or everything."""
+    """The explainer's gradients are those of λ₂ and λ₃; encoder and predictor see λ₁ alone, or
+    everything.
+    """
     (x, y), model, rules = rows(), network().double(), RULES
     x, rules = x.double(), rules.to(x.double())
     only, whole = (recipe(1.0, 0.3, 0.7, second).loss for second in ("explainer", "all"))
@@ -72,15 +93,20 @@ def test_advice_does_not_move_decisions_unless_asked_to():
 def test_answers_keep_to_the_rules_and_are_valid_after_training():
     x, y = rows(400)
     model = network(dropout=0.3)
-    config = ct.TrainConfig(epochs=30, batch_size=50, learning_rate=0.01, shuffle=True, burn_in=0.0)
+    config = ct.TrainConfig(
+        epochs=30, batch_size=50, learning_rate=0.01, shuffle=True, burn_in=0.0
+    )
     ct.train(model, x, y, regime="counternet", constraints=RULES, config=config)
     x_cf, predicted = model.explain(x, RULES), model(x).argmax(-1)
     assert float((predicted == y).float().mean()) > 0.9
     assert float((model(x_cf).argmax(-1) != predicted)[predicted == 0].float().mean()) > 0.9
     assert not RULES.violations(x_cf, x).any()
-    assert set(x_cf[:, 3:].flatten().tolist()) == {0.0, 1.0} and bool((x_cf[:, 3:].sum(-1) == 1).all())
+    assert set(x_cf[:, 3:].flatten().tolist()) == {0.0, 1.0} and bool(
+        (x_cf[:, 3:].sum(-1) == 1).all()
+    )
     assert torch.equal(x_cf[:, 0], x[:, 0]) and not torch.equal(x_cf[:, 2], x[:, 2])
-    # As an explainer of evaluate, also behind a factor of the logits; in training mode before and after.
+    # As an explainer of evaluate, also behind a factor of the logits; in training mode before and
+    # after.
     quick = replace(PAIRED, lambda_energy=(1.0,), langevin_steps=0, attacks=("fgsm",))
     model.train()
     explainers = {"own": ct.counternet_explainer, "line": ct.line()}
@@ -103,7 +129,9 @@ def test_projection_keeps_gradients_outside_the_box():
 
 def test_bad_input_is_refused_before_training():
     x, y = rows()
-    with pytest.raises(ModelError, match=r"network of its own, got Sequential: pass ct.counternet\(6\)"):
+    with pytest.raises(
+        ModelError, match=r"network of its own, got Sequential: pass ct.counternet\(6\)"
+    ):
         ct.train(ct.mlp(6, 2), x, y, regime="counternet")
     three = torch.arange(len(y)) % 3
     with pytest.raises(InputError, match="two classes, got 3"):
@@ -127,7 +155,9 @@ def test_a_fleet_with_dropout_trains_one_by_one_and_ends_as_alone():
     with pytest.warns(UserWarning, match="one by one"):
         ct.Fleet([ct.Member(fleet, setting), ct.Member(other, setting.seeded(5))]).train(x, y)
     ct.train(alone, x, y, setting=setting)
-    assert all(torch.equal(a, b) for a, b in zip(fleet.parameters(), alone.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(fleet.parameters(), alone.parameters(), strict=True)
+    )
 
 
 def test_half_precision_trains_and_answers():
@@ -150,12 +180,16 @@ def test_a_file_describes_it():
 
 def test_the_classifier_makes_the_network_explains_and_is_saved(tmp_path):
     loan = ct.loan(300)
-    classifier = ct.CounterfactualClassifier(regime="counternet", epochs=5, mutability={}, progress=False)
+    classifier = ct.CounterfactualClassifier(
+        regime="counternet", epochs=5, mutability={}, progress=False
+    )
     classifier.fit(loan.frame, loan.labels)
     assert isinstance(classifier.model_, ct.CounterNet)
     classifier.save(tmp_path / "loan.safetensors")
     loaded = ct.CounterfactualClassifier.load(tmp_path / "loan.safetensors")
-    assert loaded.predict(loan.frame[:50]).tolist() == classifier.predict(loan.frame[:50]).tolist()
+    assert (
+        loaded.predict(loan.frame[:50]).tolist() == classifier.predict(loan.frame[:50]).tolist()
+    )
     assert loaded.regime == "counternet" and isinstance(loaded.model_, ct.CounterNet)
     assert len(loaded.explain(loan.frame[:3])) == 3
     for stated, message in (
@@ -164,7 +198,9 @@ def test_the_classifier_makes_the_network_explains_and_is_saved(tmp_path):
         ({"scaling": "quantile"}, "not 'quantile'"),
     ):
         with pytest.raises(InputError, match=message):
-            ct.CounterfactualClassifier(regime="counternet", mutability={}, **stated).fit(loan.frame, loan.labels)
+            ct.CounterfactualClassifier(regime="counternet", mutability={}, **stated).fit(
+                loan.frame, loan.labels
+            )
     labels = [i % 3 for i in range(len(loan.frame))]
     with pytest.raises(InputError, match="two classes, got 3"):
         ct.CounterfactualClassifier(regime="counternet", mutability={}).fit(loan.frame, labels)

@@ -28,10 +28,14 @@ ALONE_TOO = [name for name in two_ranks.SCENARIOS if name not in ("batch norm", 
 
 
 def start(folder: Path, tasks: list, num: int = 2) -> list:
-    """Processes that have torch already, as forks of one that did nothing but import it: forks of this one may hang."""
+    """Processes that have torch already, as forks of one that did nothing but import it: forks of
+    this one may hang.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["counterfactual_training", "torch._dynamo"])
-    processes = [context.Process(target=two_ranks.work, args=(i, num, folder, tasks)) for i in range(num)]
+    processes = [
+        context.Process(target=two_ranks.work, args=(i, num, folder, tasks)) for i in range(num)
+    ]
     for process in processes:
         process.start()
     return processes
@@ -40,7 +44,8 @@ def start(folder: Path, tasks: list, num: int = 2) -> list:
 def on_ranks(folder: Path, *tasks: tuple[str, dict], num: int = 2) -> list[list[dict]]:
     """What each process found."""
     processes = start(folder, list(tasks), num)
-    # Much longer than they need, also where many processes share few cores: this only ends a test that hangs.
+    # Much longer than they need, also where many processes share few cores: this only ends a test
+    # that hangs.
     for process in processes:
         process.join(300)
     hung = [process for process in processes if process.is_alive()]
@@ -55,7 +60,9 @@ def on_ranks(folder: Path, *tasks: tuple[str, dict], num: int = 2) -> list[list[
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """All scenarios, on two processes."""
-    found = on_ranks(tmp_path_factory.mktemp("ranks"), *((name, {}) for name in two_ranks.SCENARIOS))
+    found = on_ranks(
+        tmp_path_factory.mktemp("ranks"), *((name, {}) for name in two_ranks.SCENARIOS)
+    )
     return [dict(zip(two_ranks.SCENARIOS, own, strict=True)) for own in found]
 
 
@@ -90,7 +97,9 @@ def test_killed_processes_resume_exactly(tmp_path):
     """Kill −9 of both; two processes go on bit by bit, one goes on up to rounding."""
     file, more = tmp_path / "run.safetensors", {"epochs": 8}
     ((whole, *_), _) = on_ranks(tmp_path, ("shuffled", more))
-    processes = start(tmp_path, [("shuffled", {**more, "checkpoint": file, "callbacks": [two_ranks.Stuck()]})])
+    processes = start(
+        tmp_path, [("shuffled", {**more, "checkpoint": file, "callbacks": [two_ranks.Stuck()]})]
+    )
     while not file.exists() and all(process.is_alive() for process in processes):
         time.sleep(0.01)
     for process in processes:
@@ -102,7 +111,9 @@ def test_killed_processes_resume_exactly(tmp_path):
     assert 1 <= load_file(file, "training checkpoint")[1]["epoch"] < 8
     ((resumed,), (second,)) = on_ranks(tmp_path, ("shuffled", {**more, "checkpoint": file}))
     for name, value in whole["weights"].items():
-        assert torch.equal(value, resumed["weights"][name]) and torch.equal(value, second["weights"][name])
+        assert torch.equal(value, resumed["weights"][name]) and torch.equal(
+            value, second["weights"][name]
+        )
     assert repr(resumed["records"]) == repr(whole["records"])
     (((alone,),)) = on_ranks(tmp_path, ("shuffled", {**more, "checkpoint": copy}), num=1)
     assert_close(alone["weights"], whole["weights"], **SLACK)
@@ -111,12 +122,23 @@ def test_killed_processes_resume_exactly(tmp_path):
 def test_what_is_refused_is_refused_by_all(tmp_path):
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"not a checkpoint")
-    differing = [two_ranks.train_on_own_rows, two_ranks.train_on_other_values, two_ranks.train_with_own_seed,
-                 two_ranks.train_with_own_generator, two_ranks.train_with_own_constraints]  # fmt: skip
-    words = {("full", damaged): "damaged", **dict.fromkeys(differing, "different rows or settings"),
-             two_ranks.train_fleet: "one such model at a time", two_ranks.train_normed: "single row",
-             two_ranks.train_with_a_budget: "train on one process"}  # fmt: skip
-    tasks = [(task, {}) if callable(task) else (task[0], {"checkpoint": task[1]}) for task in words]
+    differing = [
+        two_ranks.train_on_own_rows,
+        two_ranks.train_on_other_values,
+        two_ranks.train_with_own_seed,
+        two_ranks.train_with_own_generator,
+        two_ranks.train_with_own_constraints,
+    ]
+    words = {
+        ("full", damaged): "damaged",
+        **dict.fromkeys(differing, "different rows or settings"),
+        two_ranks.train_fleet: "one such model at a time",
+        two_ranks.train_normed: "single row",
+        two_ranks.train_with_a_budget: "train on one process",
+    }
+    tasks = [
+        (task, {}) if callable(task) else (task[0], {"checkpoint": task[1]}) for task in words
+    ]
     for own in on_ranks(tmp_path, *tasks):
         for found, word in zip(own, words.values(), strict=True):
             assert word in found["refused"]
@@ -128,7 +150,9 @@ def test_what_a_process_knows_of_itself_is_not_refused(tmp_path):
 
 
 def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "_GROUP_VALUES", 90)  # reached by the 16 rows of one process, not by the 15 of the other
+    monkeypatch.setattr(
+        loop, "_GROUP_VALUES", 90
+    )  # reached by the 16 rows of one process, not by the 15 of the other
     more = {"batch_size": 31, "shuffle": True}
     (mine,), (other,) = on_ranks(tmp_path, ("full", more))
     assert repr(mine["records"]) == repr(other["records"])
@@ -137,15 +161,34 @@ def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
 
 
 def test_the_example_runs_by_torchrun(tmp_path):
-    """And no thread of its group outlives it: one that does sometimes aborts a process that has done its work."""
+    """And no thread of its group outlives it: one that does sometimes aborts a process that has
+    done its work.
+    """
     script = tmp_path / "example.py"
-    threads = "[open(f'/proc/self/task/{i}/comm').read() for i in os.listdir('/proc/self/task')]"
-    script.write_text(EXAMPLE.read_text() + (f"print({threads})\n" if Path("/proc/self/task").exists() else ""))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    threads = (
+        "[open(f'/proc/self/task/{i}/comm').read() for i in os.listdir('/proc/self/task')]"
+    )
+    script.write_text(
+        EXAMPLE.read_text()
+        + (f"print({threads})\n" if Path("/proc/self/task").exists() else "")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(script),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, env=environment)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^\d process\(es\): loss 0\.", done.stdout, re.MULTILINE) == ["2 process(es): loss 0."]
+    assert re.findall(r"^\d process\(es\): loss 0\.", done.stdout, re.MULTILINE) == [
+        "2 process(es): loss 0."
+    ]
     assert "gloo" not in done.stdout
 
 
@@ -157,4 +200,6 @@ def test_parts_are_all_rows_once(num, size):
     assert taken == list(range(num))
     assert sum(share for _, share in parts) == pytest.approx(size)
     assert all(own.stop - own.start >= 1 for own, _ in parts)
-    assert sum(shares(num, size)) == num and max(shares(num, size)) - min(shares(num, size)) <= 1
+    assert (
+        sum(shares(num, size)) == num and max(shares(num, size)) - min(shares(num, size)) <= 1
+    )

@@ -1,4 +1,6 @@
-"""A checkpoint knows its run by what things are: code, closures, constants and whole tensors, not how they print."""
+"""A checkpoint knows its run by what things are: code, closures, constants and whole tensors, not
+how they print.
+"""
 
 import functools
 import subprocess
@@ -14,7 +16,16 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import counterfactual_training as ct
-from counterfactual_training import Callback, Constraints, Generator, Objective, Setting, TrainConfig, mlp, train
+from counterfactual_training import (
+    Callback,
+    Constraints,
+    Generator,
+    Objective,
+    Setting,
+    TrainConfig,
+    mlp,
+    train,
+)
 from counterfactual_training.constraints import OneHotGroup
 from counterfactual_training.errors import FileError
 from counterfactual_training.training import Run
@@ -36,7 +47,7 @@ def of_model(model: nn.Module) -> str:
     return found.hexdigest()
 
 
-# ---- what is another run ---------------------------------------------------------------------------------------------
+# ---- what is another run -------------------------------------------------------------------------
 
 
 def costly(weight):
@@ -172,16 +183,31 @@ PAIRS = {
     "a closure's number": lambda: (costly(0.1), costly(100.0)),
     "a partial's number": lambda: (functools.partial(max, 1), functools.partial(max, 2)),
     "a partial's function": lambda: (functools.partial(max, 1), functools.partial(min, 1)),
-    "a partial's keyword": lambda: (functools.partial(sorted, reverse=True), functools.partial(sorted, reverse=False)),
+    "a partial's keyword": lambda: (
+        functools.partial(sorted, reverse=True),
+        functools.partial(sorted, reverse=False),
+    ),
     "a table of transitions": lambda: (table(True), table(False)),
     "a tensor's middle": lambda: (Holding(long_vector(0.0)), Holding(long_vector(1.0))),
-    "an array's middle": lambda: (Holding(long_vector(0.0).numpy()), Holding(long_vector(1.0).numpy())),
-    "words in an array": lambda: (np.array(["a"] * 2000), np.array(["a"] * 1000 + ["b"] + ["a"] * 999)),
+    "an array's middle": lambda: (
+        Holding(long_vector(0.0).numpy()),
+        Holding(long_vector(1.0).numpy()),
+    ),
+    "words in an array": lambda: (
+        np.array(["a"] * 2000),
+        np.array(["a"] * 1000 + ["b"] + ["a"] * 999),
+    ),
     "an object's slot": lambda: (Slotted(1.0), Slotted(2.0)),
     "increase or free": lambda: (Constraints.build(2, {0: "increase"}), Constraints.build(2)),
     "decrease or free": lambda: (Constraints.build(2, {0: "decrease"}), Constraints.build(2)),
-    "increase or none": lambda: (Constraints.build(2, {0: "increase"}), Constraints.build(2, {0: "none"})),
-    "a wider box": lambda: (Constraints.build(2, domain=(-1, 1)), Constraints.build(2, domain=(-1, 2))),
+    "increase or none": lambda: (
+        Constraints.build(2, {0: "increase"}),
+        Constraints.build(2, {0: "none"}),
+    ),
+    "a wider box": lambda: (
+        Constraints.build(2, domain=(-1, 1)),
+        Constraints.build(2, domain=(-1, 2)),
+    ),
     "functions of C": lambda: (torch.relu, torch.tanh),
     "ufuncs": lambda: (np.tanh, np.sin),
     "code of one name": lambda: (Scaled(), ScaledMore()),
@@ -189,7 +215,10 @@ PAIRS = {
     "who is who": lambda: ([*(parts := ([1], [2])), parts[0]], [*parts, parts[1]]),
 }
 MODELS = {
-    "ReLU or Tanh": lambda: (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(nn.Linear(2, 2), nn.Tanh())),
+    "ReLU or Tanh": lambda: (
+        nn.Sequential(nn.Linear(2, 2), nn.ReLU()),
+        nn.Sequential(nn.Linear(2, 2), nn.Tanh()),
+    ),
     "a slope": lambda: (
         nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.1)),
         nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.2)),
@@ -200,7 +229,10 @@ MODELS = {
     "an activation by reference": lambda: (Own(torch.relu), Own(torch.tanh)),
     "a list of columns": lambda: (Own(columns=(0, 1)), Own(columns=(1, 0))),
     "a private number": lambda: (Own(hidden=1.0), Own(hidden=2.0)),
-    "a table that is no buffer": lambda: (Own(table=long_vector(0.0)), Own(table=long_vector(1.0))),
+    "a table that is no buffer": lambda: (
+        Own(table=long_vector(0.0)),
+        Own(table=long_vector(1.0)),
+    ),
     "other code": lambda: (Own(), OtherForward()),
     "other code, same name": lambda: (same_name(2), same_name(3)),
     "padding": lambda: (nn.Conv2d(1, 1, 3, padding=0), nn.Conv2d(1, 1, 3, padding=1)),
@@ -248,11 +280,13 @@ def test_equal_things_shared_or_not_are_one_run():
     assert digest([rules, rules]) == digest([rules, Constraints.build(2)])
 
 
-# ---- refused and accepted, end to end --------------------------------------------------------------------------------
+# ---- refused and accepted, end to end ------------------------------------------------------------
 
 
 def scheduled(power):
-    return ct.Schedule(lambda optimizer: LambdaLR(optimizer, lambda epoch: 0.9 ** (power * epoch)))
+    return ct.Schedule(
+        lambda optimizer: LambdaLR(optimizer, lambda epoch: 0.9 ** (power * epoch))
+    )
 
 
 def built(activation=nn.ReLU):
@@ -268,25 +302,43 @@ OTHERS = {
     ),
     "scheduler": ({"callbacks": lambda: [scheduled(1)]}, {"callbacks": lambda: [scheduled(2)]}),
     "scheduler or none": ({"callbacks": lambda: [scheduled(1)]}, {}),
-    "clipping": ({"callbacks": lambda: [ct.ClipGradient(1.0)]}, {"callbacks": lambda: [ct.ClipGradient(0.01)]}),
+    "clipping": (
+        {"callbacks": lambda: [ct.ClipGradient(1.0)]},
+        {"callbacks": lambda: [ct.ClipGradient(0.01)]},
+    ),
     "patience": (
         {"callbacks": lambda: [ct.EarlyStopping(2, metric="loss")]},
         {"callbacks": lambda: [ct.EarlyStopping(3, metric="loss")]},
     ),
-    "mean": ({"callbacks": lambda: [ct.AverageWeights(0.9)]}, {"callbacks": lambda: [ct.AverageWeights()]}),
-    "weights of rows": ({"sample_weight": lambda: torch.ones(60)}, {"sample_weight": lambda: torch.arange(60.0)}),
-    "accumulation": ({"config": lambda: QUICK}, {"config": lambda: replace(QUICK, accumulate=2)}),
+    "mean": (
+        {"callbacks": lambda: [ct.AverageWeights(0.9)]},
+        {"callbacks": lambda: [ct.AverageWeights()]},
+    ),
+    "weights of rows": (
+        {"sample_weight": lambda: torch.ones(60)},
+        {"sample_weight": lambda: torch.arange(60.0)},
+    ),
+    "accumulation": (
+        {"config": lambda: QUICK},
+        {"config": lambda: replace(QUICK, accumulate=2)},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_run_is_refused_and_the_same_one_accepted(blobs, tmp_path, name):
-    first, second = ({"model": built, "config": lambda: QUICK, **changes} for changes in OTHERS[name])
+    first, second = (
+        {"model": built, "config": lambda: QUICK, **changes} for changes in OTHERS[name]
+    )
     path = tmp_path / "run.ckpt"
     train(x=blobs[0], y=blobs[1], checkpoint=path, **{k: make() for k, make in first.items()})
     with pytest.raises(FileError, match="another run"):
-        train(x=blobs[0], y=blobs[1], checkpoint=path, **{k: make() for k, make in second.items()})
-    history = train(x=blobs[0], y=blobs[1], checkpoint=path, **{k: make() for k, make in first.items()}).history
+        train(
+            x=blobs[0], y=blobs[1], checkpoint=path, **{k: make() for k, make in second.items()}
+        )
+    history = train(
+        x=blobs[0], y=blobs[1], checkpoint=path, **{k: make() for k, make in first.items()}
+    ).history
     assert len(history.records) == 2
 
 
@@ -301,19 +353,34 @@ class Listening(Callback):
 
 
 def normed():
-    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2)
+    )
 
 
 def test_what_makes_no_other_run(blobs, tmp_path):
-    """A model that has trained before, running statistics, threads, listeners, callbacks used before."""
+    """A model that has trained before, running statistics, threads, listeners, callbacks used
+    before.
+    """
     x, y = blobs
     path = tmp_path / "run.ckpt"
-    callbacks = [ct.EarlyStopping(5, metric="loss", mode="min"), ct.AverageWeights(0.9), scheduled(1)]
+    callbacks = [
+        ct.EarlyStopping(5, metric="loss", mode="min"),
+        ct.AverageWeights(0.9),
+        scheduled(1),
+    ]
     train(normed(), x, y, config=QUICK, callbacks=callbacks, checkpoint=path)
     used = normed()
     train(used, x + 3, y, config=replace(QUICK, seed=4), callbacks=callbacks)
     used.train()
-    again = train(used, x, y, config=replace(QUICK, threads=1), callbacks=[*callbacks, Listening([])], checkpoint=path)
+    again = train(
+        used,
+        x,
+        y,
+        config=replace(QUICK, threads=1),
+        callbacks=[*callbacks, Listening([])],
+        checkpoint=path,
+    )
     assert len(again.history.records) == 2
 
 
@@ -324,7 +391,9 @@ def test_a_forward_put_on_the_object_does_not_tell_the_weights(blobs, tmp_path):
     first, second = patched(2.0), patched(2.0)
     train(first, x, y, config=QUICK, checkpoint=path)
     train(second, x, y, config=QUICK, checkpoint=path)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
 
 
 def test_settings_of_members_are_told_one_by_one(blobs):
@@ -339,7 +408,9 @@ def test_settings_of_members_are_told_one_by_one(blobs):
 
 
 def everything() -> list[str]:
-    told = [digest(make()[0]) for make in PAIRS.values()] + [of_model(make()[0]) for make in MODELS.values()]
+    told = [digest(make()[0]) for make in PAIRS.values()] + [
+        of_model(make()[0]) for make in MODELS.values()
+    ]
     told += [digest(function) for function in (by_global, by_table, by_inner)]
     return [*told, digest({"a", "b", "c"}), digest(scheduled(1))]
 
@@ -349,13 +420,23 @@ def test_another_process_tells_the_same():
     """Addresses, order of sets and hashes of words differ there."""
     code = f"import {__name__} as this; print(*this.everything())"
     other = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
     )
     assert other.stdout.split() == everything()
 
 
 def of_run(blobs, model: nn.Module, config: TrainConfig = QUICK) -> str:
-    return fingerprint(Run([model], [Setting(ct.ecco(), Constraints.build(2), config=config)], TrainingRows(*blobs, 2)))
+    return fingerprint(
+        Run(
+            [model],
+            [Setting(ct.ecco(), Constraints.build(2), config=config)],
+            TrainingRows(*blobs, 2),
+        )
+    )
 
 
 def test_parts_in_eval_mode_are_another_run(blobs):

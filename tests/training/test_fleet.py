@@ -42,7 +42,9 @@ class After(Callback):
 def blobs(seed=0, rows=ROWS):
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(rows) % 3
-    x = torch.randn(rows, 2, generator=rng, dtype=torch.float64) + torch.stack([y.double(), (y % 2).double()], -1)
+    x = torch.randn(rows, 2, generator=rng, dtype=torch.float64) + torch.stack(
+        [y.double(), (y % 2).double()], -1
+    )
     return x, y
 
 
@@ -52,7 +54,9 @@ def model_of(seed, classes=3):
 
 
 def config(**changes):
-    return TrainConfig(**{"epochs": 3, "num_counterfactuals": 30, "learning_rate": 0.02, **changes})
+    return TrainConfig(
+        **{"epochs": 3, "num_counterfactuals": 30, "learning_rate": 0.02, **changes}
+    )
 
 
 def expect_alone(members, x, y, validation=None, results=None):
@@ -72,16 +76,23 @@ def expect_alone(members, x, y, validation=None, results=None):
         assert list(theirs.columns) == list(ours.columns)
         for column in theirs.columns.drop("seconds"):
             assert_close(
-                torch.tensor(ours[column].to_numpy(float)), torch.tensor(theirs[column].to_numpy(float)),
-                atol=1e-6, rtol=1e-6, equal_nan=True, msg=lambda text, column=column: f"{column}: {text}",
-            )  # fmt: skip
+                torch.tensor(ours[column].to_numpy(float)),
+                torch.tensor(theirs[column].to_numpy(float)),
+                atol=1e-6,
+                rtol=1e-6,
+                equal_nan=True,
+                msg=lambda text, column=column: f"{column}: {text}",
+            )
         assert lone.history.stopped == result.history.stopped
     return results
 
 
 OPTIONS = {
     "seed": [{"config": config(seed=1)}, {"config": config(seed=2)}],
-    "learning rate": [{"config": config(learning_rate=0.001)}, {"config": config(learning_rate=0.05)}],
+    "learning rate": [
+        {"config": config(learning_rate=0.001)},
+        {"config": config(learning_rate=0.05)},
+    ],
     "burn-in": [{"config": config(burn_in=b)} for b in (0.0, 0.34, 1.0)],
     "lambda_class": [{"objective": Objective(lambda_class=v)} for v in (0.5, 2.0)],
     "lambda_div": [{"objective": Objective(lambda_div=v)} for v in (0.0, 0.2, 3.0)],
@@ -89,11 +100,17 @@ OPTIONS = {
     "lambda_adv": [{"objective": Objective(lambda_adv=v)} for v in (0.0, 1.0)],
     "lambda_contrast": [{"objective": Objective(lambda_contrast=v)} for v in (0.0, 0.3, 2.0)],
     "lambda_recourse": [
-        {"objective": Objective(lambda_recourse=v), "constraints": Constraints.build(2, {0: "none"})}
+        {
+            "objective": Objective(lambda_recourse=v),
+            "constraints": Constraints.build(2, {0: "none"}),
+        }
         for v in (0.0, 0.4, 2.0)
     ],
     "budget": [{"budget": v} for v in (None, 0.001, 0.2)],
-    "objective": [{"objective": make_objective(n)} for n in ("full", "vanilla", "divergence", "adversarial")],
+    "objective": [
+        {"objective": make_objective(n)}
+        for n in ("full", "vanilla", "divergence", "adversarial")
+    ],
     "threshold": [{"generator": ecco(decision_threshold=v)} for v in (0.4, 0.9)],
     "steps": [{"generator": ecco(max_steps=v)} for v in (0, 5, 40)],
     "epsilon": [{"generator": ecco(epsilon=v)} for v in (0.0, 0.1, 1.0)],
@@ -101,7 +118,10 @@ OPTIONS = {
     "lambda_cost": [{"generator": ecco(lambda_cost=v)} for v in (0.0, 0.3)],
     "lambda_energy": [{"generator": ecco(lambda_energy=v, max_steps=50)} for v in (0.1, 20.0)],
     "generator": [{"generator": g} for g in (generic(), ecco(), generic(lambda_cost=0.1))],
-    "decay": [{"generator": ecco(decay=d, energy_ridge=r)} for d, r in (("none", 0.0), ("polynomial", 1e-3))],
+    "decay": [
+        {"generator": ecco(decay=d, energy_ridge=r)}
+        for d, r in (("none", 0.0), ("polynomial", 1e-3))
+    ],
     "protection": [
         {"constraints": Constraints.build(2, mutability)}
         for mutability in (None, {0: "none"}, {1: "increase"}, ["none", "none"])
@@ -117,7 +137,8 @@ OPTIONS = {
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_member_equals_the_run_alone_whatever_differs(option):
     x, y = blobs()
-    # Counterfactuals that arrive, for otherwise the divergence is that of positives with themselves.
+    # Counterfactuals that arrive, for otherwise the divergence is that of positives with
+    # themselves.
     arriving = ecco(learning_rate=0.5, decision_threshold=0.4, max_steps=12)
     defaults = {
         "generator": arriving,
@@ -126,11 +147,18 @@ def test_a_member_equals_the_run_alone_whatever_differs(option):
         "config": config(),
     }
     # All start alike, so that only the option tells them apart.
-    members = [Member(model_of(0), Setting(**{**defaults, **change})) for change in OPTIONS[option]]
+    members = [
+        Member(model_of(0), Setting(**{**defaults, **change})) for change in OPTIONS[option]
+    ]
     results = expect_alone(members, x, y, validation=blobs(5, 40))
-    weights = [torch.cat([p.detach().flatten() for p in result.model.parameters()]) for result in results]
+    weights = [
+        torch.cat([p.detach().flatten() for p in result.model.parameters()])
+        for result in results
+    ]
     for i, j in itertools.combinations(range(len(weights)), 2):
-        assert not torch.allclose(weights[i], weights[j], atol=1e-6), f"members {i} and {j} have trained alike"
+        assert not torch.allclose(weights[i], weights[j], atol=1e-6), (
+            f"members {i} and {j} have trained alike"
+        )
 
 
 def test_single_precision_differs_by_rounding_only():
@@ -165,7 +193,10 @@ def test_a_member_equals_the_run_alone_under_every_rule(rule):
     x, y = blobs()
     search = ecco(learning_rate=0.5, max_steps=12)
     members = [
-        Member(model_of(i), Setting(search, None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule])))
+        Member(
+            model_of(i),
+            Setting(search, None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule])),
+        )
         for i in range(3)
     ]
     expect_alone(members, x, y)
@@ -174,9 +205,17 @@ def test_a_member_equals_the_run_alone_under_every_rule(rule):
 def test_revise_trains_beside_the_others_as_a_group_of_its_own():
     x, y = blobs()
     vae = fit_vae(x, epochs=5)
-    generators = [ecco(), revise(vae, max_steps=9), generic(), revise(vae, lambda_cost=0.1, reencode=True)]
+    generators = [
+        ecco(),
+        revise(vae, max_steps=9),
+        generic(),
+        revise(vae, lambda_cost=0.1, reencode=True),
+    ]
     seen = []
-    members = [Member(model_of(i), Setting(g, None, Objective(), config(seed=i))) for i, g in enumerate(generators)]
+    members = [
+        Member(model_of(i), Setting(g, None, Objective(), config(seed=i)))
+        for i, g in enumerate(generators)
+    ]
     twins = [Member(copy.deepcopy(m.model), m.setting) for m in members]
     Fleet(twins).train(x, y, callbacks=[After(lambda run: seen.append(tuple(run.members)))])
     assert sorted(set(seen)) == [(0, 2), (1, 3)]
@@ -190,7 +229,10 @@ def test_members_may_have_rows_of_their_own():
     validation = torch.stack([h[0] for h in held]), torch.stack([h[1] for h in held])
     for shuffle in (False, True):
         members = [
-            Member(model_of(i), Setting(ecco(), None, Objective(), config(seed=i, shuffle=shuffle))) for i in range(3)
+            Member(
+                model_of(i), Setting(ecco(), None, Objective(), config(seed=i, shuffle=shuffle))
+            )
+            for i in range(3)
         ]
         expect_alone(members, x, y, validation)
 
@@ -201,8 +243,14 @@ def test_images_and_convolutions():
     members = []
     for i in range(2):
         torch.manual_seed(i)
-        model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)).double()
-        members.append(Member(model, Setting(ecco(max_steps=5), None, Objective(), config(epochs=2, seed=i))))
+        model = nn.Sequential(
+            nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)
+        ).double()
+        members.append(
+            Member(
+                model, Setting(ecco(max_steps=5), None, Objective(), config(epochs=2, seed=i))
+            )
+        )
     expect_alone(members, x, y)
 
 
@@ -212,7 +260,9 @@ def test_linear_models_repeated_activations_and_frozen_layers():
     act = nn.Tanh()
 
     def deep():
-        model = nn.Sequential(nn.Linear(2, 5), act, nn.Linear(5, 5), act, nn.Linear(5, 3)).double()
+        model = nn.Sequential(
+            nn.Linear(2, 5), act, nn.Linear(5, 5), act, nn.Linear(5, 3)
+        ).double()
         model[0].requires_grad_(False)
         return model
 
@@ -225,7 +275,12 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
     x, y = blobs()
     rates = [0.02, rate, 0.01]
     members = [
-        Member(model_of(i), Setting(ecco(), None, Objective(), config(epochs=4, learning_rate=r, max_bad_updates=3)))
+        Member(
+            model_of(i),
+            Setting(
+                ecco(), None, Objective(), config(epochs=4, learning_rate=r, max_bad_updates=3)
+            ),
+        )
         for i, r in enumerate(rates)
     ]
     alone = [copy.deepcopy(member.model) for member in members]
@@ -288,14 +343,22 @@ def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, pruned_at):
 
     whole = Fleet(members()).train(x, y, callbacks=[After(prune)])
     with pytest.raises(KeyboardInterrupt):
-        Fleet(members()).train(x, y, checkpoint=tmp_path / "fleet.safetensors", callbacks=[After(stop_at(4))])
+        Fleet(members()).train(
+            x, y, checkpoint=tmp_path / "fleet.safetensors", callbacks=[After(stop_at(4))]
+        )
     again, epochs = members(), []
     results = Fleet(again).train(
-        x, y, checkpoint=tmp_path / "fleet.safetensors", callbacks=[After(lambda run: epochs.append(run.epoch))]
+        x,
+        y,
+        checkpoint=tmp_path / "fleet.safetensors",
+        callbacks=[After(lambda run: epochs.append(run.epoch))],
     )
     assert epochs == [4, 5, 6]  # the epoch that was interrupted was not saved yet
     for mine, its in zip(results, whole, strict=True):
-        assert len(mine.history.records) == len(its.history.records) and mine.history.stopped == its.history.stopped
+        assert (
+            len(mine.history.records) == len(its.history.records)
+            and mine.history.stopped == its.history.stopped
+        )
         for a, b in zip(mine.model.parameters(), its.model.parameters(), strict=True):
             assert torch.equal(a, b)
 
@@ -303,21 +366,29 @@ def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, pruned_at):
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     x, y = blobs()
     path = tmp_path / "fleet.safetensors"
-    Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(
-        x, y, checkpoint=path
-    )
+    Fleet(
+        [
+            Member(model_of(0), Setting(config=config())),
+            Member(model_of(1), Setting(config=config())),
+        ]
+    ).train(x, y, checkpoint=path)
     (written,) = tmp_path.iterdir()
     written.write_bytes(written.read_bytes()[:-50])
     with pytest.raises(FileError):
-        Fleet([Member(model_of(0), Setting(config=config())), Member(model_of(1), Setting(config=config()))]).train(
-            x, y, checkpoint=path
-        )
+        Fleet(
+            [
+                Member(model_of(0), Setting(config=config())),
+                Member(model_of(1), Setting(config=config())),
+            ]
+        ).train(x, y, checkpoint=path)
 
 
 class Norm(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)).double()
+        self.layers = nn.Sequential(
+            nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)
+        ).double()
 
     def forward(self, x):
         return self.layers(x)
@@ -327,7 +398,9 @@ def with_dropout():
     return nn.Sequential(nn.Linear(2, 6), nn.Dropout(0.3), nn.Linear(6, 3)).double()
 
 
-@pytest.mark.parametrize(("make", "why"), [(Norm, "running statistics"), (with_dropout, "random numbers")])
+@pytest.mark.parametrize(
+    ("make", "why"), [(Norm, "running statistics"), (with_dropout, "random numbers")]
+)
 def test_models_that_cannot_be_stacked_are_trained_one_by_one(make, why):
     x, y = blobs()
     torch.manual_seed(0)
@@ -352,7 +425,9 @@ def test_a_fleet_too_large_for_the_memory_is_split(monkeypatch):
     monkeypatch.setattr(fleet_module, "free_memory", lambda device: int(3.5 * each))
     sizes = set()
     with pytest.warns(UserWarning, match="2 at a time"):
-        split = Fleet(members()).train(x, y, callbacks=[After(lambda run: sizes.add(len(run.members)))])
+        split = Fleet(members()).train(
+            x, y, callbacks=[After(lambda run: sizes.add(len(run.members)))]
+        )
     assert sizes == {2, 1}
     for mine, its in zip(split, whole, strict=True):
         for a, b in zip(mine.model.parameters(), its.model.parameters(), strict=True):
@@ -389,7 +464,12 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="at least one member"):
         Fleet([])
     with pytest.raises(InputError, match="share batch_size: member 0 has 30, member 1 7"):
-        Fleet([Member(model, Setting(config=config())), Member(model_of(1), Setting(config=config(batch_size=7)))])
+        Fleet(
+            [
+                Member(model, Setting(config=config())),
+                Member(model_of(1), Setting(config=config(batch_size=7))),
+            ]
+        )
     with pytest.raises(ModelError, match="share parameters"):
         Fleet([Member(model), Member(model)]).train(x, y)
     with pytest.raises(ModelError, match="same architecture"):
@@ -412,7 +492,11 @@ def test_a_cnn_of_the_package_can_be_stacked():
         torch.manual_seed(seed)
         members.append(
             Member(
-                cnn(784, 3), Setting(ecco(max_steps=2), config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed))
+                cnn(784, 3),
+                Setting(
+                    ecco(max_steps=2),
+                    config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed),
+                ),
             )
         )
     results = Fleet(members).train(x, y)

@@ -1,4 +1,6 @@
-"""What goes wrong for one member of a fleet stays with it, and a checkpoint holds whoever has ended."""
+"""What goes wrong for one member of a fleet stays with it, and a checkpoint holds whoever has
+ended.
+"""
 
 import contextlib
 import copy
@@ -37,7 +39,13 @@ def rows(seed=0, num=ROWS):
 
 def member(seed, make=None, **changes):
     torch.manual_seed(seed)
-    settings = {"epochs": 6, "batch_size": 20, "num_counterfactuals": 10, "seed": seed, **changes}
+    settings = {
+        "epochs": 6,
+        "batch_size": 20,
+        "num_counterfactuals": 10,
+        "seed": seed,
+        **changes,
+    }
     model = mlp(2, 2, (5,)).double() if make is None else make()
     return Member(model, Setting(ecco(max_steps=5), config=TrainConfig(**settings)))
 
@@ -51,11 +59,17 @@ def expect_same(mine, its, skip=("seconds",), exact=True):
     ours, theirs = (r.history.to_frame().drop(columns=list(skip)) for r in (mine, its))
     assert list(ours.columns) == list(theirs.columns)
     close = {"atol": 0, "rtol": 0} if exact else {"atol": 1e-6, "rtol": 1e-6}
-    assert_close(torch.tensor(ours.to_numpy(float)), torch.tensor(theirs.to_numpy(float)), equal_nan=True, **close)
+    assert_close(
+        torch.tensor(ours.to_numpy(float)),
+        torch.tensor(theirs.to_numpy(float)),
+        equal_nan=True,
+        **close,
+    )
     assert_close(weights(mine.model), weights(its.model), **close)
 
 
-# Who stops after which epoch, in fleets of four: with and without a smaller stack in between, and with nobody left.
+# Who stops after which epoch, in fleets of four: with and without a smaller stack in between, and
+# with nobody left.
 STOPS = {
     "compaction, then one more": {1: (0, 1), 2: (2,)},
     "compaction, then all": {1: (0, 1, 2), 2: (3,)},
@@ -77,7 +91,10 @@ def test_a_fleet_resumes_whoever_has_stopped_before(tmp_path, stops, own_rows):
     validation = rows(9, 30)
     if own_rows:
         x, y = (torch.stack(parts) for parts in zip(*(rows(i) for i in range(4)), strict=True))
-        validation = tuple(torch.stack(parts) for parts in zip(*(rows(9 + i, 30) for i in range(4)), strict=True))
+        validation = tuple(
+            torch.stack(parts)
+            for parts in zip(*(rows(9 + i, 30) for i in range(4)), strict=True)
+        )
 
     def fleet():
         return Fleet([member(i) for i in range(4)])
@@ -85,10 +102,20 @@ def test_a_fleet_resumes_whoever_has_stopped_before(tmp_path, stops, own_rows):
     whole = fleet().train(x, y, validation=validation, callbacks=[After(prune)])
     file = tmp_path / "f.safetensors"
     with contextlib.suppress(KeyboardInterrupt):
-        fleet().train(x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: prune(run, 4))])
+        fleet().train(
+            x,
+            y,
+            validation=validation,
+            checkpoint=file,
+            callbacks=[After(lambda run: prune(run, 4))],
+        )
     epochs = []
     resumed = fleet().train(
-        x, y, validation=validation, checkpoint=file, callbacks=[After(lambda run: epochs.append(run.epoch))]
+        x,
+        y,
+        validation=validation,
+        checkpoint=file,
+        callbacks=[After(lambda run: epochs.append(run.epoch))],
     )
     assert epochs == ([] if stops == "compaction, then all" else [4, 5, 6])
     for mine, its in zip(resumed, whole, strict=True):
@@ -124,7 +151,11 @@ BROKEN = {
 def test_a_member_whose_numbers_break_ends_as_it_would_alone(how, rate):
     x, y = rows()
     held = rows(5, 30)
-    fleet = [member(0, **BROKEN[how]), member(1, learning_rate=rate, **BROKEN[how]), member(2, **BROKEN[how])]
+    fleet = [
+        member(0, **BROKEN[how]),
+        member(1, learning_rate=rate, **BROKEN[how]),
+        member(2, **BROKEN[how]),
+    ]
     twins = [copy.deepcopy(one.model) for one in fleet]
     results = Fleet(fleet).train(x, y, validation=held)
     for one, model, result in zip(fleet, twins, results, strict=True):
@@ -139,7 +170,12 @@ def test_a_broken_member_is_in_the_checkpoint(tmp_path):
     x, y = rows()
 
     def fleet():
-        return Fleet([member(i, batch_size=ROWS, learning_rate=1e307 if i == 1 else 0.01) for i in range(5)])
+        return Fleet(
+            [
+                member(i, batch_size=ROWS, learning_rate=1e307 if i == 1 else 0.01)
+                for i in range(5)
+            ]
+        )
 
     def kill(run):
         if run.epoch == 4:
@@ -148,7 +184,9 @@ def test_a_broken_member_is_in_the_checkpoint(tmp_path):
     whole = fleet().train(x, y)
     with pytest.raises(KeyboardInterrupt):
         fleet().train(x, y, checkpoint=tmp_path / "f.safetensors", callbacks=[After(kill)])
-    for mine, its in zip(fleet().train(x, y, checkpoint=tmp_path / "f.safetensors"), whole, strict=True):
+    for mine, its in zip(
+        fleet().train(x, y, checkpoint=tmp_path / "f.safetensors"), whole, strict=True
+    ):
         expect_same(mine, its)
     assert whole[1].history.stopped is not None
 
@@ -185,9 +223,13 @@ def test_every_member_has_its_own_limit_of_bad_updates():
     )
     assert [len(result.history.records) for result in results] == [2, 3, 6]
     reasons = [result.history.stopped for result in results]
-    assert reasons[0].startswith("2 updates in a row") and reasons[1].startswith("5 updates in a row")
+    assert reasons[0].startswith("2 updates in a row") and reasons[1].startswith(
+        "5 updates in a row"
+    )
     assert reasons[2] is None, "15 bad updates, 20 allowed"
-    assert [sum(record["skipped"] for record in result.history.records) for result in results] == [2, 5, 15]
+    assert [
+        sum(record["skipped"] for record in result.history.records) for result in results
+    ] == [2, 5, 15]
 
 
 @pytest.mark.usefixtures("saved_every_epoch")
@@ -228,7 +270,9 @@ def test_the_fingerprint_knows_rules_and_buffers():
 
     plain = Constraints.build(2, None, (0.0, 1.0))
     grouped = Constraints.build(2, None, (0.0, 1.0), groups=[[0, 1]])
-    stepwise = Constraints.build(2, None, (0.0, 1.0), groups=[[0, 1]], category_projection="step")
+    stepwise = Constraints.build(
+        2, None, (0.0, 1.0), groups=[[0, 1]], category_projection="step"
+    )
     digests = [digest(plain), digest(grouped), digest(stepwise), digest(plain, shift=1.0)]
     assert len(set(digests)) == 4
     assert digest(plain) == digests[0]
@@ -273,8 +317,12 @@ def test_listeners_hear_of_members_trained_one_by_one():
             assert run.running == []
 
     kept: list = []
-    results = Fleet([member(i, with_dropout, epochs=3) for i in range(3)]).train(x, y, callbacks=[After(on_epoch)])
-    assert heard == [([i], epoch, 3) for i in range(3) for epoch in (1, 2, 3) if (i, epoch) != (1, 3)]
+    results = Fleet([member(i, with_dropout, epochs=3) for i in range(3)]).train(
+        x, y, callbacks=[After(on_epoch)]
+    )
+    assert heard == [
+        ([i], epoch, 3) for i in range(3) for epoch in (1, 2, 3) if (i, epoch) != (1, 3)
+    ]
     assert [r.history.stopped for r in results] == [None, "pruned", None]
     assert torch.equal(kept[0], weights(results[1].model))
 

@@ -19,8 +19,13 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.search import GENERATORS
 from covering import by_default
 
-EXPLAINS = {"nearest_unlike": "training rows, which Eq. 2", "growing_spheres": "a thousand points per row"}
-TRAINS = [name for name in GENERATORS if name not in ("revise", "line", *EXPLAINS)]  # two have tests of their own
+EXPLAINS = {
+    "nearest_unlike": "training rows, which Eq. 2",
+    "growing_spheres": "a thousand points per row",
+}
+TRAINS = [
+    name for name in GENERATORS if name not in ("revise", "line", *EXPLAINS)
+]  # two have tests of their own
 CONFIG = TrainConfig(epochs=2, batch_size=20, num_counterfactuals=20, learning_rate=0.01)
 
 
@@ -43,15 +48,24 @@ def test_it_trains_alone_and_in_a_fleet(name):
     generator = make_generator(name, x, y)
     members = [Member(fresh(seed), Setting(generator, config=CONFIG)) for seed in (0, 1)]
     together = Fleet(members).train(x, y, progress=False)
-    for one, other in zip(alone.model.parameters(), together[0].model.parameters(), strict=True):
+    for one, other in zip(
+        alone.model.parameters(), together[0].model.parameters(), strict=True
+    ):
         assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", by_default(GENERATORS, "ecco", "line", "dice", "nearest_unlike"))
+@pytest.mark.parametrize(
+    "name", by_default(GENERATORS, "ecco", "line", "dice", "nearest_unlike")
+)
 def test_it_searches_behind_a_gate(name):
     x, y = rows()
     model = train(
-        fresh(0), x, y, config=TrainConfig(epochs=30, batch_size=20), objective="vanilla", progress=False
+        fresh(0),
+        x,
+        y,
+        config=TrainConfig(epochs=30, batch_size=20),
+        objective="vanilla",
+        progress=False,
     ).model
     gated = fit_gate(model, x, y)
     generator = make_generator(name, x, y, decision_threshold=0.5, max_steps=60)
@@ -66,14 +80,26 @@ def test_one_that_cannot_train_says_so_before_training_starts(name):
     x, y = rows()
     model = fresh(0)
     before = [value.clone() for value in model.parameters()]
-    wanted = rf"'{name}' cannot serve training: .*{EXPLAINS[name]}.* such as 'ecco', and use this one to explain"
+    wanted = (
+        rf"'{name}' cannot serve training: .*{EXPLAINS[name]}.* such as 'ecco', and use this one "
+        r"to explain"
+    )
     with pytest.raises(InputError, match=wanted):
         train(model, x, y, name, config=CONFIG, progress=False)
     with pytest.raises(InputError, match=wanted):
-        Fleet([Member(model, Setting(make_generator(name, x, y), config=CONFIG))] * 2).train(x, y, progress=False)
-    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+        Fleet([Member(model, Setting(make_generator(name, x, y), config=CONFIG))] * 2).train(
+            x, y, progress=False
+        )
+    assert all(
+        torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)
+    )
     # A conventional model has no counterfactuals.
-    assert train(model, x, y, name, objective="vanilla", config=CONFIG, progress=False).history.last("epoch") == 2
+    assert (
+        train(
+            model, x, y, name, objective="vanilla", config=CONFIG, progress=False
+        ).history.last("epoch")
+        == 2
+    )
 
 
 def test_rows_that_a_recipe_needs_must_be_tensors():

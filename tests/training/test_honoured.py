@@ -1,4 +1,6 @@
-"""A user's own code is honoured, stacked or alone: never ignored. And what cannot be is refused in words."""
+"""A user's own code is honoured, stacked or alone: never ignored. And what cannot be is refused in
+words.
+"""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -37,11 +39,14 @@ def chain(seed: int = 0) -> nn.Module:
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([value.detach().flatten().double() for value in model.state_dict().values()])
+    return torch.cat(
+        [value.detach().flatten().double() for value in model.state_dict().values()]
+    )
 
 
 def in_a_fleet(x, y, make, settings, why=None):
-    """Train a fleet and the same members alone; everyone's weights must agree. Returns them, and the groups trained.
+    """Train a fleet and the same members alone; everyone's weights must agree. Returns them, and
+    the groups trained.
 
     ``make(i)`` builds the model of a member, twice the same.
     """
@@ -53,7 +58,9 @@ def in_a_fleet(x, y, make, settings, why=None):
             groups.append(list(run.members))
 
     with pytest.warns(UserWarning, match=why) if why else warnings.catch_warnings():
-        Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(x, y, callbacks=[Groups()])
+        Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(
+            x, y, callbacks=[Groups()]
+        )
     for mine, its, setting in zip(models, lone, settings, strict=True):
         train(its, x, y, setting=setting)
         assert_close(weights(mine), weights(its), atol=1e-8, rtol=1e-6)
@@ -65,7 +72,7 @@ def doubles(blobs):
     return blobs[0].double(), blobs[1]
 
 
-# ---- parts of a class of one's own -----------------------------------------------------------------------------------
+# ---- parts of a class of one's own ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +91,10 @@ class Narrow(Constraints):
     def bounds(self, x):
         found = super().bounds(x)
         near = torch.tensor([0.1, torch.inf]).to(x)
-        return found._replace(lower=torch.maximum(found.lower, x - near), upper=torch.minimum(found.upper, x + near))
+        return found._replace(
+            lower=torch.maximum(found.lower, x - near),
+            upper=torch.minimum(found.upper, x + near),
+        )
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,10 @@ def narrow(x):
 OWN = {
     "objective": (lambda x: {"objective": Focused()}, "Focused"),
     "constraints": (lambda x: {"constraints": narrow(x)}, "Narrow"),
-    "generator": (lambda x: {"generator": Marked("own", max_steps=20, learning_rate=0.5)}, "Marked"),
+    "generator": (
+        lambda x: {"generator": Marked("own", max_steps=20, learning_rate=0.5)},
+        "Marked",
+    ),
 }
 
 
@@ -118,7 +131,9 @@ def test_a_class_of_ones_own_is_trained_alone_among_stacked_ones(doubles, part):
     make, name = OWN[part]
     plain = Setting(ARRIVING, Constraints.infer(x), config=QUICK)
     settings = [plain, replace(plain, **make(x)), plain]
-    found, groups = in_a_fleet(x, y, lambda i: chain(), settings, f"Member 1 is trained alone: {name}")
+    found, groups = in_a_fleet(
+        x, y, lambda i: chain(), settings, f"Member 1 is trained alone: {name}"
+    )
     assert groups == [[0, 2], [1]]
     assert torch.equal(found[0], found[2]) and not torch.allclose(found[0], found[1], atol=1e-4)
 
@@ -126,13 +141,18 @@ def test_a_class_of_ones_own_is_trained_alone_among_stacked_ones(doubles, part):
 def test_a_penalty_of_ones_own_with_a_weight_is_honoured(doubles):
     x, y = doubles
     penalties = (Distance(weight=0.3), Doubled(weight=0.3), Doubled(weight=0.1))
-    settings = [Setting(ARRIVING.replace(penalties=(penalty,), epsilon=1.0), config=QUICK) for penalty in penalties]
+    settings = [
+        Setting(ARRIVING.replace(penalties=(penalty,), epsilon=1.0), config=QUICK)
+        for penalty in penalties
+    ]
     found, groups = in_a_fleet(x, y, lambda i: chain(), settings)
     assert groups == [[0], [1], [2]]
-    assert not torch.allclose(found[0], found[1], atol=1e-4) and not torch.allclose(found[1], found[2], atol=1e-4)
+    assert not torch.allclose(found[0], found[1], atol=1e-4) and not torch.allclose(
+        found[1], found[2], atol=1e-4
+    )
 
 
-# ---- models that do more than their layers say -----------------------------------------------------------------------
+# ---- models that do more than their layers say ---------------------------------------------------
 
 
 def with_hook(model):
@@ -151,7 +171,9 @@ def with_backward_hook(model):
 
 
 def with_backward_pre_hook(model):
-    model[0].register_full_backward_pre_hook(lambda module, grad_out: tuple(0 * g for g in grad_out))
+    model[0].register_full_backward_pre_hook(
+        lambda module, grad_out: tuple(0 * g for g in grad_out)
+    )
 
 
 def with_parameter_hook(model):
@@ -170,8 +192,13 @@ def with_forward(model):
 
 
 MORE = [
-    with_hook, with_pre_hook, with_backward_hook, with_backward_pre_hook, with_parameter_hook, with_accumulated_hook
-]  # fmt: skip
+    with_hook,
+    with_pre_hook,
+    with_backward_hook,
+    with_backward_pre_hook,
+    with_parameter_hook,
+    with_accumulated_hook,
+]
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
@@ -231,7 +258,9 @@ def by_batch(how):
 @pytest.mark.parametrize("how", ["branches", "draws in training"])
 def test_models_that_cannot_run_side_by_side_are_trained_one_by_one(doubles, how):
     settings = [Setting(config=replace(QUICK, seed=i)) for i in range(2)]
-    _, groups = in_a_fleet(*doubles, lambda i: by_batch(how), settings, "one by one.*side by side")
+    _, groups = in_a_fleet(
+        *doubles, lambda i: by_batch(how), settings, "one by one.*side by side"
+    )
     assert groups == [[0], [1]]
 
 
@@ -249,31 +278,41 @@ def test_parts_in_eval_mode_stay_there_in_a_stack(doubles):
 
     _, groups = in_a_fleet(*doubles, make, [Setting(config=QUICK)] * 2)
     assert groups == [[0, 1]]
-    mixed, groups = in_a_fleet(*doubles, lambda i: make(i, (0,)), [Setting(config=QUICK)] * 2, "parts in eval mode")
+    mixed, groups = in_a_fleet(
+        *doubles, lambda i: make(i, (0,)), [Setting(config=QUICK)] * 2, "parts in eval mode"
+    )
     assert groups == [[0], [1]] and not torch.allclose(mixed[0], mixed[1], atol=1e-4)
 
 
 def test_a_stack_that_answers_otherwise_is_not_used(doubles, monkeypatch):
     real = StackedModel.forward
     monkeypatch.setattr(StackedModel, "forward", lambda self, x: real(self, x) * (1 + 1e-6))
-    _, groups = in_a_fleet(*doubles, chain, [Setting(config=QUICK)] * 2, "other logits in a stack")
+    _, groups = in_a_fleet(
+        *doubles, chain, [Setting(config=QUICK)] * 2, "other logits in a stack"
+    )
     assert groups == [[0], [1]]
 
 
 def test_restarts_honour_a_model_of_ones_own(blobs):
-    """Through the classifier: layers with dropout cannot be stacked, and are restarted one by one."""
+    """Through the classifier: layers with dropout cannot be stacked, and are restarted one by
+    one.
+    """
     x, y = (value.numpy() for value in blobs)
 
     def dropping(features, classes):
-        return nn.Sequential(nn.Linear(features, 6), nn.Dropout(0.2), nn.ReLU(), nn.Linear(6, classes))
+        return nn.Sequential(
+            nn.Linear(features, 6), nn.Dropout(0.2), nn.ReLU(), nn.Linear(6, classes)
+        )
 
-    estimator = ct.CounterfactualClassifier(dropping, epochs=2, num_counterfactuals=6, n_restarts=3)
+    estimator = ct.CounterfactualClassifier(
+        dropping, epochs=2, num_counterfactuals=6, n_restarts=3
+    )
     with pytest.warns(UserWarning, match="one by one.*Dropout"):
         estimator.fit(x, y)
     assert len(estimator.predict(x)) == len(x)
 
 
-# ---- modes -----------------------------------------------------------------------------------------------------------
+# ---- modes ---------------------------------------------------------------------------------------
 
 
 def normed(features: int = 2) -> nn.Module:
@@ -283,7 +322,9 @@ def normed(features: int = 2) -> nn.Module:
 
 def test_a_model_in_eval_mode_with_batch_norm_is_trained_whole_and_that_is_told(blobs):
     model, twin = normed().eval(), normed()
-    with pytest.warns(UserWarning, match=r"eval mode and holds BatchNorm1d.*model\.train\(\) first"):
+    with pytest.warns(
+        UserWarning, match=r"eval mode and holds BatchNorm1d.*model\.train\(\) first"
+    ):
         train(model, *blobs, config=QUICK)
     train(twin, *blobs, config=QUICK)
     assert torch.equal(weights(model), weights(twin))
@@ -318,14 +359,22 @@ ALONE = {"vanilla": {"objective": VANILLA}, "burn-in": {"config": replace(QUICK,
 def test_a_last_batch_of_one_row_with_batch_norm_is_refused_in_words(make_blobs, case):
     x, y = make_blobs(n=61)
     setting = replace(Setting(config=QUICK), **ALONE[case])
-    message = "61 rows in batches of 20 leave one with a single row, on which '1' cannot compute statistics"
+    message = (
+        "61 rows in batches of 20 leave one with a single row, on which '1' cannot compute "
+        "statistics"
+    )
     with pytest.raises(InputError, match=message):
         train(normed(), x, y, setting=setting)
     with pytest.raises(InputError, match=message):
         Fleet([Member(normed(), setting)]).train(x, y)
-    with pytest.raises(InputError, match=message), pytest.warns(UserWarning, match="one by one"):
+    with (
+        pytest.raises(InputError, match=message),
+        pytest.warns(UserWarning, match="one by one"),
+    ):
         Fleet([Member(normed(), setting), Member(normed(), setting)]).train(x, y)
-    train(normed(), x, y, setting=replace(setting, config=replace(setting.config, batch_size=21)))
+    train(
+        normed(), x, y, setting=replace(setting, config=replace(setting.config, batch_size=21))
+    )
 
 
 def test_one_row_with_batch_norm_is_fine_where_it_is_not_alone(make_blobs):
@@ -335,15 +384,22 @@ def test_one_row_with_batch_norm_is_fine_where_it_is_not_alone(make_blobs):
     frozen = normed()
     frozen[1].eval()
     train(frozen, x, y, objective=VANILLA, config=QUICK)
-    images = nn.Sequential(nn.Unflatten(1, (1, 2, 1)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(2, 2))
+    images = nn.Sequential(
+        nn.Unflatten(1, (1, 2, 1)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(2, 2)
+    )
     train(images, x, y, objective=VANILLA, config=QUICK)
     loader = DataLoader(TensorDataset(x, y), batch_size=20, drop_last=True)
     train(normed(), loader, objective=VANILLA, config=QUICK)
     with pytest.raises(InputError, match="single row"):
-        train(normed(), DataLoader(TensorDataset(x, y), batch_size=12), objective=VANILLA, config=QUICK)
+        train(
+            normed(),
+            DataLoader(TensorDataset(x, y), batch_size=12),
+            objective=VANILLA,
+            config=QUICK,
+        )
 
 
-# ---- refused in words ------------------------------------------------------------------------------------------------
+# ---- refused in words ----------------------------------------------------------------------------
 
 
 class Table(nn.Module):
@@ -376,7 +432,10 @@ def test_an_output_that_is_no_tensor_is_told(blobs):
         (lambda: TrainConfig(threads=0), "threads must be a whole number of at least 1, got 0"),
         (lambda: TrainConfig(threads=1.5), "threads must be a whole number"),
         (lambda: TrainConfig(accumulate=0), "accumulate must be a whole number of at least 1"),
-        (lambda: ecco(max_steps=2.5), "max_steps must be a whole number of at least 0, got 2.5"),
+        (
+            lambda: ecco(max_steps=2.5),
+            "max_steps must be a whole number of at least 0, got 2.5",
+        ),
     ],
 )
 def test_numbers_that_are_not_whole_are_refused(make, message):
@@ -389,4 +448,6 @@ def test_more_threads_than_processors_are_refused(blobs):
     with pytest.raises(InputError, match="threads must be an integer from 1 to"):
         train(mlp(2, 2), *blobs, config=config)
     with pytest.raises(InputError, match="threads must be an integer from 1 to"):
-        Fleet([Member(chain(i).float(), Setting(config=config)) for i in range(2)]).train(*blobs)
+        Fleet([Member(chain(i).float(), Setting(config=config)) for i in range(2)]).train(
+            *blobs
+        )

@@ -1,4 +1,6 @@
-"""Where lone runs and fleets used to part: rows of one's own, members that end, late hooks, odd gradients."""
+"""Where lone runs and fleets used to part: rows of one's own, members that end, late hooks, odd
+gradients.
+"""
 
 import copy
 
@@ -59,8 +61,12 @@ def test_members_that_train_alone_may_have_rows_of_their_own(why):
     for i, twin in enumerate(twins):
         alone = train(twin, x[i], y[i], setting=setting, validation=(x[i], y[i]))
         assert_close(weights(results[i].model), weights(twin))
-        assert results[i].history.last("validation_accuracy") == alone.history.last("validation_accuracy")
-        assert results[i].history.last("validation_loss") == pytest.approx(alone.history.last("validation_loss"), 1e-4)
+        assert results[i].history.last("validation_accuracy") == alone.history.last(
+            "validation_accuracy"
+        )
+        assert results[i].history.last("validation_loss") == pytest.approx(
+            alone.history.last("validation_loss"), 1e-4
+        )
 
 
 class Break(Callback):
@@ -88,7 +94,9 @@ def test_a_conventional_member_trains_on_when_the_last_searching_one_ends(how, r
     torch.manual_seed(0)
     models = [mlp(2, 2, (5,)) for _ in range(2)]
     twin = copy.deepcopy(models[0])
-    settings = [Setting(objective=make_objective(name), config=config) for name in ("vanilla", "full")]
+    settings = [
+        Setting(objective=make_objective(name), config=config) for name in ("vanilla", "full")
+    ]
     members = [Member(model, setting) for model, setting in zip(models, settings, strict=True)]
     results = Fleet(members).train(x, y, callbacks=[Break(how)])
     alone = train(twin, x, y, setting=settings[0])
@@ -115,7 +123,9 @@ def test_an_update_without_a_finite_loss_is_left_out_though_its_gradient_is_fini
         with torch.no_grad():
             model[-1].bias += 1e25
     before = weights(model)
-    history = train(model, x, y, objective=objective, config=TrainConfig(**{**vars(QUICK), "epochs": 1})).history
+    history = train(
+        model, x, y, objective=objective, config=TrainConfig(**{**vars(QUICK), "epochs": 1})
+    ).history
     assert torch.equal(weights(model), before) and history.last("skipped") == 3
 
 
@@ -160,7 +170,9 @@ def test_large_gradients_in_half_precision_are_finite():
     x, y = rows()
     models = [mlp(2, 2, (5,)).half() for _ in range(2)]
     objective = make_objective("vanilla", lambda_class=3000.0)
-    results = Fleet([Member(m, Setting(objective=objective, config=QUICK)) for m in models]).train(x.half(), y)
+    results = Fleet(
+        [Member(m, Setting(objective=objective, config=QUICK)) for m in models]
+    ).train(x.half(), y)
     assert all(result.history.to_frame()["skipped"].sum() == 0 for result in results)
 
 
@@ -185,7 +197,14 @@ def test_what_cannot_be_heeded_is_refused_in_words():
     x, y = rows()
     model = mlp(2, 2, (5,))
     with pytest.raises(InputError, match="LBFGS computes its gradients itself"):
-        train(model, x, y, config=QUICK, optimizer=torch.optim.LBFGS, callbacks=[ClipGradient(1.0)])
+        train(
+            model,
+            x,
+            y,
+            config=QUICK,
+            optimizer=torch.optim.LBFGS,
+            callbacks=[ClipGradient(1.0)],
+        )
     with pytest.raises(InputError, match=r"write \[callback\]"):
         train(model, x, y, config=QUICK, callbacks=ClipGradient(1.0))
     with pytest.raises(InputError, match="whole number of epochs"):

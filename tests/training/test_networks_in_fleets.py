@@ -21,8 +21,12 @@ MAKERS = {
 
 
 def setting(seed, epochs=3):
-    config = ct.TrainConfig(epochs=epochs, batch_size=30, num_counterfactuals=20, learning_rate=0.02, seed=seed)
-    return ct.Setting(ct.ecco(max_steps=5), ct.Constraints.infer(X, mutability={1: "none"}), config=config)
+    config = ct.TrainConfig(
+        epochs=epochs, batch_size=30, num_counterfactuals=20, learning_rate=0.02, seed=seed
+    )
+    return ct.Setting(
+        ct.ecco(max_steps=5), ct.Constraints.infer(X, mutability={1: "none"}), config=config
+    )
 
 
 class StoppedError(Exception):
@@ -37,7 +41,9 @@ class Interrupt(ct.Callback):
 
 def test_the_memory_of_a_member_counts_the_units_of_all_trees():
     config = ct.TrainConfig()
-    few, many = (memory_per_member(ct.neurotree(4, 2, trees, 4), 4, 90, config) for trees in (8, 64))
+    few, many = (
+        memory_per_member(ct.neurotree(4, 2, trees, 4), 4, 90, config) for trees in (8, 64)
+    )
     weights = sum(p.numel() for p in ct.neurotree(4, 2, 56, 4).parameters())
     assert many - few > 4 * (6 * weights + 8 * config.batch_size * 56 * 16)
 
@@ -46,8 +52,13 @@ def test_the_memory_of_a_member_counts_the_units_of_all_trees():
 def test_in_a_fleet_as_alone_and_after_an_interruption(name, tmp_path, recwarn):
     models = [MAKERS[name]().double() for _ in range(2)]
     again = copy.deepcopy(models)
-    alone = [ct.train(copy.deepcopy(m), X, Y, setting=setting(i), progress=False) for i, m in enumerate(models)]
-    ct.Fleet([ct.Member(m, setting(i)) for i, m in enumerate(models)]).train(X, Y, progress=False)
+    alone = [
+        ct.train(copy.deepcopy(m), X, Y, setting=setting(i), progress=False)
+        for i, m in enumerate(models)
+    ]
+    ct.Fleet([ct.Member(m, setting(i)) for i, m in enumerate(models)]).train(
+        X, Y, progress=False
+    )
     for model, result in zip(models, alone, strict=True):
         assert_close(model(X), result.model(X))
     path = {"checkpoint": tmp_path / "c", "progress": False}

@@ -7,7 +7,15 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from counterfactual_training import CounterfactualBatch, Objective, TrainConfig, linear, make_objective, mlp, train
+from counterfactual_training import (
+    CounterfactualBatch,
+    Objective,
+    TrainConfig,
+    linear,
+    make_objective,
+    mlp,
+    train,
+)
 from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
 from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
 from counterfactual_training.errors import InputError
@@ -18,9 +26,12 @@ def batch():
     """A model, a mini-batch of six, counterfactuals for five others."""
     torch.manual_seed(0)
     explanations = CounterfactualBatch(
-        x_cf=torch.randn(5, 3), x_pos=torch.randn(5, 3), x_adv=torch.randn(5, 3),
-        y_target=torch.randint(4, (5,)), y_adv=torch.randint(4, (5,)),
-    )  # fmt: skip
+        x_cf=torch.randn(5, 3),
+        x_pos=torch.randn(5, 3),
+        x_adv=torch.randn(5, 3),
+        y_target=torch.randint(4, (5,)),
+        y_adv=torch.randint(4, (5,)),
+    )
     return mlp(3, 4, hidden=(8,)), torch.randn(6, 3), torch.randint(4, (6,)), explanations
 
 
@@ -37,32 +48,49 @@ def test_the_fused_forward_equals_separate_forwards(batch, weight):
     logits_pos, logits_cf = model(explanations.x_pos), model(explanations.x_cf)
     parts = {
         "class_loss": class_loss(model(x), y),
-        "divergence": contrastive_divergence(logits_pos, logits_cf, explanations.y_target, weight),
+        "divergence": contrastive_divergence(
+            logits_pos, logits_cf, explanations.y_target, weight
+        ),
         "ridge": energy_ridge(logits_pos, logits_cf, explanations.y_target, weight),
         "adversarial": adversarial_loss(model(explanations.x_adv), explanations.y_adv),
     }
     for name, value in parts.items():
         assert_close(getattr(terms, name), value)
-    total = 0.8 * parts["class_loss"] + 0.5 * parts["divergence"] + 0.1 * parts["ridge"] + 0.25 * parts["adversarial"]
+    total = (
+        0.8 * parts["class_loss"]
+        + 0.5 * parts["divergence"]
+        + 0.1 * parts["ridge"]
+        + 0.25 * parts["adversarial"]
+    )
     assert_close(terms.total, total)
     assert_close(terms.logits, model(x))
-    for fused, separate in zip(gradients(model, terms.total), gradients(model, total), strict=True):
+    for fused, separate in zip(
+        gradients(model, terms.total), gradients(model, total), strict=True
+    ):
         assert_close(fused, separate)
 
 
 @pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])])
 def test_terms_beyond_the_paper_are_added(batch, weight):
     model, x, y, explanations = batch
-    explanations = explanations._replace(weight=weight, weight_adv=None if weight is None else weight.flip(0))
+    explanations = explanations._replace(
+        weight=weight, weight_adv=None if weight is None else weight.flip(0)
+    )
     plain = Objective()(model, x, y, explanations)
     terms = Objective(lambda_contrast=0.3, lambda_recourse=0.2)(model, x, y, explanations)
-    contrast = logistic_contrast(model(explanations.x_pos), model(explanations.x_cf), explanations.y_target, weight)
-    recourse = class_loss(model(explanations.x_adv), explanations.y_target, explanations.weight_adv)
+    contrast = logistic_contrast(
+        model(explanations.x_pos), model(explanations.x_cf), explanations.y_target, weight
+    )
+    recourse = class_loss(
+        model(explanations.x_adv), explanations.y_target, explanations.weight_adv
+    )
     assert plain.contrast is None and plain.recourse is None
     assert_close([terms.contrast, terms.recourse], [contrast, recourse])
     assert_close(terms.total, plain.total + 0.3 * contrast + 0.2 * recourse)
     only = Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0, lambda_recourse=1.0)
-    assert only.needs_counterfactuals and not only.needs_divergence and not only.needs_adversarial
+    assert (
+        only.needs_counterfactuals and not only.needs_divergence and not only.needs_adversarial
+    )
     assert_close(only(model, x, y, explanations).total, plain.class_loss + recourse)
 
 
@@ -108,11 +136,15 @@ def test_without_explanations_only_the_class_loss_remains(batch):
 def test_divergence_is_zero_where_counterfactual_and_positive_agree(batch):
     model, x, y, explanations = batch
     same = explanations._replace(x_cf=explanations.x_pos)
-    assert float(Objective()(model, x, y, same).divergence.detach()) == pytest.approx(0.0, abs=1e-6)
+    assert float(Objective()(model, x, y, same).divergence.detach()) == pytest.approx(
+        0.0, abs=1e-6
+    )
 
 
 def test_eq_11_through_the_objective(batch):
-    """On a linear model the divergence adds λ_div·mean(x′ − x⁺) to the gradient of Θ[y⁺], and nothing elsewhere."""
+    """On a linear model the divergence adds λ_div·mean(x′ − x⁺) to the gradient of Θ[y⁺], and
+    nothing elsewhere.
+    """
     _, x, y, explanations = batch
     explanations = explanations._replace(y_target=torch.full((5,), 2))
     model = linear(3, 4)
@@ -128,11 +160,19 @@ def test_eq_11_through_the_objective(batch):
 
 @pytest.mark.parametrize(
     ("name", "divergence", "adversarial"),
-    [("full", True, True), ("vanilla", False, False), ("divergence", True, False), ("adversarial", False, True)],
+    [
+        ("full", True, True),
+        ("vanilla", False, False),
+        ("divergence", True, False),
+        ("adversarial", False, True),
+    ],
 )
 def test_ablations(name, divergence, adversarial, batch):
     objective = make_objective(name)
-    assert (objective.needs_divergence, objective.needs_adversarial) == (divergence, adversarial)
+    assert (objective.needs_divergence, objective.needs_adversarial) == (
+        divergence,
+        adversarial,
+    )
     assert objective.needs_counterfactuals == (divergence or adversarial)
     terms = objective(*batch)
     assert (float(terms.ridge.detach()) > 0) == divergence
@@ -151,7 +191,9 @@ def test_overrides_reach_only_the_weights_an_objective_uses():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(InputError, match=r"objective 'divergense'. Did you mean 'divergence'\?"):
+    with pytest.raises(
+        InputError, match=r"objective 'divergense'. Did you mean 'divergence'\?"
+    ):
         make_objective("divergense")
     with pytest.raises(InputError, match=r"weight 'lambda_dif'. Did you mean 'lambda_div'\?"):
         make_objective("full", lambda_dif=1.0)

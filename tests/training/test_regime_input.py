@@ -30,20 +30,30 @@ def untouched(*args, **kwargs):
 
 @pytest.mark.parametrize("regime", ["cat", "misob", "ct"])
 @pytest.mark.parametrize("generator", ["growing_spheres", "nearest_unlike"])
-def test_a_generator_that_cannot_serve_training_is_refused(regime, generator, rows, monkeypatch):
+def test_a_generator_that_cannot_serve_training_is_refused(
+    regime, generator, rows, monkeypatch
+):
     monkeypatch.setattr("counterfactual_training.training.learner.Learner.__init__", untouched)
     with pytest.raises(InputError, match=f"{generator!r} cannot serve training"):
         ct.train(ct.mlp(3, 2), *rows, generator, regime=regime, config=ONE)
 
 
 def test_regimes_that_do_not_search_take_any_generator(rows):
-    ct.train(ct.mlp(3, 2, hidden=(4,)), *rows, "growing_spheres", regime=regimes.pgd(steps=1), config=ONE)
+    ct.train(
+        ct.mlp(3, 2, hidden=(4,)),
+        *rows,
+        "growing_spheres",
+        regime=regimes.pgd(steps=1),
+        config=ONE,
+    )
 
 
 @pytest.mark.parametrize("generator", ["growing_spheres", "nearest_unlike"])
 def test_the_classifier_refuses_it_too(generator):
     loan = ct.loan(120)
-    made = ct.CounterfactualClassifier(regime="cat", generator=generator, epochs=1, gate=None, mutability={})
+    made = ct.CounterfactualClassifier(
+        regime="cat", generator=generator, epochs=1, gate=None, mutability={}
+    )
     with pytest.raises(InputError, match="cannot serve training"):
         made.fit(loan.frame, loan.labels)
 
@@ -59,7 +69,11 @@ def test_the_classifier_refuses_it_too(generator):
         ("pgd", {"steps": 1.5}, "steps must be a whole number of at least 1, got 1.5"),
         ("pgd", {"steps": True}, "steps must be a whole number"),
         ("pgd", {"step_size": 0}, "step_size must be positive"),
-        ("pgd", {"epsilno": 0.1}, "Unknown number of 'pgd': 'epsilno'. Did you mean 'epsilon'?"),
+        (
+            "pgd",
+            {"epsilno": 0.1},
+            "Unknown number of 'pgd': 'epsilno'. Did you mean 'epsilon'?",
+        ),
         ("jem", {"ridge": -1.0}, "ridge must be a finite number of at least 0"),
         ("jem", {"noise": NAN}, "noise must be a finite number of at least 0"),
         ("jem", {"restart": 1.5}, "restart must lie in [0, 1], got 1.5"),
@@ -68,7 +82,11 @@ def test_the_classifier_refuses_it_too(generator):
         ("cat", {"share": 0.0}, "share is a share of the rows in (0, 1]"),
         ("misob", {"target": -1}, "target is the index of the class wanted"),
         ("misob", {"warm_up": 0.5}, "warm_up must be a whole number of at least 0"),
-        ("ross", {"target": "no"}, "target is the index of the class wanted, a whole number of at least 0, got 'no'"),
+        (
+            "ross",
+            {"target": "no"},
+            "target is the index of the class wanted, a whole number of at least 0, got 'no'",
+        ),
         ("counternet", {"cost": NAN}, "cost must be a finite number of at least 0"),
     ],
 )
@@ -98,8 +116,14 @@ def test_a_target_that_is_no_class_is_refused_before_training(regime, rows, monk
     [
         (lambda: ct.Setting(regime="pgd"), "use make_regime('pgd') or train(regime='pgd')"),
         (lambda: ct.Setting(regime=3), "regime is a Regime or None, got int"),
-        (lambda: ct.Regime("bad", None), "loss of the regime 'bad' must be a function, got NoneType"),
-        (lambda: ct.Regime("bad", cross_entropy, "find"), "find of the regime 'bad' must be a function, got str"),
+        (
+            lambda: ct.Regime("bad", None),
+            "loss of the regime 'bad' must be a function, got NoneType",
+        ),
+        (
+            lambda: ct.Regime("bad", cross_entropy, "find"),
+            "find of the regime 'bad' must be a function, got str",
+        ),
     ],
 )
 def test_what_is_no_regime_is_refused_when_made(make, told):
@@ -114,7 +138,8 @@ def test_what_is_no_regime_is_refused_when_made(make, told):
         (lambda f, y: None, "must return LossTerms, got NoneType"),
         (
             lambda f, y: ct.LossTerms.sum(f, class_loss=cross_entropy(f, y, reduction="none")),
-            "must have one value per member, shape (), got total of shape (30,): take the mean over the rows",
+            "must have one value per member, shape (), got total of shape (30,): take the mean "
+            "over the rows",
         ),
         (
             lambda f, y: ct.LossTerms.sum(f, class_loss=1.0),
@@ -134,7 +159,9 @@ def test_so_is_an_objective_of_ones_own(rows):
         def __call__(self, model, x, y, explanations=None, weight=None):
             return cross_entropy(model(x), y)
 
-    with pytest.raises(InputError, match="The objective Mine must return LossTerms, got Tensor"):
+    with pytest.raises(
+        InputError, match="The objective Mine must return LossTerms, got Tensor"
+    ):
         ct.train(ct.mlp(3, 2), *rows, objective=Mine(), config=ONE)
 
 
@@ -146,7 +173,10 @@ def failing(model, batch, found):
 @pytest.mark.parametrize(
     ("numbers", "told"),
     [
-        ({"ridge": 0.1, "clip": 0.1}, "A larger ridge, a smaller clip or a smaller learning rate usually helps"),
+        (
+            {"ridge": 0.1, "clip": 0.1},
+            "A larger ridge, a smaller clip or a smaller learning rate usually helps",
+        ),
         ({"lambda_reg": 0.1}, "A larger lambda_reg or a smaller learning rate usually helps"),
         ({}, "Try a smaller learning rate"),
     ],
@@ -155,6 +185,11 @@ def test_advice_after_divergence_names_what_the_regime_has(numbers, told, rows):
     config = ct.TrainConfig(epochs=3, max_bad_updates=1, burn_in=0.0)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        ct.train(ct.mlp(3, 2), *rows, regime=ct.Regime("own", failing, numbers=numbers), config=config)
+        ct.train(
+            ct.mlp(3, 2),
+            *rows,
+            regime=ct.Regime("own", failing, numbers=numbers),
+            config=config,
+        )
     (text,) = [str(one.message) for one in heard if "last sound epoch" in str(one.message)]
     assert told in text and ("lambda_reg" in text) == ("lambda_reg" in numbers)

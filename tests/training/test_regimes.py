@@ -22,11 +22,20 @@ from counterfactual_training.training.regime import Regime, Round
 from counterfactual_training.training.regimes import RECIPES, REGIMES, make_regime
 from covering import repeats
 
-SMALL = {"jem": {"buffer": 50, "steps": 3}, "dat": {"most": 4, "steps": 3}, "pgd": {"steps": 3}, "trades": {"steps": 3}}
-FOUND = [name for name in RECIPES if name not in ("misob", "counternet")]  # regimes that find rows to train on
+SMALL = {
+    "jem": {"buffer": 50, "steps": 3},
+    "dat": {"most": 4, "steps": 3},
+    "pgd": {"steps": 3},
+    "trades": {"steps": 3},
+}
+FOUND = [
+    name for name in RECIPES if name not in ("misob", "counternet")
+]  # regimes that find rows to train on
 
 
-def blobs(rows: int = 90, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+def blobs(
+    rows: int = 90, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(seed)
     y = torch.arange(rows) % 2
     return (torch.randn(rows, 3, generator=rng) + 2.0 * y[:, None]).to(dtype), y
@@ -84,14 +93,19 @@ def test_a_member_of_a_fleet_ends_as_alone(name, own_rows):
         made = setting(name, seed=i)
         rows = x[i] if own_rows else x
         members.append(
-            ct.Member(network(i, name, dropout=0.0), replace(made, constraints=ct.Constraints.infer(rows, rule)))
+            ct.Member(
+                network(i, name, dropout=0.0),
+                replace(made, constraints=ct.Constraints.infer(rows, rule)),
+            )
         )
     alone = [copy.deepcopy(member) for member in members]
     ct.Fleet(members).train(x, y)
     for i, member in enumerate(alone):
         rows = (x[i], y[i]) if own_rows else (x, y)
         ct.train(member.model, *rows, setting=member.setting)
-        for one, other in zip(members[i].model.parameters(), member.model.parameters(), strict=True):
+        for one, other in zip(
+            members[i].model.parameters(), member.model.parameters(), strict=True
+        ):
             assert_close(one, other, rtol=1e-6, atol=1e-8)
 
 
@@ -110,19 +124,30 @@ def spying(made: ct.Setting, seen: list) -> ct.Setting:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_what_may_not_change_does_not(name):
-    """Nothing that a regime trains on differs from its row in an immutable feature, or leaves the domain there."""
+    """Nothing that a regime trains on differs from its row in an immutable feature, or leaves the
+    domain there.
+    """
     x, y = blobs()
     seen: list = []
     constraints = ct.Constraints.infer(x, {0: "none", 1: "increase"}, domain={2: (-1.0, 3.0)})
     x[:, 2].clamp_(-1.0, 3.0)
-    ct.train(network(), x, y, setting=spying(setting(name, burn_in=0.0), seen), constraints=constraints)
+    ct.train(
+        network(),
+        x,
+        y,
+        setting=spying(setting(name, burn_in=0.0), seen),
+        constraints=constraints,
+    )
     assert seen
     for now, found in seen:
         for rows in found if isinstance(found, tuple) else (found,):
             if rows.dim() < 2:
                 continue  # classes or weights
             if name == "cat":  # of a part of the batch, so that only the values can be compared
-                assert bool(torch.isin(rows[:, 0], now.x[:, 0]).all()) and not torch.isin(rows, now.x).all()
+                assert (
+                    bool(torch.isin(rows[:, 0], now.x[:, 0]).all())
+                    and not torch.isin(rows, now.x).all()
+                )
                 continue
             # Gradient supervision tells differences, all others points.
             change = rows if name == "gradient_supervision" else rows - now.x
@@ -142,13 +167,25 @@ def test_cat_searches_the_rows_it_is_least_sure_of():
     assert set(counted.tolist()) <= {0.0, 1.0}
 
 
-def a_round(model: nn.Module, recipe: Regime, generator: ct.Generator | None = None, **numbers) -> Round:
+def a_round(
+    model: nn.Module, recipe: Regime, generator: ct.Generator | None = None, **numbers
+) -> Round:
     """All rows as one batch, for a recipe that may have a memory."""
     x, y = blobs(**numbers)
     data = _rows(x, y)
     memory = recipe.remember(data, torch.Size()) if recipe.remember is not None else {}
     made = generator if generator is not None else ct.ecco()
-    return Round(model, x, y, ct.Constraints.build(3), made, data, memory, 0, torch.Generator().manual_seed(0))
+    return Round(
+        model,
+        x,
+        y,
+        ct.Constraints.build(3),
+        made,
+        data,
+        memory,
+        0,
+        torch.Generator().manual_seed(0),
+    )
 
 
 def steep(weight: float = 1.0) -> nn.Module:
@@ -205,18 +242,28 @@ def test_recourse_training_moves_rows_towards_the_target(target):
 
 
 def robust(model: nn.Module, x: torch.Tensor, y: torch.Tensor, epsilon: float) -> float:
-    attacked = ct.pgd(model, x, y, epsilon, 20, epsilon / 5, rng=torch.Generator().manual_seed(0))
+    attacked = ct.pgd(
+        model, x, y, epsilon, 20, epsilon / 5, rng=torch.Generator().manual_seed(0)
+    )
     return float((model(attacked).argmax(-1) == y).float().mean())
 
 
 @pytest.mark.check
 @pytest.mark.parametrize("name", ["pgd", "trades"])
 def test_adversarial_training_makes_attacks_harder(name):
-    """On data whose first feature is weak but easy, and whose second is strong: an attack removes the weak one."""
+    """On data whose first feature is weak but easy, and whose second is strong: an attack removes
+    the weak one.
+    """
     rng = torch.Generator().manual_seed(1)
     y = torch.arange(400) % 2
     sign = 2.0 * y - 1
-    x = torch.stack([0.2 * sign + 0.02 * torch.randn(400, generator=rng), sign + torch.randn(400, generator=rng)], -1)
+    x = torch.stack(
+        [
+            0.2 * sign + 0.02 * torch.randn(400, generator=rng),
+            sign + torch.randn(400, generator=rng),
+        ],
+        -1,
+    )
     plain, hardened = ct.linear(2, 2), ct.linear(2, 2)
     config = ct.TrainConfig(epochs=60, batch_size=50, learning_rate=0.05)
     ct.train(plain, x, y, setting=make_regime("conventional"), config=config)
@@ -230,7 +277,9 @@ def test_pgd_finds_what_the_attack_finds():
     model, rule = network(), ct.Constraints.infer(x)
     recipe = regimes.pgd(0.2, 7, 0.05)
     now = Round(model, x, y, rule, ct.ecco(), None, {}, 0, torch.Generator().manual_seed(5))  # type: ignore[arg-type]
-    start = x + 0.2 * (2 * torch.rand(x.shape, generator=torch.Generator().manual_seed(5)).double() - 1)
+    start = x + 0.2 * (
+        2 * torch.rand(x.shape, generator=torch.Generator().manual_seed(5)).double() - 1
+    )
     expected = start.clamp(*now.box(0.2))
     for _ in range(7):
         leaf = expected.clone().requires_grad_()
@@ -252,7 +301,9 @@ def test_trades_is_its_formula():
 def energy_gap(model: nn.Module, x: torch.Tensor) -> float:
     """How much more likely the model finds real rows than points of their box."""
     low, high = x.amin(0), x.amax(0)
-    empty = low + (high - low) * torch.rand(500, x.shape[1], generator=torch.Generator().manual_seed(0))
+    empty = low + (high - low) * torch.rand(
+        500, x.shape[1], generator=torch.Generator().manual_seed(0)
+    )
     return float(model(x).logsumexp(-1).mean() - model(empty).logsumexp(-1).mean())
 
 
@@ -301,9 +352,21 @@ def test_gradient_supervision_aligns_gradients_with_the_way_to_other_rows():
     for name in ("conventional", "gradient_supervision"):
         model = network().float()
         ct.train(model, x, y, setting=make_regime(name), config=config)
-        now = Round(model, x, y, ct.Constraints.build(3), ct.ecco(), _rows(x, y), {}, 0, torch.Generator())
+        now = Round(
+            model,
+            x,
+            y,
+            ct.Constraints.build(3),
+            ct.ecco(),
+            _rows(x, y),
+            {},
+            0,
+            torch.Generator(),
+        )
         found = regimes.gradient_supervision().find(now)
-        terms = regimes.gradient_supervision().loss(model, ct.training.objective.Batch(x, y), found)
+        terms = regimes.gradient_supervision().loss(
+            model, ct.training.objective.Batch(x, y), found
+        )
         aligned[name] = (terms.total - terms.class_loss).item()
     assert aligned["gradient_supervision"] < aligned["conventional"] - 0.05
 
@@ -318,11 +381,24 @@ def test_misob_weighs_rows_by_the_cost_of_their_recourse():
     with torch.no_grad():
         model[-1].weight.copy_(torch.tensor([[0.0, 0, 0], [1.0, 1.0, 1.0]]))
         model[-1].bias.copy_(torch.tensor([0.0, -4.0]))  # denies many of class 1
-    now = Round(model, x, y, ct.Constraints.build(3), ct.line(decision_threshold=0.5), _rows(x, y), {}, 2,
-                torch.Generator())  # fmt: skip
+    now = Round(
+        model,
+        x,
+        y,
+        ct.Constraints.build(3),
+        ct.line(decision_threshold=0.5),
+        _rows(x, y),
+        {},
+        2,
+        torch.Generator(),
+    )
     weights = regimes.misob().find(now)
     denied = (y == 1) & (model(x).argmax(-1) == 0)
-    assert bool(denied.any()) and bool((weights[~denied] == 1).all()) and bool((weights[denied] > 1).all())
+    assert (
+        bool(denied.any())
+        and bool((weights[~denied] == 1).all())
+        and bool((weights[denied] > 1).all())
+    )
     assert_close(weights.mean(), torch.tensor(1.2, dtype=weights.dtype))
     margin = (4 - x.sum(-1))[denied]  # a larger one costs more
     assert torch.equal(weights[denied].argsort(), margin.argsort())
@@ -356,11 +432,15 @@ def test_a_regime_of_ones_own_trains_and_is_recorded():
     def loss(model, batch, noisy):
         logits = model(batch.x)
         return ct.LossTerms.sum(
-            logits, class_loss=cross_entropy(logits, batch.y), adversarial=cross_entropy(model(noisy), batch.y)
+            logits,
+            class_loss=cross_entropy(logits, batch.y),
+            adversarial=cross_entropy(model(noisy), batch.y),
         )
 
     x, y = blobs()
-    result = ct.train(network(), x, y, regime=Regime("noise", loss, find), config=ct.TrainConfig(epochs=2))
+    result = ct.train(
+        network(), x, y, regime=Regime("noise", loss, find), config=ct.TrainConfig(epochs=2)
+    )
     last = result.history.records[-1]
     assert last["loss"] == pytest.approx(last["class_loss"] + last["adversarial"])
     assert last["adversarial"] > 0
@@ -376,7 +456,13 @@ def test_members_of_an_ensemble_train_as_alone_and_share_nothing_but_the_mean(of
     assert result.model is ensemble
     for i, member in enumerate(ensemble.members):
         alone = network(i)
-        one = ct.train(alone, x, y, setting=make_regime(of, **SMALL.get(of, {})), config=replace(config, seed=4 + i))
+        one = ct.train(
+            alone,
+            x,
+            y,
+            setting=make_regime(of, **SMALL.get(of, {})),
+            config=replace(config, seed=4 + i),
+        )
         for trained, other in zip(member.parameters(), alone.parameters(), strict=True):
             assert_close(trained, other, rtol=1e-6, atol=1e-8)
         if i == 0:
@@ -386,10 +472,15 @@ def test_members_of_an_ensemble_train_as_alone_and_share_nothing_but_the_mean(of
 
 def test_an_ensemble_by_name_has_as_many_members_as_it_is_given():
     x, y = blobs()
-    result = ct.train(network(name="ensemble"), x, y, regime="ensemble", config=ct.TrainConfig(epochs=1))
+    result = ct.train(
+        network(name="ensemble"), x, y, regime="ensemble", config=ct.TrainConfig(epochs=1)
+    )
     assert len(result.model.members) == 3 and len(result.history.records) == 1
     assert make_regime("ensemble", of="trades", beta=2.0).regime.numbers["beta"] == 2.0
-    with pytest.raises(ModelError, match=r"got one Sequential: pass ct.Ensemble\(\[make\(\) for _ in range\(5\)\]\)"):
+    with pytest.raises(
+        ModelError,
+        match=r"got one Sequential: pass ct.Ensemble\(\[make\(\) for _ in range\(5\)\]\)",
+    ):
         ct.train(network(), x, y, regime="ensemble")
     with pytest.raises(InputError, match="about 5 members, the ensemble has 3"):
         ct.train(network(name="ensemble"), x, y, setting=make_regime("ensemble"))
@@ -406,9 +497,14 @@ def test_an_ensemble_by_name_has_as_many_members_as_it_is_given():
 def test_train_takes_a_regime_with_numbers_of_its_own():
     x, y = blobs()
     config, results = ct.TrainConfig(epochs=2), []
-    for given in ({"regime": make_regime("pgd", epsilon=0.2)}, {"setting": make_regime("pgd", epsilon=0.2)}):
+    for given in (
+        {"regime": make_regime("pgd", epsilon=0.2)},
+        {"setting": make_regime("pgd", epsilon=0.2)},
+    ):
         torch.manual_seed(0)
-        results.append(ct.train(network(), x, y, config=config, **given).history.to_frame()["loss"])
+        results.append(
+            ct.train(network(), x, y, config=config, **given).history.to_frame()["loss"]
+        )
     assert results[0].equals(results[1])
 
 
@@ -430,7 +526,11 @@ def test_bad_input_is_named():
     with pytest.raises(InputError, match="loss of its own"):
         replace(make_regime("pgd"), budget=0.01)
     with pytest.raises(InputError, match=r"classes 0\.\.1"):
-        ct.train(network(), x, y, regime=regimes.ross(target=3), config=ct.TrainConfig(epochs=1))
-    with pytest.raises(InputError, match=r"find returned None; return what its loss needs, or \(\)"):
+        ct.train(
+            network(), x, y, regime=regimes.ross(target=3), config=ct.TrainConfig(epochs=1)
+        )
+    with pytest.raises(
+        InputError, match=r"find returned None; return what its loss needs, or \(\)"
+    ):
         forgot = ct.Regime("forgot", lambda model, batch, found: None, find=lambda now: None)
         ct.train(network(), x, y, regime=forgot, config=ct.TrainConfig(epochs=1))

@@ -1,4 +1,6 @@
-"""Regressions in the training loop: the loss is its formula, runs resume exactly, and what may not change does not."""
+"""Regressions in the training loop: the loss is its formula, runs resume exactly, and what may not
+change does not.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,12 @@ from counterfactual_training.core.energy import interval_energy
 from counterfactual_training.core.losses import value_loss
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.training.objective import Batch
-from counterfactual_training.training.regression import Found, interval_training, make_value_regime, squared_error
+from counterfactual_training.training.regression import (
+    Found,
+    interval_training,
+    make_value_regime,
+    squared_error,
+)
 
 
 def rows(num: int = 120) -> tuple[Tensor, Tensor]:
@@ -21,7 +28,11 @@ def rows(num: int = 120) -> tuple[Tensor, Tensor]:
 def setting(regime: ct.Regime, seed: int = 0, **config) -> ct.Setting:
     common = {"epochs": 4, "batch_size": 40, "burn_in": 0.25, "learning_rate": 0.01}
     rules = ct.Constraints.build(3, mutability={0: "none", 1: "increase"})
-    return ct.Setting(regime=regime, constraints=rules, config=ct.TrainConfig(seed=seed, **{**common, **config}))
+    return ct.Setting(
+        regime=regime,
+        constraints=rules,
+        config=ct.TrainConfig(seed=seed, **{**common, **config}),
+    )
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -36,21 +47,37 @@ def column(*numbers: float) -> Tensor:
 def test_the_loss_is_its_formula():
     """f(x) = x, so everything can be computed on paper."""
     regime = interval_training(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
-    middle, spread, mature = torch.tensor([2.0, 2.0]), torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0])
+    middle, spread, mature = (
+        torch.tensor([2.0, 2.0]),
+        torch.tensor([0.5, 0.5]),
+        torch.tensor([1.0, 0.0]),
+    )
     points = column(1.0, 9.0), column(2.5, 7.0), column(0.5, 0.5), torch.tensor([0.0, 2.0])
     batch = Batch(column(0.0, 2.0), torch.tensor([1.0, 1.0]))
-    terms = regime.loss(nn.Identity(), batch, Found(*points, middle, spread, mature, torch.tensor([3.0, 1.0])))
-    low, high = 0.5**2 / (2 * 0.25), 1.0 / (2 * 0.25)  # E(x⁺), E(x′) of the mature row; the other does not count
+    terms = regime.loss(
+        nn.Identity(), batch, Found(*points, middle, spread, mature, torch.tensor([3.0, 1.0]))
+    )
+    low, high = (
+        0.5**2 / (2 * 0.25),
+        1.0 / (2 * 0.25),
+    )  # E(x⁺), E(x′) of the mature row; the other does not count
     assert float(terms.class_loss) == pytest.approx(1.0)
     assert float(terms.divergence) == pytest.approx(2 * (low - high))
     assert float(terms.ridge) == pytest.approx(3 * (low**2 + high**2))
-    assert float(terms.adversarial) == pytest.approx(5 * (3 * 0.25 + 2.25) / 4)  # by the weights of their rows
-    assert float(terms.total) == pytest.approx(1 + 2 * (low - high) + 3 * (low**2 + high**2) + 3.75)
+    assert float(terms.adversarial) == pytest.approx(
+        5 * (3 * 0.25 + 2.25) / 4
+    )  # by the weights of their rows
+    assert float(terms.total) == pytest.approx(
+        1 + 2 * (low - high) + 3 * (low**2 + high**2) + 3.75
+    )
 
 
 def test_core_formulas():
     assert_close(
-        interval_energy(column(3.0, 1.0), torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0])).tolist(), [0.5, 0.0]
+        interval_energy(
+            column(3.0, 1.0), torch.tensor([1.0, 1.0]), torch.tensor([2.0, 2.0])
+        ).tolist(),
+        [0.5, 0.0],
     )
     weighted = value_loss(column(1.0, 4.0), torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0]))
     assert float(weighted) == pytest.approx((1 + 3 * 4) / 4)
@@ -66,14 +93,18 @@ def test_what_is_found_arrives_and_keeps_the_rules():
 
     watched = ct.Regime("ct", regime.loss, spied, regime.remember, values=True)
     net = network()
-    history = ct.train(net, x, y, setting=setting(watched), validation=(x[:20], y[:20])).history.to_frame()
+    history = ct.train(
+        net, x, y, setting=setting(watched), validation=(x[:20], y[:20])
+    ).history.to_frame()
     assert len(found) == 9  # three batches in each of three epochs after the burn-in
     first = set(x[:, 0].tolist())
     mature = 0
     for one in found:
         assert set(one.x_cf[:, 0].tolist()) | set(one.x_adv[:, 0].tolist()) <= first
         assert torch.equal(one.x_pos[:, 0], one.x_cf[:, 0])  # protected
-        assert (one.x_pos[:, 1] >= one.x_cf[:, 1]).all()  # x⁺ asks for no fall of what may only rise
+        assert (
+            one.x_pos[:, 1] >= one.x_cf[:, 1]
+        ).all()  # x⁺ asks for no fall of what may only rise
         mature += int(one.mature.sum())
     assert mature > 20
     assert history["loss"].notna().all() and history["validation_loss"].notna().all()
@@ -98,7 +129,8 @@ def test_a_search_ends_inside_the_interval_it_was_asked_for():
     ct.train(net, x, y, setting=ct.Setting(regime=watched, config=config))
     (one,) = seen
     assert one.mature.all() and torch.equal(one.x_cf[:, 1], one.x_cf[:, 1].clamp(-1, 1))
-    # It stops where it first may: half a standard deviation short of the interval's mean, on the side it came from.
+    # It stops where it first may: half a standard deviation short of the interval's mean, on the
+    # side it came from.
     gap = (2 * one.x_cf[:, 0] - one.middle).abs() / one.spread
     assert_close(gap, torch.full_like(gap, 0.5), atol=0.02, rtol=0)
     # One more step would have been nascent no longer; ε = 0.3 and steps of 0.1.
@@ -114,14 +146,25 @@ def test_a_resumed_run_equals_one_never_interrupted(tmp_path):
     x, y = rows()
     file = tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        ct.train(network(), x, y, setting=setting(interval_training()), checkpoint=file, callbacks=[Stop()])
-    resumed = ct.train(network(), x, y, setting=setting(interval_training()), checkpoint=file).model
+        ct.train(
+            network(),
+            x,
+            y,
+            setting=setting(interval_training()),
+            checkpoint=file,
+            callbacks=[Stop()],
+        )
+    resumed = ct.train(
+        network(), x, y, setting=setting(interval_training()), checkpoint=file
+    ).model
     whole = ct.train(network(), x, y, setting=setting(interval_training())).model
     for one, other in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("regime", [squared_error(), interval_training()], ids=lambda regime: regime.name)
+@pytest.mark.parametrize(
+    "regime", [squared_error(), interval_training()], ids=lambda regime: regime.name
+)
 def test_a_member_of_a_fleet_ends_as_alone(regime):
     x, y = rows()
     members = [ct.Member(network(i), setting(regime, i)) for i in range(2)]
@@ -137,16 +180,26 @@ def test_conventional_training_is_least_squares():
     net = nn.Linear(3, 1)
     config = ct.TrainConfig(epochs=200, batch_size=40, learning_rate=0.05)
     ct.train(net, x, y, setting=ct.Setting(regime=squared_error(), config=config))
-    assert_close(net.weight.data.flatten(), torch.tensor([1.0, -0.5, 0.2]) / 1.2, atol=1e-3, rtol=0)
+    assert_close(
+        net.weight.data.flatten(), torch.tensor([1.0, -0.5, 0.2]) / 1.2, atol=1e-3, rtol=0
+    )
 
 
-@pytest.mark.parametrize("values", [[0, 0, 0, 0, 0, 0, 0, 0, 1, 1], [1, 2] * 5, [5.0] * 9 + [1.0]])
+@pytest.mark.parametrize(
+    "values", [[0, 0, 0, 0, 0, 0, 0, 0, 1, 1], [1, 2] * 5, [5.0] * 9 + [1.0]]
+)
 def test_ties_in_y_leave_no_interval_empty(values):
     x, _ = rows(40)
     y = torch.tensor(values * 4, dtype=torch.float32)
     memory = interval_training().remember(_data(x, y), torch.Size())
-    assert (memory["count"] > 0).all() and len(memory["count"]) >= 2 and int(memory["count"].sum()) == 40
-    history = ct.train(network(), x, y, setting=setting(interval_training(), epochs=2, burn_in=0.0)).history
+    assert (
+        (memory["count"] > 0).all()
+        and len(memory["count"]) >= 2
+        and int(memory["count"].sum()) == 40
+    )
+    history = ct.train(
+        network(), x, y, setting=setting(interval_training(), epochs=2, burn_in=0.0)
+    ).history
     assert history.last("loss") == history.last("loss")
 
 
@@ -174,4 +227,6 @@ def test_bad_input_is_named():
         make_value_regime("cd")
     with pytest.raises(InputError, match="not both"):
         other = ct.Setting(config=setting(squared_error()).config)
-        ct.Fleet([ct.Member(network(), setting(squared_error())), ct.Member(network(), other)]).train(x, y)
+        ct.Fleet(
+            [ct.Member(network(), setting(squared_error())), ct.Member(network(), other)]
+        ).train(x, y)

@@ -1,4 +1,6 @@
-"""A run that was killed ends bit for bit as one that was not, with everything that callbacks hold."""
+"""A run that was killed ends bit for bit as one that was not, with everything that callbacks
+hold.
+"""
 
 import contextlib
 import math
@@ -40,7 +42,9 @@ UPDATES = 3  # per epoch
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
     y = torch.arange(60) % 2
-    return torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(1), y
+    return torch.randn(60, 2, generator=torch.Generator().manual_seed(0)) + 2 * y.unsqueeze(
+        1
+    ), y
 
 
 class Kill(Callback):
@@ -79,19 +83,28 @@ class Prune(Callback):
 CALLBACKS = {
     "none": list,
     "a schedule per epoch": lambda: [Schedule(lambda o: CosineAnnealingLR(o, 8))],
-    "one cycle": lambda: [Schedule(lambda o: OneCycleLR(o, 0.1, total_steps=8 * UPDATES), "update")],
-    "a plateau": lambda: [Schedule(lambda o: ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=0.3))],
+    "one cycle": lambda: [
+        Schedule(lambda o: OneCycleLR(o, 0.1, total_steps=8 * UPDATES), "update")
+    ],
+    "a plateau": lambda: [
+        Schedule(lambda o: ReduceLROnPlateau(o, factor=0.5, patience=0, threshold=0.3))
+    ],
     "a mean": lambda: [AverageWeights()],
     "a late moving mean": lambda: [AverageWeights(0.9, start=0.3)],
-    "early stopping": lambda: [EarlyStopping(2, metric="class_loss", mode="min", min_delta=0.05)],
+    "early stopping": lambda: [
+        EarlyStopping(2, metric="class_loss", mode="min", min_delta=0.05)
+    ],
     "best epoch": lambda: [BestEpoch("loss", "min"), ClipGradient(0.1)],
     "a budget": lambda: [AccuracyBudget(0.01)],
     "a budget, one member left": lambda: [AccuracyBudget(0.02, start=0.5), Prune(0, 1, 2)],
     "all of it, members pruned": lambda: [
-        Schedule(lambda o: StepLR(o, 2, 0.5)), AverageWeights(0.9), ClipGradient(0.5), Prune(0, 2),
+        Schedule(lambda o: StepLR(o, 2, 0.5)),
+        AverageWeights(0.9),
+        ClipGradient(0.5),
+        Prune(0, 2),
         EarlyStopping(3, metric="class_loss", mode="min", min_delta=0.01),
     ],
-}  # fmt: skip
+}
 
 
 def chain(seed: int) -> nn.Module:
@@ -101,20 +114,38 @@ def chain(seed: int) -> nn.Module:
 
 def noisy(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2)
+    )
 
 
-def run(kind: str, callbacks: list[Callback], path: Path | None = None, seed: int = 0, **changes):
+def run(
+    kind: str, callbacks: list[Callback], path: Path | None = None, seed: int = 0, **changes
+):
     """Results of a lone chain, of a lone model that draws and keeps statistics, or of a fleet."""
     x, y = rows()
     config = replace(CONFIG, **changes)
     if kind == "fleet":
-        settings = [Setting(SEARCH, config=replace(config, seed=i, learning_rate=0.02 / (1 + i))) for i in range(4)]
+        settings = [
+            Setting(SEARCH, config=replace(config, seed=i, learning_rate=0.02 / (1 + i)))
+            for i in range(4)
+        ]
         members = [Member(chain(seed + i), setting) for i, setting in enumerate(settings)]
         return Fleet(members).train(x, y, callbacks=callbacks, checkpoint=path)
     optimizer = None if kind == "chain" else (lambda p: SGD(p, 0.1, momentum=0.9))
     model = chain(seed) if kind == "chain" else noisy(seed)
-    return [train(model, x, y, SEARCH, config=config, optimizer=optimizer, callbacks=callbacks, checkpoint=path)]
+    return [
+        train(
+            model,
+            x,
+            y,
+            SEARCH,
+            config=config,
+            optimizer=optimizer,
+            callbacks=callbacks,
+            checkpoint=path,
+        )
+    ]
 
 
 def told(results) -> list:
@@ -122,7 +153,10 @@ def told(results) -> list:
     return [
         [
             result.history.stopped,
-            [{k: repr(v) for k, v in record.items() if k != "seconds"} for record in result.history.records],
+            [
+                {k: repr(v) for k, v in record.items() if k != "seconds"}
+                for record in result.history.records
+            ],
             {name: value.tolist() for name, value in result.model.state_dict().items()},
         ]
         for result in results
@@ -130,12 +164,20 @@ def told(results) -> list:
 
 
 def expect_uninterrupted(tmp_path: Path, name: str, kind: str, accumulate: int) -> None:
-    """The run that goes on has another seed for the weights it starts from: they come from the file."""
+    """The run that goes on has another seed for the weights it starts from: they come from the
+    file.
+    """
     whole, resumed = Rates(), Rates()
     expected = run(kind, [*CALLBACKS[name](), whole], accumulate=accumulate)
     with contextlib.suppress(KeyboardInterrupt):  # some have stopped before
         run(kind, [*CALLBACKS[name](), Kill(4)], tmp_path / "run.ckpt", accumulate=accumulate)
-    results = run(kind, [*CALLBACKS[name](), resumed], tmp_path / "run.ckpt", seed=70, accumulate=accumulate)
+    results = run(
+        kind,
+        [*CALLBACKS[name](), resumed],
+        tmp_path / "run.ckpt",
+        seed=70,
+        accumulate=accumulate,
+    )
     assert told(results) == told(expected)
     assert resumed.seen == whole.seen[3:] and len(whole.seen) > 4
 
@@ -156,7 +198,9 @@ def test_an_interrupted_fleet_ends_as_an_uninterrupted_one(tmp_path, name, accum
 def test_killed_without_warning(tmp_path, kind):
     """Another process, killed by the system in the middle of its work; this one carries on."""
     path, name = tmp_path / "run.ckpt", "all of it, members pruned"
-    killed = fork(lambda: run(kind, [*CALLBACKS[name](), Kill(4, hard=True)], path, accumulate=2))
+    killed = fork(
+        lambda: run(kind, [*CALLBACKS[name](), Kill(4, hard=True)], path, accumulate=2)
+    )
     killed.join(300)
     assert killed.exitcode == -signal.SIGKILL
     seen = Rates()
@@ -193,10 +237,12 @@ def test_a_run_stopped_by_a_listener_stays_stopped(tmp_path, kind):
     seen = Rates()
     first = run(kind, [Enough()], tmp_path / "run.ckpt")
     again = run(kind, [seen], tmp_path / "run.ckpt", seed=70)
-    assert seen.seen == [] and told(again) == told(first) and first[0].history.stopped == "enough"
+    assert (
+        seen.seen == [] and told(again) == told(first) and first[0].history.stopped == "enough"
+    )
 
 
-# ---- bad updates -----------------------------------------------------------------------------------------------------
+# ---- bad updates ---------------------------------------------------------------------------------
 
 
 class Faults(Callback):
@@ -236,7 +282,9 @@ def test_a_streak_of_bad_updates_is_not_forgotten(tmp_path, kind):
 def test_faults_that_come_and_go_do_not_add_up(kind):
     """Two bad, one good: sixteen in all, never three in a row, also across the ends of epochs."""
     for good in range(3):
-        results = run(kind, [Faults(lambda update, good=good: update % 3 != good)], max_bad_updates=3)
+        results = run(
+            kind, [Faults(lambda update, good=good: update % 3 != good)], max_bad_updates=3
+        )
         for result in results:
             assert result.history.stopped is None
             assert [record["skipped"] for record in result.history.records] == [2] * 8
@@ -246,14 +294,17 @@ def test_every_member_has_its_own_patience():
     x, y = rows()
     limits = (2, 5, 100)
     settings = [
-        Setting(SEARCH, config=replace(CONFIG, seed=i, max_bad_updates=limit)) for i, limit in enumerate(limits)
+        Setting(SEARCH, config=replace(CONFIG, seed=i, max_bad_updates=limit))
+        for i, limit in enumerate(limits)
     ]
 
     def faults():
         return Faults(lambda update: update >= 4)
 
     with pytest.warns(UserWarning, match="stopped in epoch"):
-        fleet = Fleet([Member(chain(5), setting) for setting in settings]).train(x, y, callbacks=[faults()])
+        fleet = Fleet([Member(chain(5), setting) for setting in settings]).train(
+            x, y, callbacks=[faults()]
+        )
     assert [len(result.history.records) for result in fleet] == [2, 3, 8]
     for result, setting in zip(fleet, settings, strict=True):
         with pytest.warns(UserWarning) if result.history.stopped else contextlib.nullcontext():

@@ -20,7 +20,7 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
     WeightedRandomSampler,
-)  # fmt: skip
+)
 
 import counterfactual_training as ct
 from counterfactual_training.errors import ConstraintError, FileError, InputError, ModelError
@@ -32,7 +32,9 @@ SEARCH = ct.ecco(max_steps=8)
 
 
 class Items(Dataset):
-    """A map-style data set as a user writes one, of NumPy rows and plain numbers; it notes what is asked for."""
+    """A map-style data set as a user writes one, of NumPy rows and plain numbers; it notes what is
+    asked for.
+    """
 
     def __init__(self, x, y, weight=None):
         self.x, self.y, self.weight, self.asked = x.numpy(), y.tolist(), weight, []
@@ -60,7 +62,9 @@ def weights_of(result):
 
 
 def columns(result):
-    return [{k: v for k, v in record.items() if k != "seconds"} for record in result.history.records]
+    return [
+        {k: v for k, v in record.items() if k != "seconds"} for record in result.history.records
+    ]
 
 
 def same(one, other):
@@ -72,17 +76,27 @@ def stated(x):
     return ct.Constraints.build(x.shape[1], {0: "increase"}, (-50.0, 50.0))
 
 
-# ---- data sets and loaders -----------------------------------------------------------------------------------------
+# ---- data sets and loaders -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"shuffle": True, "refresh": "batch"}, {"accumulate": 2}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"shuffle": True, "refresh": "batch"}, {"accumulate": 2}], ids=str
+)
 def test_a_data_set_trains_as_the_tensors_it_wraps(settings, blobs):
     x, y = blobs
     config = replace(CONFIG, **settings)
     weight = torch.linspace(0.5, 2, len(y))
-    whole = train(x, y, constraints=stated(x), config=config, sample_weight=weight, validation=(x, y))
-    for source in (TensorDataset(x, y, weight), Items(x, y, weight), list(zip(x, y.tolist(), weight, strict=True))):
-        found = train(source, constraints=stated(x), config=config, validation=TensorDataset(x, y))
+    whole = train(
+        x, y, constraints=stated(x), config=config, sample_weight=weight, validation=(x, y)
+    )
+    for source in (
+        TensorDataset(x, y, weight),
+        Items(x, y, weight),
+        list(zip(x, y.tolist(), weight, strict=True)),
+    ):
+        found = train(
+            source, constraints=stated(x), config=config, validation=TensorDataset(x, y)
+        )
         same(found, whole)
 
 
@@ -92,7 +106,9 @@ def test_a_data_set_infers_the_box_of_its_tensors(blobs):
     assert_close(its.lower, box.lower, rtol=1e-6, atol=1e-6)
     assert_close(its.upper, box.upper, rtol=1e-6, atol=1e-6)
     assert not its.stated.any()
-    assert_close(weights_of(train(TensorDataset(x, y))), weights_of(train(x, y)), rtol=1e-4, atol=1e-5)
+    assert_close(
+        weights_of(train(TensorDataset(x, y))), weights_of(train(x, y)), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_stated_domain_is_held_against_the_rows_not_their_box(blobs):
@@ -119,14 +135,22 @@ def test_images_come_as_images():
         return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
 
     rules = ct.Constraints.build(16, domain=(0.0, 1.0))
-    same(train(Items(x, y), model=model(), constraints=rules), train(x, y, model=model(), constraints=rules))
+    same(
+        train(Items(x, y), model=model(), constraints=rules),
+        train(x, y, model=model(), constraints=rules),
+    )
 
 
 LOADERS = {
     "in order": {"batch_size": 16},
     "two workers": {"batch_size": 16, "num_workers": 2},
-    "own collate": {"batch_size": 16, "collate_fn": lambda items: tuple(map(torch.stack, zip(*items, strict=True)))},
-    "list of batches": {"batch_sampler": [list(range(i, min(i + 16, 60))) for i in range(0, 60, 16)]},
+    "own collate": {
+        "batch_size": 16,
+        "collate_fn": lambda items: tuple(map(torch.stack, zip(*items, strict=True))),
+    },
+    "list of batches": {
+        "batch_sampler": [list(range(i, min(i + 16, 60))) for i in range(0, 60, 16)]
+    },
 }
 
 
@@ -137,19 +161,33 @@ def test_a_loader_of_the_same_batches_trains_as_tensors(name, blobs):
     held = DataLoader(TensorDataset(x, y), batch_size=7, shuffle=True)
     whole = train(x, y, constraints=stated(x), validation=(x, y))
     # The loader decides on the batches, whatever the config says.
-    found = train(loader, constraints=stated(x), validation=held, config=replace(CONFIG, batch_size=5, shuffle=True))
+    found = train(
+        loader,
+        constraints=stated(x),
+        validation=held,
+        config=replace(CONFIG, batch_size=5, shuffle=True),
+    )
     assert len(found.history.records) == 3
     # Rows on other boundaries of memory round differently.
     assert_close(weights_of(found), weights_of(whole), rtol=1e-5, atol=1e-6)
-    assert_close(columns(found)[-1]["validation_accuracy"], columns(whole)[-1]["validation_accuracy"])
+    assert_close(
+        columns(found)[-1]["validation_accuracy"], columns(whole)[-1]["validation_accuracy"]
+    )
 
 
 SHUFFLED = {
     "shuffle": lambda data: DataLoader(data, 16, shuffle=True, drop_last=True),
-    "own generator": lambda data: DataLoader(data, 16, shuffle=True, generator=torch.Generator().manual_seed(4)),
-    "weighted": lambda data: DataLoader(data, 16, sampler=WeightedRandomSampler(torch.linspace(0, 1, 60), 50)),
+    "own generator": lambda data: DataLoader(
+        data, 16, shuffle=True, generator=torch.Generator().manual_seed(4)
+    ),
+    "weighted": lambda data: DataLoader(
+        data, 16, sampler=WeightedRandomSampler(torch.linspace(0, 1, 60), 50)
+    ),
     "batch sampler": lambda data: DataLoader(
-        data, batch_sampler=BatchSampler(RandomSampler(data, generator=torch.Generator()), 16, drop_last=False)
+        data,
+        batch_sampler=BatchSampler(
+            RandomSampler(data, generator=torch.Generator()), 16, drop_last=False
+        ),
     ),
 }
 
@@ -164,7 +202,9 @@ def test_shuffling_loaders_resume_exactly(name, blobs, tmp_path):
                 raise KeyboardInterrupt
 
     def go(**options):
-        return train(SHUFFLED[name](TensorDataset(x, y)), config=replace(CONFIG, epochs=4), **options)
+        return train(
+            SHUFFLED[name](TensorDataset(x, y)), config=replace(CONFIG, epochs=4), **options
+        )
 
     whole = go()
     torch.rand(7)  # the host's randomness is not that of the training
@@ -187,7 +227,10 @@ def test_a_checkpoint_knows_its_loader(blobs, tmp_path):
 
 def test_factuals_come_from_the_whole_data_set(blobs):
     items = Items(*blobs)
-    train(DataLoader(items, batch_sampler=[[0, 1, 2, 3]]), config=replace(CONFIG, epochs=1, num_counterfactuals=60))
+    train(
+        DataLoader(items, batch_sampler=[[0, 1, 2, 3]]),
+        config=replace(CONFIG, epochs=1, num_counterfactuals=60),
+    )
     passes = np.bincount(items.asked, minlength=60)
     assert passes.min() >= 2  # read once, and drawn as a factual
     subset = Subset(Items(*blobs), range(20))
@@ -200,7 +243,10 @@ def test_fleets_take_data_sets_and_loaders(blobs):
 
     def fleet():
         objectives = [make_objective(name) for name in ("full", "vanilla")]
-        settings = [ct.Setting(SEARCH, stated(x), own, replace(CONFIG, batch_size=15)) for own in objectives]
+        settings = [
+            ct.Setting(SEARCH, stated(x), own, replace(CONFIG, batch_size=15))
+            for own in objectives
+        ]
         return ct.Fleet([ct.Member(network().double(), own) for own in settings])
 
     weight = torch.linspace(0.5, 2, 60).double()
@@ -209,11 +255,21 @@ def test_fleets_take_data_sets_and_loaders(blobs):
     for source in (data, DataLoader(data, 15)):
         for one, other in zip(fleet().train(source, class_weight={1: 3.0}), whole, strict=True):
             assert_close(weights_of(one), weights_of(other), rtol=1e-9, atol=1e-12)
-    shuffled = fleet().train(DataLoader(data, 15, shuffle=True), validation=DataLoader(data, 13))
-    alone = ct.train(network().double(), DataLoader(data, 15, shuffle=True), generator=SEARCH, constraints=stated(x),
-                     config=replace(CONFIG, batch_size=15), validation=(x.double(), y))  # fmt: skip
+    shuffled = fleet().train(
+        DataLoader(data, 15, shuffle=True), validation=DataLoader(data, 13)
+    )
+    alone = ct.train(
+        network().double(),
+        DataLoader(data, 15, shuffle=True),
+        generator=SEARCH,
+        constraints=stated(x),
+        config=replace(CONFIG, batch_size=15),
+        validation=(x.double(), y),
+    )
     assert_close(weights_of(shuffled[0]), weights_of(alone), rtol=1e-6, atol=1e-9)
-    assert columns(shuffled[0])[-1]["validation_accuracy"] == pytest.approx(columns(alone)[-1]["validation_accuracy"])
+    assert columns(shuffled[0])[-1]["validation_accuracy"] == pytest.approx(
+        columns(alone)[-1]["validation_accuracy"]
+    )
 
 
 class Stream(IterableDataset):
@@ -235,20 +291,36 @@ def broken(x, y):
         "four values": (TensorDataset(x, y, y, y), InputError, r"items are \(x, y\)"),
         "dicts": ([{"x": a, "y": b} for a, b in pairs], InputError, "got dict"),
         "words": ([(a, "one") for a, _ in pairs], InputError, r"got \(Tensor, tuple\)"),
-        "two lengths": ([(a[: 1 + i % 2], b) for i, (a, b) in enumerate(pairs)], InputError, "do not make a batch"),
+        "two lengths": (
+            [(a[: 1 + i % 2], b) for i, (a, b) in enumerate(pairs)],
+            InputError,
+            "do not make a batch",
+        ),
         "objects": ([(object(), b) for _, b in pairs], InputError, "do not make a batch"),
         "float classes": (TensorDataset(x, y.float()), InputError, "integer indices"),
         "integer rows": (TensorDataset(x.long(), y), InputError, "floating point"),
         "double rows": (TensorDataset(x.double(), y), InputError, "float64"),
-        "columns of classes": (TensorDataset(x, y.unsqueeze(1)), InputError, "one number per row"),
+        "columns of classes": (
+            TensorDataset(x, y.unsqueeze(1)),
+            InputError,
+            "one number per row",
+        ),
         "missing values": (TensorDataset(nan, y), InputError, "NaN or infinity"),
         "infinite values": (TensorDataset(far, y), InputError, "NaN or infinity"),
         "one class": (TensorDataset(x, 0 * y), InputError, "every class"),
         "negative classes": (TensorDataset(x, y - 1), InputError, "every class"),
-        "three features": (TensorDataset(torch.cat([x, x[:, :1]], 1), y), ModelError, "features"),
+        "three features": (
+            TensorDataset(torch.cat([x, x[:, :1]], 1), y),
+            ModelError,
+            "features",
+        ),
         "negative weights": (TensorDataset(x, y, -torch.ones(60)), InputError, "at least 0"),
         "weights of 0": (TensorDataset(x, y, torch.zeros(60)), InputError, "nothing is left"),
-        "single rows": (DataLoader(TensorDataset(x, y), batch_size=None), InputError, "single rows"),
+        "single rows": (
+            DataLoader(TensorDataset(x, y), batch_size=None),
+            InputError,
+            "single rows",
+        ),
         "batches without number": (
             DataLoader(TensorDataset(x, y), batch_sampler=iter([[0, 1]])),
             InputError,
@@ -282,12 +354,14 @@ def test_wrong_arguments_beside_data_sets_are_refused_in_words(blobs):
         train(DataLoader(data, 59), model=normed, objective="vanilla")
 
 
-# ---- weights -------------------------------------------------------------------------------------------------------
+# ---- weights -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("objective", ["vanilla", "adversarial"])
 def test_a_weight_of_two_is_a_row_given_twice(objective, blobs):
-    """In one batch of all rows, every row once as a factual: those of heavy rows count twice as x_adv, too."""
+    """In one batch of all rows, every row once as a factual: those of heavy rows count twice as
+    x_adv, too.
+    """
     x, y = blobs
     weight = 1.0 + (torch.arange(60) % 3 == 0)
     twice = torch.arange(60).repeat_interleave(weight.long())
@@ -295,9 +369,15 @@ def test_a_weight_of_two_is_a_row_given_twice(objective, blobs):
 
     def go(rows, **options):
         own = replace(config, num_counterfactuals=len(rows))
-        return train(x[rows], y[rows], config=own, objective=objective, constraints=stated(x), **options)
+        return train(
+            x[rows], y[rows], config=own, objective=objective, constraints=stated(x), **options
+        )
 
-    one, other, plain = go(torch.arange(60), sample_weight=weight), go(twice), go(torch.arange(60))
+    one, other, plain = (
+        go(torch.arange(60), sample_weight=weight),
+        go(twice),
+        go(torch.arange(60)),
+    )
     assert_close(weights_of(one), weights_of(other), rtol=1e-4, atol=1e-5)
     for name in ("loss", "class_loss", "adversarial"):
         assert columns(one)[-1][name] == pytest.approx(columns(other)[-1][name], rel=1e-4)
@@ -318,13 +398,22 @@ def test_a_weight_of_zero_leaves_a_row_out(blobs):
     assert np.isfinite([record["loss"] for record in found.history.records]).all()
 
 
-@pytest.mark.parametrize("given", ["balanced", {0: 0.4, 1: 2.0}, torch.tensor([0.4, 2.0])], ids=str)
+@pytest.mark.parametrize(
+    "given", ["balanced", {0: 0.4, 1: 2.0}, torch.tensor([0.4, 2.0])], ids=str
+)
 def test_class_weights_are_row_weights(given, blobs):
     x, y = blobs[0][:50], (torch.arange(50) % 5 == 0).long()
-    each = torch.tensor([50 / (2 * 40), 50 / (2 * 10)]) if given == "balanced" else torch.tensor([0.4, 2.0])
+    each = (
+        torch.tensor([50 / (2 * 40), 50 / (2 * 10)])
+        if given == "balanced"
+        else torch.tensor([0.4, 2.0])
+    )
     own = torch.linspace(0.1, 1, 50)
     same(train(x, y, class_weight=given), train(x, y, sample_weight=each[y]))
-    same(train(x, y, class_weight=given, sample_weight=own), train(x, y, sample_weight=own * each[y]))
+    same(
+        train(x, y, class_weight=given, sample_weight=own),
+        train(x, y, sample_weight=own * each[y]),
+    )
     by_items = train(Items(x, y, own), class_weight=given, constraints=stated(x))
     same(by_items, train(x, y, sample_weight=own * each[y], constraints=stated(x)))
 
@@ -341,11 +430,22 @@ def test_fleets_weigh_as_lone_runs(blobs):
     setting = ct.Setting(SEARCH, stated(x), config=CONFIG)
     members = [ct.Member(network().double(), setting) for _ in range(2)]
     found = ct.Fleet(members).train(
-        x.double().expand(2, -1, -1).clone(), labels, sample_weight=weight, class_weight="balanced"
+        x.double().expand(2, -1, -1).clone(),
+        labels,
+        sample_weight=weight,
+        class_weight="balanced",
     )
     for i, result in enumerate(found):
-        alone = ct.train(network().double(), x.double(), labels[i], SEARCH, stated(x), config=CONFIG,
-                         sample_weight=weight[i], class_weight="balanced")  # fmt: skip
+        alone = ct.train(
+            network().double(),
+            x.double(),
+            labels[i],
+            SEARCH,
+            stated(x),
+            config=CONFIG,
+            sample_weight=weight[i],
+            class_weight="balanced",
+        )
         assert_close(weights_of(result), weights_of(alone), rtol=1e-6, atol=1e-9)
 
 
@@ -362,7 +462,10 @@ def test_fleets_weigh_as_lone_runs(blobs):
         ({"class_weight": {0: -1.0}}, "at least 0"),
         ({"class_weight": torch.ones(3)}, "2 classes"),
         ({"class_weight": {0: 0.0, 1: 0.0}}, "nothing is left"),
-        ({"sample_weight": (torch.arange(60) % 2).float(), "class_weight": {1: 0.0}}, "nothing is left"),
+        (
+            {"sample_weight": (torch.arange(60) % 2).float(), "class_weight": {1: 0.0}},
+            "nothing is left",
+        ),
     ],
     ids=str,
 )
@@ -371,7 +474,7 @@ def test_wrong_weights_are_refused_in_words(options, words, blobs):
         train(*blobs, **options)
 
 
-# ---- rows larger than memory ---------------------------------------------------------------------------------------
+# ---- rows larger than memory ---------------------------------------------------------------------
 
 LARGE = """
 import resource, sys, numpy as np, torch
@@ -415,10 +518,14 @@ except RuntimeError:
 
 
 @pytest.mark.check
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited by RLIMIT_DATA")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="memory is limited by RLIMIT_DATA"
+)
 @pytest.mark.parametrize("how", ["torch", "numpy", "fleet"])
 def test_rows_in_a_file_need_not_fit_into_memory(how, tmp_path):
-    """300 MB of rows, of which nothing above 120 MB may be copied: in order or shuffled, checked and hashed."""
+    """300 MB of rows, of which nothing above 120 MB may be copied: in order or shuffled, checked
+    and hashed.
+    """
     command = [sys.executable, "-W", "ignore", "-c", LARGE, str(tmp_path / "x.bin"), how]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

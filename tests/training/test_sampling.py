@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterfactual_training.training.distributed import shares
-from counterfactual_training.training.sampling import draw_positives, draw_rows, draw_targets, epoch_rng
+from counterfactual_training.training.sampling import (
+    draw_positives,
+    draw_rows,
+    draw_targets,
+    epoch_rng,
+)
 
 DRAWS = 6000
 
@@ -50,7 +55,9 @@ def shares_of(targets: torch.Tensor) -> list[float]:
 )
 def test_targets_follow_their_rule(rule, expected, predictions):
     logits, y = predictions
-    targets = draw_targets(rule, seeded(1), logits, y, torch.tensor([10, 20, 30, 40]))[: DRAWS // 2]
+    targets = draw_targets(rule, seeded(1), logits, y, torch.tensor([10, 20, 30, 40]))[
+        : DRAWS // 2
+    ]
     # Four standard deviations of a share of 3000 draws are below 0.036.
     assert shares_of(targets) == pytest.approx(expected, abs=0.036)
     for share, wanted in zip(shares_of(targets), expected, strict=True):
@@ -59,7 +66,9 @@ def test_targets_follow_their_rule(rule, expected, predictions):
 
 def test_binary_targets_are_the_other_class():
     logits = torch.randn(100, 2)
-    targets = draw_targets("not_predicted", seeded(), logits, torch.zeros(100).long(), torch.ones(2))
+    targets = draw_targets(
+        "not_predicted", seeded(), logits, torch.zeros(100).long(), torch.ones(2)
+    )
     assert torch.equal(targets, 1 - logits.argmax(-1))
 
 

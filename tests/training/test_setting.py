@@ -1,4 +1,6 @@
-"""Each default once: as run, and as printed. A setting tells its numbers by the names that users know."""
+"""Each default once: as run, and as printed. A setting tells its numbers by the names that users
+know.
+"""
 
 import json
 
@@ -6,10 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_training import Objective, Setting, TrainConfig, ecco, generic, make_objective, preset
+from counterfactual_training import (
+    Objective,
+    Setting,
+    TrainConfig,
+    ecco,
+    generic,
+    make_objective,
+    preset,
+)
 from counterfactual_training.errors import InputError
 from counterfactual_training.search import Energy
-from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, in_parts
+from counterfactual_training.training.setting import (
+    AS_PRINTED,
+    AS_RUN,
+    CHEAP_RECOURSE,
+    in_parts,
+)
 
 NUMBERS = {
     "decision_threshold": 0.6,
@@ -34,12 +49,22 @@ def test_numbers_arrive_where_they_belong():
     assert list(changed.numbers()) == list(NUMBERS)
     assert changed.generator.learning_rate == 0.2 and changed.config.learning_rate == 0.005
     assert [penalty.weight for penalty in changed.generator.penalties] == [0.01, 3.0]
-    assert (changed.objective.lambda_div, changed.objective.lambda_reg, changed.objective.lambda_adv) == (0.3, 0.2, 0.1)
-    assert (changed.config.burn_in, changed.config.num_counterfactuals, changed.config.epochs) == (0.25, 12, 7)
+    assert (
+        changed.objective.lambda_div,
+        changed.objective.lambda_reg,
+        changed.objective.lambda_adv,
+    ) == (0.3, 0.2, 0.1)
+    assert (
+        changed.config.burn_in,
+        changed.config.num_counterfactuals,
+        changed.config.epochs,
+    ) == (0.25, 12, 7)
 
 
 def test_whole_numbers_are_int_and_all_others_float():
-    numbers = Setting(ecco(lambda_cost=1, lambda_energy=2), objective=Objective(lambda_div=1)).numbers()
+    numbers = Setting(
+        ecco(lambda_cost=1, lambda_energy=2), objective=Objective(lambda_div=1)
+    ).numbers()
     whole = {name for name, number in numbers.items() if type(number) is int}
     assert whole == {"max_steps", "num_counterfactuals"}
     assert {type(number) for number in numbers.values()} == {int, float}
@@ -48,8 +73,14 @@ def test_whole_numbers_are_int_and_all_others_float():
 
 def test_what_has_no_effect_is_not_told():
     setting = Setting(generic(), objective=make_objective("adversarial"))
-    assert set(NUMBERS) - set(setting.numbers()) == {"lambda_energy", "lambda_div", "lambda_reg"}
-    per_member = Setting(ecco(epsilon=torch.tensor([0.1, 0.2])), objective=Objective(lambda_reg=torch.ones(2)))
+    assert set(NUMBERS) - set(setting.numbers()) == {
+        "lambda_energy",
+        "lambda_div",
+        "lambda_reg",
+    }
+    per_member = Setting(
+        ecco(epsilon=torch.tensor([0.1, 0.2])), objective=Objective(lambda_reg=torch.ones(2))
+    )
     assert set(NUMBERS) - set(per_member.numbers()) == {"epsilon", "lambda_reg"}
 
 
@@ -80,9 +111,15 @@ def test_a_number_that_the_generator_lacks_is_refused():
 
 def test_numbers_by_the_part_they_belong_to():
     parts = in_parts(NUMBERS)
-    assert parts["generator"]["learning_rate"] == 0.2 and parts["generator"]["lambda_cost"] == 0.01
+    assert (
+        parts["generator"]["learning_rate"] == 0.2 and parts["generator"]["lambda_cost"] == 0.01
+    )
     assert parts["objective"] == {"lambda_div": 0.3, "lambda_reg": 0.2, "lambda_adv": 0.1}
-    assert parts["config"] == {"learning_rate": 0.005, "burn_in": 0.25, "num_counterfactuals": 12}
+    assert parts["config"] == {
+        "learning_rate": 0.005,
+        "burn_in": 0.25,
+        "num_counterfactuals": 12,
+    }
 
 
 def test_a_description_is_plain_values():
@@ -94,19 +131,33 @@ def test_a_description_is_plain_values():
 
 def test_the_baseline_and_another_seed_leave_the_rest():
     assert not AS_PRINTED.conventional().objective.needs_counterfactuals
-    assert Setting(objective=Objective(lambda_class=2.0)).conventional().objective.lambda_class == 2.0
+    assert (
+        Setting(objective=Objective(lambda_class=2.0)).conventional().objective.lambda_class
+        == 2.0
+    )
     assert AS_PRINTED.conventional().config == AS_PRINTED.config
     assert CHEAP_RECOURSE.conventional().budget is None and CHEAP_RECOURSE.budget is not None
     seeded = AS_PRINTED.seeded(3)
-    assert seeded.config.seed == 3 and seeded.config.refresh == "batch" and AS_RUN.config.seed == 0
+    assert (
+        seeded.config.seed == 3 and seeded.config.refresh == "batch" and AS_RUN.config.seed == 0
+    )
     assert seeded.num_std == 3.0
 
 
 def test_as_run():
     config = AS_RUN.config
     assert (config.epochs, config.batch_size, config.learning_rate) == (100, 30, 1e-3)
-    assert (config.num_counterfactuals, config.burn_in, config.shuffle, config.refresh) == (1000, 0.0, False, "epoch")
-    assert (config.target_rule, config.adversarial_label, config.immature) == ("not_predicted", "true", "replace")
+    assert (config.num_counterfactuals, config.burn_in, config.shuffle, config.refresh) == (
+        1000,
+        0.0,
+        False,
+        "epoch",
+    )
+    assert (config.target_rule, config.adversarial_label, config.immature) == (
+        "not_predicted",
+        "true",
+        "replace",
+    )
     assert (AS_RUN.generator.learning_rate, AS_RUN.generator.strict_epsilon) == (0.1, False)
     assert AS_RUN.num_std == 2.0
     energy = next(p for p in AS_RUN.generator.penalties if isinstance(p, Energy))
@@ -116,7 +167,10 @@ def test_as_run():
 def test_as_printed():
     config = AS_PRINTED.config
     assert (config.shuffle, config.target_rule, config.immature) == (True, "uniform", "keep")
-    assert (AS_PRINTED.generator.learning_rate, AS_PRINTED.generator.strict_epsilon) == (0.25, True)
+    assert (AS_PRINTED.generator.learning_rate, AS_PRINTED.generator.strict_epsilon) == (
+        0.25,
+        True,
+    )
     assert AS_PRINTED.num_std == 3.0
     energy = next(p for p in AS_PRINTED.generator.penalties if isinstance(p, Energy))
     assert (energy.decay, energy.ridge) == ("none", 0.0)
@@ -167,16 +221,23 @@ def test_settings_that_make_no_sense_are_refused(setting, message):
 
 def test_numbers_of_numpy_are_as_good():
     config = TrainConfig(seed=np.int64(-3), threads=np.int32(2))
-    assert (config.seed, config.threads) == (-3, 2) and type(config.seed) is type(config.threads) is int
+    assert (config.seed, config.threads) == (-3, 2) and type(config.seed) is type(
+        config.threads
+    ) is int
     assert TrainConfig(threads=None).threads is None
 
 
-@pytest.mark.parametrize(("burn_in", "epochs", "expected"), [(0.0, 10, 0), (0.25, 10, 2), (0.3, 10, 3), (1.0, 10, 10)])
+@pytest.mark.parametrize(
+    ("burn_in", "epochs", "expected"),
+    [(0.0, 10, 0), (0.25, 10, 2), (0.3, 10, 3), (1.0, 10, 10)],
+)
 def test_burn_in_is_a_share(burn_in, epochs, expected):
     assert TrainConfig(burn_in=burn_in, epochs=epochs).burn_in_epochs == expected
 
 
 def test_from_a_config_file():
-    assert TrainConfig.from_dict({"epochs": 3, "refresh": "batch"}) == TrainConfig(epochs=3, refresh="batch")
+    assert TrainConfig.from_dict({"epochs": 3, "refresh": "batch"}) == TrainConfig(
+        epochs=3, refresh="batch"
+    )
     with pytest.raises(InputError, match=r"setting 'epoch'. Did you mean 'epochs'\?"):
         TrainConfig.from_dict({"epoch": 3})

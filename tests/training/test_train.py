@@ -32,7 +32,9 @@ def with_changes(**changes) -> TrainConfig:
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([value.detach().flatten().double() for value in model.state_dict().values()])
+    return torch.cat(
+        [value.detach().flatten().double() for value in model.state_dict().values()]
+    )
 
 
 def fresh(seed: int = 0) -> nn.Module:
@@ -42,10 +44,12 @@ def fresh(seed: int = 0) -> nn.Module:
 
 class Dropping(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+        super().__init__(
+            nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)
+        )
 
 
-# ---- what it does ----------------------------------------------------------------------------------------------------
+# ---- what it does --------------------------------------------------------------------------------
 
 
 def test_training_learns_and_returns_the_same_object(blobs):
@@ -105,7 +109,9 @@ def test_same_seed_same_weights_other_seed_other_weights(blobs):
     torch.manual_seed(99)  # the host's randomness plays no part
     train(second, x, y, config=config)
     train(other, x, y, config=with_changes(shuffle=True, seed=1))
-    assert torch.equal(weights(first), weights(second)) and not torch.equal(weights(first), weights(other))
+    assert torch.equal(weights(first), weights(second)) and not torch.equal(
+        weights(first), weights(other)
+    )
 
 
 def test_dropout_is_seeded_too(blobs):
@@ -132,7 +138,13 @@ def test_shuffling_draws_new_batches(blobs):
     def batches(shuffle):
         seen.clear()
         model = Watching(nn.Linear(2, 2))
-        train(model, x, y, objective=make_objective("vanilla"), config=with_changes(shuffle=shuffle, epochs=2))
+        train(
+            model,
+            x,
+            y,
+            objective=make_objective("vanilla"),
+            config=with_changes(shuffle=shuffle, epochs=2),
+        )
         return [torch.cat(seen[:3]), torch.cat(seen[3:])]
 
     first, second = batches(False)
@@ -168,7 +180,9 @@ def test_refresh_per_batch_searches_for_every_batch(blobs, monkeypatch):
 @pytest.mark.parametrize("refresh", ["epoch", "batch"])
 def test_every_combination_runs(blobs, immature, refresh):
     x, y = blobs
-    history = train(fresh(), x, y, config=with_changes(epochs=2, immature=immature, refresh=refresh)).history
+    history = train(
+        fresh(), x, y, config=with_changes(epochs=2, immature=immature, refresh=refresh)
+    ).history
     assert all(math.isfinite(record["loss"]) for record in history.records)
 
 
@@ -194,7 +208,9 @@ def test_any_optimizer(blobs, name):
     history = train(by_factory, x, y, config=QUICK, optimizer=OPTIMIZERS[name]).history
     assert history.stopped is None
     train(by_instance, x, y, config=QUICK, optimizer=OPTIMIZERS[name](by_instance.parameters()))
-    assert torch.equal(weights(by_factory), weights(by_instance)) and not torch.equal(weights(by_factory), before)
+    assert torch.equal(weights(by_factory), weights(by_instance)) and not torch.equal(
+        weights(by_factory), before
+    )
 
 
 def test_protection_acts_in_training(blobs):
@@ -233,29 +249,51 @@ def test_linear_models_train(blobs):
     assert len(train(linear(2, 2), *blobs, config=QUICK).history.records) == 3
 
 
-# ---- what it logs, announces and leaves alone ------------------------------------------------------------------------
+# ---- what it logs, announces and leaves alone ----------------------------------------------------
 
 
 def test_the_history_tells_each_epoch(blobs):
     x, y = blobs
-    frame = train(fresh(), x, y, ecco(learning_rate=0.5), config=QUICK, validation=(x[:20], y[:20])).history.to_frame()
+    frame = train(
+        fresh(), x, y, ecco(learning_rate=0.5), config=QUICK, validation=(x[:20], y[:20])
+    ).history.to_frame()
     assert frame["epoch"].tolist() == [1, 2, 3]
-    expected = {"loss", "class_loss", "divergence", "ridge", "adversarial", "accuracy", "validation_accuracy"}
+    expected = {
+        "loss",
+        "class_loss",
+        "divergence",
+        "ridge",
+        "adversarial",
+        "accuracy",
+        "validation_accuracy",
+    }
     expected |= {"share_mature", "mean_steps", "skipped", "seconds"}
     assert expected <= set(frame.columns) and not frame.isna().any().any()
-    assert frame["share_mature"].between(0, 1).all() and frame["validation_accuracy"].between(0, 1).all()
+    assert (
+        frame["share_mature"].between(0, 1).all()
+        and frame["validation_accuracy"].between(0, 1).all()
+    )
     assert (frame["skipped"] == 0).all() and (frame["seconds"] > 0).all()
-    total = frame["class_loss"] + 0.5 * frame["divergence"] + 0.1 * frame["ridge"] + 0.25 * frame["adversarial"]
+    total = (
+        frame["class_loss"]
+        + 0.5 * frame["divergence"]
+        + 0.1 * frame["ridge"]
+        + 0.25 * frame["adversarial"]
+    )
     assert frame["loss"].tolist() == pytest.approx(total.tolist(), rel=1e-4)
 
 
 def test_accuracy_is_that_of_all_batches(blobs):
-    """Hardly trained, and in three batches of different size, a model has the accuracy it ends with."""
+    """Hardly trained, and in three batches of different size, a model has the accuracy it ends
+    with.
+    """
     x, y = blobs
     model = fresh()
     config = TrainConfig(epochs=1, batch_size=25, learning_rate=1e-9)
     history = train(model, x, y, objective="vanilla", config=config).history
-    assert history.last("accuracy") == pytest.approx(float((model(x).argmax(-1) == y).float().mean()))
+    assert history.last("accuracy") == pytest.approx(
+        float((model(x).argmax(-1) == y).float().mean())
+    )
 
 
 def test_validation_is_logged_and_influences_nothing(blobs):
@@ -267,8 +305,12 @@ def test_validation_is_logged_and_influences_nothing(blobs):
     accuracy = float((with_it(x[:10]).argmax(-1) == y[:10]).float().mean())
     assert history.last("validation_accuracy") == pytest.approx(accuracy)
     loss = float(torch.nn.functional.cross_entropy(with_it(x[:10]), y[:10]))
-    assert history.last("validation_loss") == pytest.approx(loss) and math.isnan(blank.last("validation_loss"))
-    assert math.isnan(blank.last("validation_accuracy")) and not math.isnan(blank.last("accuracy"))
+    assert history.last("validation_loss") == pytest.approx(loss) and math.isnan(
+        blank.last("validation_loss")
+    )
+    assert math.isnan(blank.last("validation_accuracy")) and not math.isnan(
+        blank.last("accuracy")
+    )
 
 
 class Listening(Callback):
@@ -298,7 +340,11 @@ def test_callbacks_hear_everything_and_may_stop(blobs):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         history = train(fresh(), x, y, config=QUICK, callbacks=[listener]).history
-    assert listener.heard[-1] == "end" and len(history.records) == 2 and history.stopped == "heard enough"
+    assert (
+        listener.heard[-1] == "end"
+        and len(history.records) == 2
+        and history.stopped == "heard enough"
+    )
 
 
 def test_the_hosts_randomness_is_untouched(blobs):
@@ -337,5 +383,9 @@ def test_no_epochs_leave_the_weights(blobs):
     model = fresh()
     before = weights(model)
     history = train(model, x, y, config=with_changes(epochs=0)).history
-    assert torch.equal(weights(model), before) and history.records == [] and math.isnan(history.last("loss"))
+    assert (
+        torch.equal(weights(model), before)
+        and history.records == []
+        and math.isnan(history.last("loss"))
+    )
     assert not model.training

@@ -7,7 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from counterfactual_training import Callback, Constraints, TrainConfig, make_objective, mlp, train
+from counterfactual_training import (
+    Callback,
+    Constraints,
+    TrainConfig,
+    make_objective,
+    mlp,
+    train,
+)
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.training import Run
 
@@ -19,7 +26,9 @@ def with_changes(**changes) -> TrainConfig:
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([value.detach().flatten().double() for value in model.state_dict().values()])
+    return torch.cat(
+        [value.detach().flatten().double() for value in model.state_dict().values()]
+    )
 
 
 def fresh() -> nn.Module:
@@ -27,7 +36,7 @@ def fresh() -> nn.Module:
     return mlp(2, 2, hidden=(8,))
 
 
-# ---- a loss that is no number ----------------------------------------------------------------------------------------
+# ---- a loss that is no number --------------------------------------------------------------------
 
 
 class Faulty(nn.Sequential):
@@ -88,12 +97,19 @@ def test_many_bad_updates_in_a_row_stop_training(blobs, batch_size):
         def on_epoch_end(self, run: Run) -> None:
             copies.append(weights(run.model))
 
-    config = with_changes(epochs=50, max_bad_updates=7, batch_size=batch_size, num_counterfactuals=60)
-    with pytest.warns(UserWarning, match=r"Training stopped.*7 updates in a row had a non-finite loss.*sound epoch"):
+    config = with_changes(
+        epochs=50, max_bad_updates=7, batch_size=batch_size, num_counterfactuals=60
+    )
+    with pytest.warns(
+        UserWarning,
+        match=r"Training stopped.*7 updates in a row had a non-finite loss.*sound epoch",
+    ):
         history = train(model, x, y, config=config, callbacks=[Remember()]).history
     assert "7 updates in a row" in history.stopped and len(history.records) < 6
     assert sum(record["skipped"] for record in history.records) == 7
-    assert torch.equal(weights(model), copies[0]), "the weights of the last sound epoch are not the ones kept"
+    assert torch.equal(weights(model), copies[0]), (
+        "the weights of the last sound epoch are not the ones kept"
+    )
 
 
 @pytest.mark.parametrize("refresh", ["epoch", "batch"])
@@ -103,15 +119,24 @@ def test_weights_that_leave_for_infinity_are_not_kept(blobs, refresh, objective)
     model = fresh()
     before = weights(model)
     config = with_changes(epochs=30, refresh=refresh)
-    with pytest.warns(UserWarning, match=r"Training stopped after epoch \d+.*last sound epoch") as told:
+    with pytest.warns(
+        UserWarning, match=r"Training stopped after epoch \d+.*last sound epoch"
+    ) as told:
         history = train(
-            model, x, y, None, None, make_objective(objective), config, optimizer=lambda p: torch.optim.SGD(p, lr=1e30)
+            model,
+            x,
+            y,
+            None,
+            None,
+            make_objective(objective),
+            config,
+            optimizer=lambda p: torch.optim.SGD(p, lr=1e30),
         ).history
     assert history.stopped and torch.equal(weights(model), before)
     assert f"after epoch {len(history.records)}: {history.stopped}." in str(told[0].message)
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 
 def nan_at(x: torch.Tensor) -> torch.Tensor:
@@ -121,8 +146,14 @@ def nan_at(x: torch.Tensor) -> torch.Tensor:
 
 
 BAD_INPUT = {
-    "one class only": (lambda x, y: (x, torch.zeros_like(y)), r"at least two classes; found \[0\]"),
-    "a class left out": (lambda x, y: (x, y * 2), r"every class index 0\.\.k−1.*found \[0, 2\]"),
+    "one class only": (
+        lambda x, y: (x, torch.zeros_like(y)),
+        r"at least two classes; found \[0\]",
+    ),
+    "a class left out": (
+        lambda x, y: (x, y * 2),
+        r"every class index 0\.\.k−1.*found \[0, 2\]",
+    ),
     "negative class": (lambda x, y: (x, y - 1), r"found \[-1, 0\]"),
     "NaN": (lambda x, y: (nan_at(x), y), r"column\(s\) 1, 1 row"),
     "lengths": (lambda x, y: (x, y[:-1]), r"\(60, 2\) and y \(59,\)"),
@@ -196,7 +227,9 @@ def test_constraints_that_do_not_fit_are_refused_at_once(blobs):
     with pytest.raises(ConstraintError, match="3 features, x has 2"):
         train(fresh(), x, y, constraints=Constraints.build(3), config=config)
     with pytest.raises(ConstraintError, match="lie outside the domain of 'feature 0'"):
-        train(fresh(), x, y, constraints=Constraints.build(2, domain={0: (0, 0.1)}), config=config)
+        train(
+            fresh(), x, y, constraints=Constraints.build(2, domain={0: (0, 0.1)}), config=config
+        )
 
 
 def test_a_model_that_was_never_sound_is_an_error_not_a_warning(blobs):

@@ -16,7 +16,9 @@ def test_names_stand_for_generators_and_objectives(blobs):
     built.load_state_dict(named.state_dict())
     ct.train(named, x, y, "generic", objective="divergence", config=SHORT)
     ct.train(built, x, y, ct.generic(), objective=ct.make_objective("divergence"), config=SHORT)
-    assert all(torch.equal(a, b) for a, b in zip(named.parameters(), built.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(named.parameters(), built.parameters(), strict=True)
+    )
     with pytest.raises(InputError, match="Did you mean 'ecco'"):
         ct.train(named, x, y, "eco", config=SHORT)
 
@@ -31,7 +33,12 @@ def test_validation_rows_are_checked_before_the_first_epoch(blobs):
 
 def test_an_optimizer_of_another_model_is_refused(blobs):
     with pytest.raises(InputError, match="none of this model's parameters"):
-        ct.train(ct.mlp(2, 2), *blobs, config=SHORT, optimizer=torch.optim.SGD(ct.mlp(2, 2).parameters(), lr=0.1))
+        ct.train(
+            ct.mlp(2, 2),
+            *blobs,
+            config=SHORT,
+            optimizer=torch.optim.SGD(ct.mlp(2, 2).parameters(), lr=0.1),
+        )
 
 
 def test_a_model_of_other_features_is_refused_with_the_shapes(blobs):
@@ -72,7 +79,11 @@ def test_a_stated_range_joins_an_inferred_box(blobs):
     box = ct.Constraints.infer(x, domain={"b": (-9.0, None)}, names=["a", "b"]).domain
     plain = ct.Constraints.infer(x).domain
     assert box.stated.tolist() == [False, True]
-    assert float(box.lower[1]) == -9.0 and torch.equal(box.upper, plain.upper) and box.lower[0] == plain.lower[0]
+    assert (
+        float(box.lower[1]) == -9.0
+        and torch.equal(box.upper, plain.upper)
+        and box.lower[0] == plain.lower[0]
+    )
 
 
 def test_factuals_already_there_do_not_count_as_kept_counterfactuals(blobs):
@@ -80,6 +91,17 @@ def test_factuals_already_there_do_not_count_as_kept_counterfactuals(blobs):
     model = ct.mlp(2, 2)
     printed = ct.preset("as_printed")
     assert printed.config.refresh == "batch"
-    result = ct.train(model, x, y, printed.generator, None, printed.objective, ct.TrainConfig(
-        epochs=2, num_counterfactuals=40, target_rule="uniform", immature="keep"))  # fmt: skip
-    assert all(torch.isfinite(torch.tensor(record["divergence"])) for record in result.history.records)
+    result = ct.train(
+        model,
+        x,
+        y,
+        printed.generator,
+        None,
+        printed.objective,
+        ct.TrainConfig(
+            epochs=2, num_counterfactuals=40, target_rule="uniform", immature="keep"
+        ),
+    )
+    assert all(
+        torch.isfinite(torch.tensor(record["divergence"])) for record in result.history.records
+    )

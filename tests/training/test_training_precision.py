@@ -44,7 +44,11 @@ class Normed(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.enter, self.norm, self.leave = nn.Linear(2, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)
+        self.enter, self.norm, self.leave = (
+            nn.Linear(2, 16),
+            nn.BatchNorm1d(16),
+            nn.Linear(16, 2),
+        )
 
     def forward(self, x):
         return self.leave(torch.relu(self.norm(self.enter(x))))
@@ -62,9 +66,13 @@ def check_history(result):
     """All numbers are there, and finer than half precision."""
     for record in result.history.records:
         assert all(math.isfinite(value) for value in record.values())
-    losses = torch.tensor([record["class_loss"] for record in result.history.records], dtype=torch.float64)
+    losses = torch.tensor(
+        [record["class_loss"] for record in result.history.records], dtype=torch.float64
+    )
     assert not torch.equal(losses, losses.bfloat16().double())
-    assert result.history.records[-1]["class_loss"] < 0.8 * result.history.records[0]["class_loss"]
+    assert (
+        result.history.records[-1]["class_loss"] < 0.8 * result.history.records[0]["class_loss"]
+    )
     assert result.history.records[-1]["accuracy"] > 0.9
 
 
@@ -83,17 +91,27 @@ def test_autocast_around_training_learns(dtype, blobs):
     check_history(result)
     assert_close(logits.float(), model(blobs[0]), rtol=0.05, atol=0.1)
     assert all(p.dtype == torch.float32 for p in model.parameters())
-    assert not torch.equal(weights_of(result), weights_of(single))  # it was half precision indeed
+    assert not torch.equal(
+        weights_of(result), weights_of(single)
+    )  # it was half precision indeed
     assert_close(weights_of(result), weights_of(single), rtol=0.2, atol=0.1)
 
 
 def test_autocast_around_a_fleet_learns(blobs):
-    settings = [ct.Setting(SEARCH, objective=make_objective(name), config=CONFIG) for name in ("full", "vanilla")]
+    settings = [
+        ct.Setting(SEARCH, objective=make_objective(name), config=CONFIG)
+        for name in ("full", "vanilla")
+    ]
     with torch.autocast("cpu", torch.bfloat16):
-        found = ct.Fleet([ct.Member(network(), own) for own in settings]).train(*blobs, validation=blobs)
+        found = ct.Fleet([ct.Member(network(), own) for own in settings]).train(
+            *blobs, validation=blobs
+        )
         alone = train(network(), *blobs)
     assert_close(weights_of(found[0]), weights_of(alone), rtol=0.1, atol=0.05)
-    assert found[1].history.records[-1]["class_loss"] < 0.8 * found[1].history.records[0]["class_loss"]
+    assert (
+        found[1].history.records[-1]["class_loss"]
+        < 0.8 * found[1].history.records[0]["class_loss"]
+    )
 
 
 def test_autocast_inside_a_model_learns(blobs, tmp_path):
@@ -119,7 +137,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("settings", [*repeats({}), {"refresh": "batch", "immature": "drop", "accumulate": 2}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [*repeats({}), {"refresh": "batch", "immature": "drop", "accumulate": 2}],
+    ids=str,
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_precision_trains_and_resumes_exactly(name, settings, blobs, tmp_path):
     config, file = replace(CONFIG, **settings), tmp_path / "run.safetensors"
@@ -132,17 +154,25 @@ def test_every_precision_trains_and_resumes_exactly(name, settings, blobs, tmp_p
     resumed = train(MODELS[name](), x, y, checkpoint=file, **options)
     state, its = whole.model.state_dict(), resumed.model.state_dict()
     assert all(torch.equal(state[k], its[k]) and state[k].dtype == its[k].dtype for k in state)
-    assert [r["loss"] for r in whole.history.records] == [r["loss"] for r in resumed.history.records]
+    assert [r["loss"] for r in whole.history.records] == [
+        r["loss"] for r in resumed.history.records
+    ]
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("rates", [(0.02, 0.02), (0.02, 0.01)], ids=["one rate", "two rates"])
 def test_fleets_in_half_precision_train_as_lone_runs(dtype, rates, blobs, tmp_path):
-    """With rates of their own members are updated by formula, whose corrections need more digits than bfloat16."""
+    """With rates of their own members are updated by formula, whose corrections need more digits
+    than bfloat16.
+    """
     x, y = blobs[0].to(dtype), blobs[1]
-    settings = [ct.Setting(SEARCH, config=replace(CONFIG, learning_rate=rate)) for rate in rates]
+    settings = [
+        ct.Setting(SEARCH, config=replace(CONFIG, learning_rate=rate)) for rate in rates
+    ]
     members = [ct.Member(network(dtype, i), own) for i, own in enumerate(settings)]
-    found = ct.Fleet(members).train(x, y, validation=(x, y), checkpoint=tmp_path / "run.safetensors")
+    found = ct.Fleet(members).train(
+        x, y, validation=(x, y), checkpoint=tmp_path / "run.safetensors"
+    )
     for i, result in enumerate(found):
         check_history(result)
         alone = train(network(dtype, i), x, y, config=settings[i].config)
@@ -160,7 +190,9 @@ def test_non_finite_gradients_are_found_in_half_precision(dtype, blobs):
             if self.updates == 2:
                 run.gradients[0].fill_(torch.inf)
 
-    result = ct.train(network(dtype), blobs[0].to(dtype), blobs[1], SEARCH, config=CONFIG, callbacks=[Spoil()])
+    result = ct.train(
+        network(dtype), blobs[0].to(dtype), blobs[1], SEARCH, config=CONFIG, callbacks=[Spoil()]
+    )
     assert [record["skipped"] for record in result.history.records] == [1, 0, 0, 0, 0, 0]
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
@@ -172,7 +204,12 @@ def test_a_default_precision_of_double_changes_nothing_for_single(blobs):
     torch.set_default_dtype(torch.float64)
     try:
         found = train(model, *blobs)
-        fleet = ct.Fleet([ct.Member(own, ct.Setting(SEARCH, config=CONFIG)) for own in (twin, copy.deepcopy(twin))])
+        fleet = ct.Fleet(
+            [
+                ct.Member(own, ct.Setting(SEARCH, config=CONFIG))
+                for own in (twin, copy.deepcopy(twin))
+            ]
+        )
         together = fleet.train(*blobs, validation=blobs)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -53,7 +53,9 @@ class StopOnLast(ct.Callback):
 
 
 class Explosive(nn.Module):
-    """A model whose logits leave for infinity where the second feature is large, after some training."""
+    """A model whose logits leave for infinity where the second feature is large, after some
+    training.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +64,11 @@ class Explosive(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += self.training
         out = self.inner(x)
-        return out * torch.where((x[:, :1] > 2.0) & (self.calls == 7), torch.inf, 1.0) if self.training else out
+        return (
+            out * torch.where((x[:, :1] > 2.0) & (self.calls == 7), torch.inf, 1.0)
+            if self.training
+            else out
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,9 @@ SCENARIOS = {
     "drop": Scenario({"immature": "drop", "num_counterfactuals": 25}),
     "keep": Scenario({"immature": "keep", "target_rule": "prior"}),
     "beyond": Scenario(
-        {"immature": "drop", "positives": 3}, ct.Objective(lambda_contrast=0.7, lambda_recourse=0.4), protected=True
+        {"immature": "drop", "positives": 3},
+        ct.Objective(lambda_contrast=0.7, lambda_recourse=0.4),
+        protected=True,
     ),
     "weighted": Scenario({"immature": "drop"}, weighted=True),
     "burn-in": Scenario({"burn_in": 0.5}),
@@ -96,7 +104,9 @@ SCENARIOS = {
     "loader": Scenario({"batch_size": 12}, source="loader", validation="loader"),
     "weighted loader": Scenario({"batch_size": 12}, source="loader", weighted=True),
     "batch norm": Scenario({"batch_size": 12, "refresh": "batch"}, model=normed),
-    "early stopping": Scenario({"epochs": 12, "learning_rate": 0.1}, callbacks=lambda: [ct.EarlyStopping(patience=2)]),
+    "early stopping": Scenario(
+        {"epochs": 12, "learning_rate": 0.1}, callbacks=lambda: [ct.EarlyStopping(patience=2)]
+    ),
     "one stops": Scenario(callbacks=lambda: [StopOnLast()]),
     "explosive": Scenario(model=Explosive),
 }
@@ -108,7 +118,11 @@ def source_of(scenario: Scenario) -> tuple[Any, ...]:
     if scenario.source == "tensors":
         return (x, y), {"sample_weight": weight}
     dataset: Dataset = TensorDataset(x, y) if weight is None else TensorDataset(x, y, weight)
-    return (dataset if scenario.source == "dataset" else loader(dataset, scenario.config["batch_size"]),), {}
+    return (
+        dataset
+        if scenario.source == "dataset"
+        else loader(dataset, scenario.config["batch_size"]),
+    ), {}
 
 
 def loader(dataset: Dataset, batch_size: int) -> DataLoader:
@@ -118,9 +132,17 @@ def loader(dataset: Dataset, batch_size: int) -> DataLoader:
     return DataLoader(dataset, batch_size // size, sampler=sampler)
 
 
-def train(name: str, checkpoint: Path | None = None, callbacks: Any = (), **more: Any) -> ct.TrainResult:
+def train(
+    name: str, checkpoint: Path | None = None, callbacks: Any = (), **more: Any
+) -> ct.TrainResult:
     scenario = SCENARIOS[name]
-    settings = {"epochs": 4, "num_counterfactuals": 30, "learning_rate": 0.02, **scenario.config, **more}
+    settings = {
+        "epochs": 4,
+        "num_counterfactuals": 30,
+        "learning_rate": 0.02,
+        **scenario.config,
+        **more,
+    }
     model = scenario.model()
     if dist.is_initialized():
         model = DistributedDataParallel(model)
@@ -132,15 +154,30 @@ def train(name: str, checkpoint: Path | None = None, callbacks: Any = (), **more
     if scenario.protected:
         options["constraints"] = ct.Constraints.build(2, {0: "none"})
     return ct.train(
-        model, *data, generator=ct.ecco(max_steps=10, decision_threshold=0.8), objective=scenario.objective,
-        config=config, validation=held, checkpoint=checkpoint, callbacks=[*scenario.callbacks(), *callbacks], **options,
-    )  # fmt: skip
+        model,
+        *data,
+        generator=ct.ecco(max_steps=10, decision_threshold=0.8),
+        objective=scenario.objective,
+        config=config,
+        validation=held,
+        checkpoint=checkpoint,
+        callbacks=[*scenario.callbacks(), *callbacks],
+        **options,
+    )
 
 
 def outcome(result: ct.TrainResult) -> dict[str, Any]:
-    model = result.model.module if isinstance(result.model, DistributedDataParallel) else result.model
+    model = (
+        result.model.module
+        if isinstance(result.model, DistributedDataParallel)
+        else result.model
+    )
     records = [{k: v for k, v in r.items() if k != "seconds"} for r in result.history.records]
-    return {"weights": dict(model.state_dict()), "records": records, "stopped": result.history.stopped}
+    return {
+        "weights": dict(model.state_dict()),
+        "records": records,
+        "stopped": result.history.stopped,
+    }
 
 
 class Stuck(ct.Callback):
@@ -165,11 +202,15 @@ def train_on_other_values() -> ct.TrainResult:
     """The classes are the same, one value is not."""
     x, y = rows()
     x[5, 1] += dist.get_rank()
-    return ct.train(DistributedDataParallel(network()), x, y, constraints=ct.Constraints.build(2))
+    return ct.train(
+        DistributedDataParallel(network()), x, y, constraints=ct.Constraints.build(2)
+    )
 
 
 def train_with_own_generator() -> ct.TrainResult:
-    return ct.train(DistributedDataParallel(network()), *rows(), ct.ecco(max_steps=5 + dist.get_rank()))
+    return ct.train(
+        DistributedDataParallel(network()), *rows(), ct.ecco(max_steps=5 + dist.get_rank())
+    )
 
 
 def train_with_own_constraints() -> ct.TrainResult:
@@ -182,7 +223,11 @@ class OnOwnDevice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.rank, self.place = network(), dist.get_rank(), torch.device("cuda", dist.get_rank())
+        self.inner, self.rank, self.place = (
+            network(),
+            dist.get_rank(),
+            torch.device("cuda", dist.get_rank()),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.inner(x)
@@ -212,13 +257,17 @@ def train_with_a_budget() -> ct.TrainResult:
 def train_normed() -> ct.TrainResult:
     """The last batch has three rows, so the second process gets one."""
     config = ct.TrainConfig(batch_size=11)
-    return ct.train(DistributedDataParallel(normed()), *rows(), objective="vanilla", config=config)
+    return ct.train(
+        DistributedDataParallel(normed()), *rows(), objective="vanilla", config=config
+    )
 
 
 def work(rank: int, size: int, folder: Path, tasks: list[tuple[Any, dict[str, Any]]]) -> None:
     """One of several processes: train these scenarios with these options and save what came out."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size
+    )
     found = []
     for task, options in tasks:
         try:

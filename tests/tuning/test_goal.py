@@ -10,15 +10,33 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.tuning import Goal, Tuning, TuningTrial
 from counterfactual_training.tuning.goal import VALIDITY_LOSS, excess, front
 
-CONVENTIONAL = {"implausibility": 2.0, "cost": 1.0, "validity": 1.0, "accuracy": 0.95, "robust_accuracy": 0.5}
-PUBLISHED = {"implausibility": 1.5, "cost": 1.2, "validity": 0.9, "accuracy": 0.90, "robust_accuracy": 0.6}
+CONVENTIONAL = {
+    "implausibility": 2.0,
+    "cost": 1.0,
+    "validity": 1.0,
+    "accuracy": 0.95,
+    "robust_accuracy": 0.5,
+}
+PUBLISHED = {
+    "implausibility": 1.5,
+    "cost": 1.2,
+    "validity": 0.9,
+    "accuracy": 0.90,
+    "robust_accuracy": 0.6,
+}
 
 
 def trial(number, goal, published=False, **changes):
     metrics = {**PUBLISHED, **changes}
     violations = goal.limits(CONVENTIONAL, PUBLISHED).violations(metrics)
     return TuningTrial(
-        number, "COMPLETE", {"lambda_reg": 0.1 * number}, tuple(goal.values(metrics)), metrics, violations, published
+        number,
+        "COMPLETE",
+        {"lambda_reg": 0.1 * number},
+        tuple(goal.values(metrics)),
+        metrics,
+        violations,
+        published,
     )
 
 
@@ -55,7 +73,9 @@ def test_accuracy_is_lost_against_the_reference(against, floor):
     limits = Goal(("ip",), 1.0, against).limits(CONVENTIONAL, PUBLISHED)
     assert limits.accuracy == pytest.approx(floor)
     assert excess(limits.violations({**PUBLISHED, "accuracy": floor})) == 0
-    assert excess(limits.violations({**PUBLISHED, "accuracy": floor - 0.01})) == pytest.approx(0.01)
+    assert excess(limits.violations({**PUBLISHED, "accuracy": floor - 0.01})) == pytest.approx(
+        0.01
+    )
 
 
 def test_a_mean_over_few_valid_counterfactuals_is_no_improvement():
@@ -79,7 +99,9 @@ def test_of_one_objective_the_best_that_is_allowed_is_taken():
 
 def test_where_nothing_is_allowed_the_nearest_is_taken():
     goal = Goal(("ip",), 1.0)
-    found = tuning(goal, trial(1, goal, implausibility=3.0, accuracy=0.93), trial(2, goal, accuracy=0.5))
+    found = tuning(
+        goal, trial(1, goal, implausibility=3.0, accuracy=0.93), trial(2, goal, accuracy=0.5)
+    )
     assert found.best.number == 1
     assert found.front == []
 
@@ -104,7 +126,9 @@ def test_the_start_is_kept_where_nothing_beats_it():
     assert tuning(goal, trial(1, goal, implausibility=9.0, accuracy=0.1)).best.published
 
 
-points = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
+points = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12
+)
 
 
 @given(points)

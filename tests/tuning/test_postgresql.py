@@ -35,7 +35,12 @@ def unprivileged():
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             user = pwd.getpwnam(name)
-            return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"], user
+            return [
+                "setpriv",
+                f"--reuid={user.pw_uid}",
+                f"--regid={user.pw_gid}",
+                "--clear-groups",
+            ], user
     return None, None
 
 
@@ -44,31 +49,57 @@ def server():
     """The URL of an empty database, in a server of its own on a free port."""
     initdb, postgres = program("initdb"), program("postgres")
     prefix, user = unprivileged()
-    if initdb is None or postgres is None or prefix is None or (prefix and shutil.which("setpriv") is None):
-        pytest.skip("no PostgreSQL server programs (initdb, postgres), or nobody to run them as")
+    if (
+        initdb is None
+        or postgres is None
+        or prefix is None
+        or (prefix and shutil.which("setpriv") is None)
+    ):
+        pytest.skip(
+            "no PostgreSQL server programs (initdb, postgres), or nobody to run them as"
+        )
     with tempfile.TemporaryDirectory(prefix="ct-postgresql-") as folder:
         if user is not None:
             os.chown(folder, user.pw_uid, user.pw_gid)
         base = Path(folder) / "base"
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}
-        subprocess.run([*prefix, initdb, "-D", base, "-U", "tester", "-A", "trust", "-N"], check=True, **quiet)
+        subprocess.run(
+            [*prefix, initdb, "-D", base, "-U", "tester", "-A", "trust", "-N"],
+            check=True,
+            **quiet,
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        options = ["-D", base, "-p", str(port), "-k", folder, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
+        options = [
+            "-D",
+            base,
+            "-p",
+            str(port),
+            "-k",
+            folder,
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            "fsync=off",
+        ]
         process = subprocess.Popen([*prefix, postgres, *options], **quiet)
         try:
             wait_for(port)
             yield f"postgresql://tester@127.0.0.1:{port}/postgres"
         finally:
-            process.send_signal(signal.SIGINT)  # ends at once, without waiting for clients to go
+            process.send_signal(
+                signal.SIGINT
+            )  # ends at once, without waiting for clients to go
             process.wait(timeout=30)
 
 
 def wait_for(port):
     for _ in range(100):
         with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(host="127.0.0.1", port=port, user="tester", dbname="postgres", connect_timeout=1).close()
+            psycopg.connect(
+                host="127.0.0.1", port=port, user="tester", dbname="postgres", connect_timeout=1
+            ).close()
             return
         time.sleep(0.1)
     pytest.fail("the PostgreSQL server did not start")
@@ -92,7 +123,11 @@ def test_two_processes_share_a_study_from_an_empty_database(toy, server, start_w
     assert len(done) == 6 and max(report["finished"] for report in reports) == 6
     assert len({tuple(trial.settings.values()) for trial in done}) == 6
     assert sum(trial.published for trial in done) == 1
-    owners = {trial.user_attrs["worker"] for trial in study._study.trials if trial.state.name in ("COMPLETE", "PRUNED")}
+    owners = {
+        trial.user_attrs["worker"]
+        for trial in study._study.trials
+        if trial.state.name in ("COMPLETE", "PRUNED")
+    }
     assert len(owners) == 2  # both did some of it
     # A third that comes later finds all done, and the same best.
     found = tune(toy.make_task(), toy.GOAL, TuningPlan(6, 3, server, "shared"), toy.SPACE)

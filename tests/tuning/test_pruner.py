@@ -22,7 +22,9 @@ def given_up(pace, accuracy):
     return 0 in pruner(SimpleNamespace(epoch=EPOCH, histories=[history]), {0: [0]})
 
 
-@pytest.mark.parametrize(("before", "after"), [(0.0, 1.0), (1.0, 0.0)], ids=["rising", "falling"])
+@pytest.mark.parametrize(
+    ("before", "after"), [(0.0, 1.0), (1.0, 0.0)], ids=["rising", "falling"]
+)
 def test_a_trial_is_held_to_the_pace_of_the_same_epoch(before, after):
     pace = [before] * (EPOCH - 1) + [0.6] + [after] * (9 - EPOCH)
     assert not given_up(pace, 0.55)  # within what patience forgives

@@ -44,7 +44,9 @@ def test_every_regime_has_ranges_of_its_own_numbers(name):
 def test_steps_of_an_attack_follow_its_reach():
     """The default step size is a share of ε, so it moves with it."""
     assert make_regime("pgd").with_numbers({"epsilon": 0.4}).regime.numbers["step_size"] is None
-    assert make_space(make_regime("pgd"), {"steps": (2, 12)})["steps"] == Range(2, 12, whole=True)
+    assert make_space(make_regime("pgd"), {"steps": (2, 12)})["steps"] == Range(
+        2, 12, whole=True
+    )
 
 
 def test_ranges_grow_to_the_start(start):
@@ -77,8 +79,12 @@ def test_changes_by_pair_list_table_and_word(start):
 
 def test_a_gate_is_tuned_where_asked_for(start):
     assert "gate" not in make_space(start, gate="density")
-    assert make_space(start, {"gate": ["density", "both"]}, "none")["gate"] == Choices(("none", "density", "both"))
-    assert make_space(start, {"gate": {"choices": ["none", "density"]}})["gate"] == Choices(("none", "density"))
+    assert make_space(start, {"gate": ["density", "both"]}, "none")["gate"] == Choices(
+        ("none", "density", "both")
+    )
+    assert make_space(start, {"gate": {"choices": ["none", "density"]}})["gate"] == Choices(
+        ("none", "density")
+    )
     with pytest.raises(InputError, match="Did you mean 'density'"):
         make_space(start, {"gate": ["densty"]})
     with pytest.raises(InputError, match="not a list of choices"):
@@ -87,7 +93,9 @@ def test_a_gate_is_tuned_where_asked_for(start):
 
 def test_a_file_says_the_same_as_a_dict(start, tmp_path):
     path = tmp_path / "ranges.toml"
-    path.write_text('epsilon = "published"\nmax_steps = [6, 10]\n[lambda_reg]\nlow = 0.05\nhigh = 0.2\n')
+    path.write_text(
+        'epsilon = "published"\nmax_steps = [6, 10]\n[lambda_reg]\nlow = 0.05\nhigh = 0.2\n'
+    )
     changes = {"epsilon": "published", "max_steps": [6, 10], "lambda_reg": (0.05, 0.2)}
     assert make_space(start, path) == make_space(start, changes)
 
@@ -142,7 +150,9 @@ def test_a_missing_file_is_said(start, tmp_path):
 def test_neighbours_stay_in_range_and_near_the_start(start):
     space, values = make_space(start), start.numbers()
     found = neighbours(space, values, 20, seed=0)
-    assert found == neighbours(space, values, 20, seed=0) != neighbours(space, values, 20, seed=1)
+    assert (
+        found == neighbours(space, values, 20, seed=0) != neighbours(space, values, 20, seed=1)
+    )
     for near in found:
         assert all(space[name].including(value) == space[name] for name, value in near.items())
         assert 1 <= sum(near[name] != values[name] for name in space) <= 4

@@ -22,7 +22,9 @@ def settings_of(found, *states):
 
 @pytest.mark.parametrize("kind", ["journal", *repeats("sqlite")])
 def test_a_study_is_gone_on_with(toy, tmp_path, kind):
-    storage = tmp_path / "study.journal" if kind == "journal" else f"sqlite:///{tmp_path}/study.db"
+    storage = (
+        tmp_path / "study.journal" if kind == "journal" else f"sqlite:///{tmp_path}/study.db"
+    )
     first = tune(toy.make_task(), toy.GOAL, TuningPlan(4, 3, storage), toy.SPACE)
     second = tune(toy.make_task(), toy.GOAL, TuningPlan(7, 3, storage), toy.SPACE)
     assert second.num_finished == 7
@@ -38,7 +40,9 @@ def test_a_study_made_for_something_else_is_refused(toy, tmp_path, change):
     task = toy.make_task(epochs=3) if change == "task" else toy.make_task()
     goal = Goal(("ip",), 3.0) if change == "goal" else toy.GOAL
     space = {**toy.SPACE, "lambda_reg": (0.02, 1.0)} if change == "space" else toy.SPACE
-    with pytest.raises(InputError, match=f"{'training' if change == 'task' else change} differ"):
+    with pytest.raises(
+        InputError, match=f"{'training' if change == 'task' else change} differ"
+    ):
         tune(task, goal, plan, space)
     with pytest.raises(InputError, match="other objectives"):
         tune(toy.make_task(), Goal(("ip", "cost")), plan, toy.SPACE)
@@ -50,9 +54,13 @@ def test_a_study_made_before_a_setting_of_training_existed_is_gone_on_with(toy, 
     lines = storage.read_text()
     assert '"immature":"replace",' in lines
     storage.write_text(lines.replace('"immature":"replace",', ""))
-    assert tune(toy.make_task(), toy.GOAL, TuningPlan(2, 1, storage), toy.SPACE).num_finished == 2
+    assert (
+        tune(toy.make_task(), toy.GOAL, TuningPlan(2, 1, storage), toy.SPACE).num_finished == 2
+    )
     task = toy.make_task()
-    other = replace(task, start=replace(task.start, config=replace(task.start.config, immature="drop")))
+    other = replace(
+        task, start=replace(task.start, config=replace(task.start.config, immature="drop"))
+    )
     with pytest.raises(InputError, match="training differ"):
         tune(other, toy.GOAL, TuningPlan(2, 1, storage), toy.SPACE)
 
@@ -67,7 +75,9 @@ def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path):
             hanging.set()
             time.sleep(120)
 
-    worker = fork(tune, toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE, hang)
+    worker = fork(
+        tune, toy.make_task(), toy.GOAL, TuningPlan(8, 3, storage, "toy"), toy.SPACE, hang
+    )
     assert hanging.wait(300)
     worker.kill()
     worker.join()
@@ -76,7 +86,9 @@ def test_killed_at_work_nothing_is_lost_and_nothing_done_twice(toy, tmp_path):
     assert len(lost) == 3 and found.num_finished == 8
     done = settings_of(found, "COMPLETE", "PRUNED")
     assert len(set(done)) == 8
-    assert {tuple(trial.settings.values()) for trial in lost} <= set(done)  # tried again, and finished
+    assert {tuple(trial.settings.values()) for trial in lost} <= set(
+        done
+    )  # tried again, and finished
     assert not [trial for trial in found.trials if trial.state in ("RUNNING", "WAITING")]
 
 
@@ -89,7 +101,9 @@ def test_a_dead_process_loses_its_trials_to_one_of_the_others(tmp_path):
     assert (one.recover(), two.recover()) == (3, 0)
     again = two.ask(SPACE, 3)
     assert [trial.settings for trial in again] == [trial.settings for trial in asked]
-    dead.complete(asked[0].number, [1.0], {}, {}, 0.0)  # came back from the dead: too late, but no harm
+    dead.complete(
+        asked[0].number, [1.0], {}, {}, 0.0
+    )  # came back from the dead: too late, but no harm
     assert one.trials()[asked[0].number].state == "FAIL"
 
 
@@ -97,7 +111,9 @@ def test_two_processes_never_ask_for_the_same_nor_for_too_many(tmp_path):
     storage = tmp_path / "study.journal"
     one, two = (open_study(storage, "s", (1,), 3) for _ in range(2))
     first, second = one.ask(SPACE, 4), two.ask(SPACE, 4)
-    assert not {t.settings["lambda_reg"] for t in first} & {t.settings["lambda_reg"] for t in second}
+    assert not {t.settings["lambda_reg"] for t in first} & {
+        t.settings["lambda_reg"] for t in second
+    }
     assert two.ask(SPACE, 4, most=8) == []
     assert sum(trial.state == "RUNNING" for trial in one.trials()) == 8
 

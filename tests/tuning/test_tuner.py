@@ -8,13 +8,26 @@ import torch
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import train
-from counterfactual_training.tuning import RANGES, Choices, Goal, TuningPlan, make_space, train_batch, tune
+from counterfactual_training.tuning import (
+    RANGES,
+    Choices,
+    Goal,
+    TuningPlan,
+    make_space,
+    train_batch,
+    tune,
+)
 from counterfactual_training.tuning.storage import open_study
 from counterfactual_training.tuning.tuner import description, line
 
 
 def run(toy, num_trials=7, batch=3, goal=None, space=None, task=None, **plan):
-    return tune(task or toy.make_task(), goal or toy.GOAL, TuningPlan(num_trials, batch, **plan), space or toy.SPACE)
+    return tune(
+        task or toy.make_task(),
+        goal or toy.GOAL,
+        TuningPlan(num_trials, batch, **plan),
+        space or toy.SPACE,
+    )
 
 
 @pytest.mark.check
@@ -62,11 +75,15 @@ def test_measures_are_means_over_seeds(toy):
     models = train_batch(task, [task.start])[0].models
     assert len(models) == 2
     each = task.measure([[model] for model in models])
-    assert found.published.metrics["accuracy"] == pytest.approx(sum(m["accuracy"] for m in each) / 2, abs=1e-6)
+    assert found.published.metrics["accuracy"] == pytest.approx(
+        sum(m["accuracy"] for m in each) / 2, abs=1e-6
+    )
 
 
 def test_a_gate_is_fitted_to_the_trained_model_of_a_trial(toy):
-    """Trials that differ by their gate alone are equally accurate; the gated one ends nearer to real rows."""
+    """Trials that differ by their gate alone are equally accurate; the gated one ends nearer to
+    real rows.
+    """
     space = {**dict.fromkeys(RANGES, "published"), "gate": ["none", "density"]}
     found = run(toy, num_trials=2, space=space)
     by_gate = {trial.settings["gate"]: trial for trial in found.complete}
@@ -82,12 +99,17 @@ def test_a_gate_is_fitted_to_the_trained_model_of_a_trial(toy):
 def test_a_gate_that_is_not_tuned_is_that_of_the_start(toy):
     task = replace(toy.make_task(), gate="density")
     gated = run(toy, num_trials=1, task=task)
-    assert gated.published.metrics["implausibility"] != run(toy, num_trials=1).published.metrics["implausibility"]
+    assert (
+        gated.published.metrics["implausibility"]
+        != run(toy, num_trials=1).published.metrics["implausibility"]
+    )
     assert gated.conventional == run(toy, num_trials=1).conventional
 
 
 def test_a_study_from_before_gates_goes_on_without_one(toy, tmp_path):
-    before = description(toy.make_task(), toy.GOAL, make_space(toy.make_task().start, toy.SPACE))
+    before = description(
+        toy.make_task(), toy.GOAL, make_space(toy.make_task().start, toy.SPACE)
+    )
     del before["gate"]
     study = open_study(tmp_path / "a.journal", "old", (1,), toy.EPOCHS)
     study.set_note("description", before)
@@ -103,15 +125,22 @@ def test_trials_of_other_shapes_train_beside_each_other(toy):
     settings = [task.start.with_numbers({"num_counterfactuals": num}) for num in (10, 12, 10)]
     together = train_batch(task, settings)
     alone = train_batch(task, settings[1:2])[0]
-    for mine, its in zip(together[1].models[0].parameters(), alone.models[0].parameters(), strict=True):
+    for mine, its in zip(
+        together[1].models[0].parameters(), alone.models[0].parameters(), strict=True
+    ):
         torch.testing.assert_close(mine, its)
 
 
-@pytest.mark.filterwarnings("ignore::counterfactual_training.evaluation.findings.MeasurementWarning")
+@pytest.mark.filterwarnings(
+    "ignore::counterfactual_training.evaluation.findings.MeasurementWarning"
+)
 def test_what_collapses_is_given_up(toy):
     space = {"learning_rate": Choices((0.02, 50.0, 80.0, 120.0))}
     found = tune(
-        toy.make_task(epochs=9), Goal(("ip", "accuracy")), TuningPlan(4, 4), {**rest("learning_rate"), **space}
+        toy.make_task(epochs=9),
+        Goal(("ip", "accuracy")),
+        TuningPlan(4, 4),
+        {**rest("learning_rate"), **space},
     )
     pruned = [trial for trial in found.trials if trial.state == "PRUNED"]
     assert pruned and all(trial.settings["learning_rate"] > 1 for trial in pruned)
@@ -148,7 +177,13 @@ def test_one_objective_compares_trials_by_the_median(toy):
 def test_measures_that_could_not_be_taken_are_infinitely_bad(toy):
     study = open_study(None, "infinite", (1, -1), epochs=9)
     trial, *_ = study.ask({"lambda_reg": Choices((0.1, 0.2))}, 1)
-    study.complete(trial.number, [math.inf, math.inf], {"implausibility": math.nan}, {"validity": math.nan}, 0.0)
+    study.complete(
+        trial.number,
+        [math.inf, math.inf],
+        {"implausibility": math.nan},
+        {"validity": math.nan},
+        0.0,
+    )
     told = study.trials()[0]
     assert told.values == (math.inf, math.inf)
     assert told.violations["validity"] > 0 and math.isnan(told.metrics["implausibility"])

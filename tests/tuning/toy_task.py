@@ -1,4 +1,6 @@
-"""A task that trains in a fraction of a second; run as a program, it is a process of a study that several share."""
+"""A task that trains in a fraction of a second; run as a program, it is a process of a study that
+several share.
+"""
 
 import json
 import sys
@@ -40,8 +42,21 @@ def make_task(epochs=EPOCHS, num_seeds=1, **generator):
         Objective(),
         TrainConfig(epochs=epochs, batch_size=20, num_counterfactuals=10, learning_rate=0.02),
     )
-    quick = replace(VALIDATION, max_steps=10, learning_rate=0.5, decision_threshold=0.6, lambda_energy=(1.0,))
-    return Task(make_model, x, y, Measure(*rows(40, 1), Constraints.infer(x), quick, quick), start, num_seeds)
+    quick = replace(
+        VALIDATION,
+        max_steps=10,
+        learning_rate=0.5,
+        decision_threshold=0.6,
+        lambda_energy=(1.0,),
+    )
+    return Task(
+        make_model,
+        x,
+        y,
+        Measure(*rows(40, 1), Constraints.infer(x), quick, quick),
+        start,
+        num_seeds,
+    )
 
 
 def say(text):
@@ -50,7 +65,9 @@ def say(text):
 
 
 def main(storage, study, num_trials, batch, hang_after):
-    """Announces itself, waits for a line, works; with ``hang_after`` it stops within a batch, to be killed there."""
+    """Announces itself, waits for a line, works; with ``hang_after`` it stops within a batch, to be
+    killed there.
+    """
     torch.set_num_threads(1)
 
     def listener(progress):
@@ -60,7 +77,9 @@ def main(storage, study, num_trials, batch, hang_after):
 
     say("ready")
     sys.stdin.readline()
-    tuning = tune(make_task(), GOAL, TuningPlan(num_trials, batch, storage, study), SPACE, listener)
+    tuning = tune(
+        make_task(), GOAL, TuningPlan(num_trials, batch, storage, study), SPACE, listener
+    )
     say(json.dumps({"finished": tuning.num_finished, "best": tuning.best.number}))
 
 

@@ -6,4 +6,11 @@ from counterfactual_training.advice.explanation import Explanation
 from counterfactual_training.advice.find import Finder
 from counterfactual_training.advice.options import Question
 
-__all__ = ["Explains", "Explanation", "Finder", "Question", "advice_constraints", "explain_rows"]
+__all__ = [
+    "Explains",
+    "Explanation",
+    "Finder",
+    "Question",
+    "advice_constraints",
+    "explain_rows",
+]

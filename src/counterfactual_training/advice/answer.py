@@ -1,4 +1,6 @@
-"""From rows and a question to an :class:`Explanation`: who is asked under which rules, and what came of it."""
+"""From rows and a question to an :class:`Explanation`: who is asked under which rules, and what
+came of it.
+"""
 
 from __future__ import annotations
 
@@ -68,13 +70,16 @@ def explain_rows(
     Args:
         frame: the factuals, in the user's units.
         classes: labels ``(k,)`` in the order of the model's logits.
-        target: a label for all rows or one per row; ``None`` is the most probable class that is not predicted.
+        target: a label for all rows or one per row; ``None`` is the most probable class that is not
+            predicted.
         question: how to search, with the threshold to reach.
-        groups: rows that share rules of this question, and these rules; by default all rows, without further rules.
+        groups: rows that share rules of this question, and these rules; by default all rows,
+            without further rules.
         num_options: answers per row, at most.
         num_std: as in :meth:`Encoder.constraints`.
     """
-    groups = [(np.arange(len(frame)), Rules())] if groups is None else groups
+    if groups is None:
+        groups = [(np.arange(len(frame)), Rules())]
     if len(frame) == 0:
         for _, rules in groups:
             _under(finder, rules, num_std, None)  # refuses rules that make no sense
@@ -85,26 +90,39 @@ def explain_rows(
     before = finder.logits(factuals.x).softmax(-1).numpy()
     y_target = target_classes(target, classes, before)
     y = torch.as_tensor(y_target, device=factuals.x.device)
-    told, notes = list[Answers](), list[str]()
+    told = list[Answers]()
+    notes = list[str]()
     for rows, rules in groups:
         # If rules differ between rows, an error in them has to say whose they are.
-        under = _under(finder, rules, num_std, frame.index[rows[0]] if len(groups) > 1 else None)
+        under = _under(
+            finder, rules, num_std, frame.index[rows[0]] if len(groups) > 1 else None
+        )
         if under.related is not None:
             notes += under.related.notes(factuals.take(torch.as_tensor(rows)))
         asked = replace(question, max_changes=rules.max_changes)
         try:
             told.append(_answer(under, factuals, y, rows, asked, num_options))
-        # A row far beyond the data may have overflown; say so, which helps more than the model's own error.
+        # A row far beyond the data may have overflown; say so, which helps more than the model's
+        # own error.
         except ModelError:
-            refuse_far(finder.encoder, frame, factuals.x, in_blocks(finder.searched, factuals.x).to(factuals.x))
+            refuse_far(
+                finder.encoder,
+                frame,
+                factuals.x,
+                in_blocks(finder.searched, factuals.x).to(factuals.x),
+            )
             raise
         notes += told[-1].notes
     found = _explanation(finder, factuals, classes, y, before, told, question, num_options)
-    return replace(found, notes=(*found.notes, *notes)) if notes else found
+    if notes:
+        return replace(found, notes=(*found.notes, *notes))
+    return found
 
 
 def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
-    """The finder with rules of this question on top of its own; ``row`` names the row they were stated for."""
+    """The finder with rules of this question on top of its own; ``row`` names the row they were
+    stated for.
+    """
     try:
         schema = rules.narrow(finder.encoder.schema_)
     except InputError as error:
@@ -118,75 +136,114 @@ def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
 
 
 def advice_constraints(encoder: Encoder, num_std: float) -> Constraints:
-    """Where advice may lead: numbers keep their sign and stay in the bulk of the data; outliers may stay outliers."""
+    """Where advice may lead: numbers keep their sign and stay in the bulk of the data; outliers may
+    stay outliers.
+    """
     return encoder.constraints(num_std, keep_sign=True, keep_outside=True, bulk=True)
 
 
 def _answer(
-    finder: Finder, factuals: Factuals, y: Tensor, rows: np.ndarray, question: Question, num_options: int
+    finder: Finder,
+    factuals: Factuals,
+    y: Tensor,
+    rows: np.ndarray,
+    question: Question,
+    num_options: int,
 ) -> Answers:
     """The answers to some of the rows."""
     index = torch.as_tensor(rows, device=y.device)
-    part, y_part = factuals.take(index), y[index]
+    part = factuals.take(index)
+    y_part = y[index]
     options = find_options(finder, part, y_part, question, num_options)
-    found, of = options.found, options.row
+    found = options.found
+    of = options.row
     frame, notes = _judged(finder, part.take(of), found, question.max_changes)
     # Only rows that nothing was found for are asked why.
     missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
-    x, x_cf, goal = part.x[of[missed]], found.x_cf[missed], y_part[of[missed]]
+    x = part.x[of[missed]]
+    x_cf = found.x_cf[missed]
+    goal = y_part[of[missed]]
     # Background rows exist only for models without gradients.
     blind = finder.background is not None
-    stuck, why = find_obstacles(finder.searched, finder.encoder, finder.constraints, x, x_cf, goal, blind)
-    # With a limit on the number of columns, others that may change would still help: not a matter of their rules.
+    stuck, why = find_obstacles(
+        finder.searched, finder.encoder, finder.constraints, x, x_cf, goal, blind
+    )
+    # With a limit on the number of columns, others that may change would still help: not a matter
+    # of their rules.
     stuck = stuck & (question.max_changes is None)
     # Stuck means that rules forbid what would help; all others simply ran out of ways.
     found.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
     obstacles: list[Obstacles] = [[] for _ in range(len(of))]
     for place, hindrance in zip(missed.tolist(), why, strict=True):
         obstacles[place] = hindrance
-    return Answers(rows[of.cpu().numpy()], found, obstacles, question.max_changes, finder, frame, notes)
+    return Answers(
+        rows[of.cpu().numpy()], found, obstacles, question.max_changes, finder, frame, notes
+    )
 
 
 def _judged(
     finder: Finder, factuals: Factuals, found: Counterfactuals, most: int | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """What was found, in the user's units; and notes on what is withheld, because it would break a rule.
+    """What was found, in the user's units; and notes on what is withheld, because it would break a
+    rule.
 
-    Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the best effort.
+    Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the
+    best effort.
     """
     original = factuals.frame
-    frame = finder.encoder.with_changes(found.x_cf, original, list(factuals.numbers[factuals.place].T))
+    frame = finder.encoder.with_changes(
+        found.x_cf, original, list(factuals.numbers[factuals.place].T)
+    )
     changed = finder.differs(found.x_cf, factuals.x).any(0).cpu().numpy()
     _shorten_numbers(finder.encoder, frame, original, found.x_cf, np.flatnonzero(changed))
     broken = PlanJudge(finder.encoder, finder.constraints, most)(original, frame)
     if not broken:
         return frame, []
-    rows = torch.as_tensor(sorted({violation.row for violation in broken}), device=found.x_cf.device)
+    rows = torch.as_tensor(
+        sorted({violation.row for violation in broken}), device=found.x_cf.device
+    )
     found.x_cf[rows] = factuals.x[rows]
     found.status[rows] = int(Status.EXHAUSTED)
     frame = finder.encoder.inverse_transform(found.x_cf, like=original)
     names = original.index
-    return frame, [f"One answer for row {names[v.row]} is withheld: it breaks a rule: {v}." for v in broken]
+    return frame, [
+        f"One answer for row {names[v.row]} is withheld: it breaks a rule: {v}." for v in broken
+    ]
 
 
 def _shorten_numbers(
-    encoder: Encoder, frame: pd.DataFrame, original: pd.DataFrame, x_cf: Tensor, features: np.ndarray
+    encoder: Encoder,
+    frame: pd.DataFrame,
+    original: pd.DataFrame,
+    x_cf: Tensor,
+    features: np.ndarray,
 ) -> None:
-    """Write changed numbers in the fewest digits that have the same code: 2.018 instead of 2.0180001."""
+    """Write changed numbers in the fewest digits that have the same code: 2.018 instead of
+    2.0180001.
+    """
     for column in (encoder.columns_[j] for j in features.tolist()):
         name = column.feature.name
         # Columns with known decimals are rounded to them; narrow ones hold what they can.
-        if column.feature.kind != "numeric" or column.decimals is not None or frame[name].dtype != np.float64:
+        if (
+            column.feature.kind != "numeric"
+            or column.decimals is not None
+            or frame[name].dtype != np.float64
+        ):
             continue
         numbers = frame[name].to_numpy(copy=True)
-        rows = np.flatnonzero(numbers != original[name].to_numpy(dtype=np.float64, na_value=np.nan))
+        rows = np.flatnonzero(
+            numbers != original[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        )
         rows = rows[~column.feature.coded(numbers[rows]).any(1)]
         code = x_cf[torch.as_tensor(rows), encoder.slices_[name].start]
         for digits in range(3, _DIGITS):
-            short = np.array([float(f"{number:.{digits}g}") for number in numbers[rows].tolist()])
+            short = np.array(
+                [float(f"{number:.{digits}g}") for number in numbers[rows].tolist()]
+            )
             same = (torch.as_tensor(column.encode(short)[:, 0]).to(code) == code).cpu().numpy()
             numbers[rows[same]] = short[same]
-            rows, code = rows[~same], code[torch.as_tensor(~same)]
+            rows = rows[~same]
+            code = code[torch.as_tensor(~same)]
         frame[name] = numbers
 
 
@@ -202,32 +259,49 @@ def _explanation(
 ) -> Explanation:
     """All answers, in the order of the rows."""
     row = np.concatenate([answers.row for answers in told])
-    order = np.argsort(row, kind="stable")  # groups were answered in turn; options of a row stay in order
+    order = np.argsort(
+        row, kind="stable"
+    )  # groups were answered in turn; options of a row stay in order
     places = torch.as_tensor(row := row[order], device=y.device)
     x_cf, status, steps = (
-        torch.cat([getattr(answers.found, name) for answers in told])[torch.as_tensor(order, device=y.device)]
+        torch.cat([getattr(answers.found, name) for answers in told])[
+            torch.as_tensor(order, device=y.device)
+        ]
         for name in ("x_cf", "status", "num_steps")
     )
     hindered = [(entry, answers.max_changes) for answers in told for entry in answers.obstacles]
     obstacles, limits = zip(*(hindered[place] for place in order.tolist()), strict=True)
     cost, distance = (  # by the finder of each group, because difficulty belongs to its rules
         np.concatenate(
-            [measure(a.finder)(a.found.x_cf, factuals.x[torch.as_tensor(a.row)]).double().cpu().numpy() for a in told]
+            [
+                measure(a.finder)(a.found.x_cf, factuals.x[torch.as_tensor(a.row)])
+                .double()
+                .cpu()
+                .numpy()
+                for a in told
+            ]
         )[order]
         for measure in (attrgetter("cost"), attrgetter("distance"))
     )
-    own, goal = factuals.take(places), y[places]
+    own = factuals.take(places)
+    goal = y[places]
     counterfactual = _joined(finder.encoder, [answers.frame for answers in told]).iloc[order]
     changed = finder.differs(x_cf, own.x).cpu().numpy()
-    probability, wanted = finder.logits(x_cf).softmax(-1).numpy(), goal.cpu().numpy()
-    confidence, prediction = probability[np.arange(len(row)), wanted], classes[probability.argmax(1)]
-    original, notes = own.frame, tuple[str, ...]()
+    probability = finder.logits(x_cf).softmax(-1).numpy()
+    wanted = goal.cpu().numpy()
+    confidence = probability[np.arange(len(row)), wanted]
+    prediction = classes[probability.argmax(1)]
+    original = own.frame
+    notes = tuple[str, ...]()
     if num_options > 1:
         index = _numbered(own.frame.index, row)
-        original, counterfactual = original.set_axis(index), counterfactual.set_axis(index)
+        original = original.set_axis(index)
+        counterfactual = counterfactual.set_axis(index)
         notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), num_options)
     asked = _asked_for(finder, question)
-    reached = (prediction == classes[wanted]) | ((confidence >= asked) if asked is not None else False)
+    reached = (prediction == classes[wanted]) | (
+        (confidence >= asked) if asked is not None else False
+    )
     names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
     return Explanation(
         original=original,
@@ -237,7 +311,10 @@ def _explanation(
         decision=classes[before.argmax(1)][row],
         prediction=prediction,
         confidence=confidence,
-        plausibility=finder.plausibility(x_cf).gather(-1, goal.cpu().unsqueeze(-1)).squeeze(-1).numpy(),
+        plausibility=finder.plausibility(x_cf)
+        .gather(-1, goal.cpu().unsqueeze(-1))
+        .squeeze(-1)
+        .numpy(),
         status=names[status.cpu().numpy()],
         answered=reached,
         cost=cost,
@@ -254,7 +331,11 @@ def _explanation(
 
 
 def _of_nobody(
-    finder: Finder, frame: pd.DataFrame, classes: np.ndarray, question: Question, num_options: int
+    finder: Finder,
+    frame: pd.DataFrame,
+    classes: np.ndarray,
+    question: Question,
+    num_options: int,
 ) -> Explanation:
     """The answer to a question about no rows; no model is asked, because few of them take none."""
     numbers = np.zeros(0, dtype=np.float32)
@@ -285,11 +366,15 @@ def _of_nobody(
 
 def _asked_for(finder: Finder, question: Question) -> float | None:
     """The confidence to reach; ``None`` if the decision is enough."""
-    return None if finder.decision else float(question.generator.decision_threshold)
+    if finder.decision:
+        return None
+    return float(question.generator.decision_threshold)
 
 
 def _joined(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of all frames, one after the other, with the dtypes of the training wherever these hold the values."""
+    """The rows of all frames, one after the other, with the dtypes of the training wherever these
+    hold the values.
+    """
     if len(frames) == 1:
         return frames[0]
     whole = pd.concat(frames)
@@ -298,7 +383,10 @@ def _joined(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
         # Of categories that training never saw, each frame knows its own.
         if column.feature.is_category and len({frame[name].dtype for frame in frames}) > 1:
             cells = restore_categories(whole[name].to_numpy(dtype=object), column.dtype)
-            whole[name] = cells.to_numpy() if cells.dtype == object else cells.array
+            if cells.dtype == object:
+                whole[name] = cells.to_numpy()
+            else:
+                whole[name] = cells.array
     return whole
 
 
@@ -312,14 +400,17 @@ def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
     return pd.MultiIndex.from_arrays([*levels, option], names=[*own, "option"])
 
 
-def _shortfalls(frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, num_options: int) -> tuple[str, ...]:
+def _shortfalls(
+    frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, num_options: int
+) -> tuple[str, ...]:
     """Why rows that can be helped have fewer options than were asked for."""
     notes = []
     helped = np.isin(status, (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
     counts = np.bincount(row[helped], minlength=len(frame))
     for i in np.flatnonzero((counts > 0) & (counts < num_options)).tolist():
         notes.append(
-            f"Row {frame.index[i]} has {counts[i]} of {num_options} options: no other set of columns was found that "
+            f"Row {frame.index[i]} has {counts[i]} of {num_options} options: no other set of "
+            "columns was found that "
             "is enough."
         )
     return tuple(notes)
@@ -329,7 +420,8 @@ def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) ->
     """Class index ``(n,)`` that each row should get.
 
     Args:
-        target: one label for all rows, one per row, or ``None``: the most probable class that is not predicted.
+        target: one label for all rows, one per row, or ``None``: the most probable class that is
+            not predicted.
         classes: labels ``(k,)``.
         probability: ``(n, k)`` of the rows as they are.
     """
@@ -338,11 +430,19 @@ def target_classes(target: Any, classes: np.ndarray, probability: np.ndarray) ->
         order = np.argsort(-probability, axis=1, kind="stable")
         return order[:, 1]
     positions = {label: index for index, label in enumerate(classes.tolist())}
-    per_row = isinstance(target, (list, tuple, np.ndarray, pd.Series, pd.Index)) and np.ndim(target) > 0
+    per_row = (
+        isinstance(target, (list, tuple, np.ndarray, pd.Series, pd.Index))
+        and np.ndim(target) > 0
+    )
     # As objects: numpy would turn a mixture of numbers and text into text.
-    labels = list(np.asarray(target, dtype=object)) if per_row else [target] * n
+    if per_row:
+        labels = list(np.asarray(target, dtype=object))
+    else:
+        labels = [target] * n
     if len(labels) != n:
-        raise InputError(f"{len(labels)} targets for {n} rows; give one label for all, or one per row.")
+        raise InputError(
+            f"{len(labels)} targets for {n} rows; give one label for all, or one per row."
+        )
     for label in labels if per_row else [target]:
         if not _known(label, positions):
             raise InputError(unknown("class", _plain(label), positions))
@@ -357,4 +457,6 @@ def _known(label: Any, positions: dict[Any, int]) -> bool:
 
 
 def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+    if isinstance(label, np.generic):
+        return label.item()
+    return label

@@ -1,20 +1,25 @@
 """The advice engine: a beam search over sets of moves, on the values that people read.
 
-A candidate is a person and a set of moves (:mod:`moves`). All people are searched at once, level by level:
+A candidate is a person and a set of moves (:mod:`moves`). All people are searched at once, level by
+level:
 
 1. Every single move.
 2. Every pair of a coarser choice of moves that may be cheaper than what is known.
-3. For those whom two columns do not help: a beam of larger sets. Half of it is chosen by the cost so far and what is
-   probably still missing, half by how much is reached. What an extension gives is forecast as the sum of what its moves
-   give alone; only the most promising are put to the model.
-4. In tables of hundreds of columns, for those whom two columns do not help: where a search along gradients arrives.
-   For those who still have no answer: real rows of the target class. Of either, columns are taken back.
+3. For those whom two columns do not help: a beam of larger sets. Half of it is chosen by the cost
+   so far and what is probably still missing, half by how much is reached. What an extension gives
+   is forecast as the sum of what its moves give alone; only the most promising are put to the
+   model.
+4. In tables of hundreds of columns, for those whom two columns do not help: where a search along
+   gradients arrives. For those who still have no answer: real rows of the target class. Of either,
+   columns are taken back.
 
-A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as the bar allows.
-Easing ends above the next coarser value, so that a bound on its result is known before. Candidates are eased in the
-order of their bounds, until no bound is below the best result: of these candidates the best one is found exactly.
-Of one number that only the model accepts, the nearest value that it accepts is tried too: a gate or a relation may
-leave no more than a narrow band.
+A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as
+the bar allows. Easing ends above the next coarser value, so that a bound on its result is known
+before. Candidates are eased in the
+order of their bounds, until no bound is below the best result: of these candidates the best one is
+    found exactly.
+Of one number that only the model accepts, the nearest value that it accepts is tried too: a gate or
+a relation may leave no more than a narrow band.
 
 The model is asked about many points at once, the gate only about those that the model lets pass.
 """
@@ -43,18 +48,26 @@ from counterfactual_training.search import Generator
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
 
-# Pairs of moves per person, which decide how many moves of a column take part in pairs; and the fewest, and most.
-_PAIRS, _COARSEST, _FINEST = 5000, 4, 12
+# Pairs of moves per person, which decide how many moves of a column take part in pairs; and the
+# fewest, and most.
+_PAIRS = 5000
+_COARSEST = 4
+_FINEST = 12
 # Pairs of a person that are put to the model first.
 _NEAR = 800
-# Candidates of a person that are eased at a time: few first, because most of the others are then known to be dearer.
+# Candidates of a person that are eased at a time: few first, because most of the others are then
+# known to be dearer.
 _EASED = (8, 64)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
-_DEEPEST, _DEEP = 48, 16
+_DEEPEST = 48
+_DEEP = 16
 # Real rows tried per person, and how many that arrive are shortened.
-_REAL, _KEPT = 400, 3
+_REAL = 400
+_KEPT = 3
 # Looks around a best effort, values on either side each time, and how much closer the next look is.
-_LOOKS, _AROUND, _CLOSER = 4, 16, 8.0
+_LOOKS = 4
+_AROUND = 16
+_CLOSER = 8.0
 # Digits by which best efforts are compared.
 _SCORED = 4
 # Sets of columns that are looked at for further options.
@@ -72,7 +85,8 @@ class Beam:
         max_changes: the largest number of columns; ``None`` for any.
         features: ``(f,)`` those to try, by position; ``None`` for all.
         num_columns: that a person may change at most, whatever the question says; ``None`` for all.
-        generator: a search along gradients, for tables of hundreds of columns; ``None`` does without.
+        generator: a search along gradients, for tables of hundreds of columns; ``None`` does
+            without.
     """
 
     def __init__(
@@ -87,25 +101,35 @@ class Beam:
         generator: Generator | None = None,
     ) -> None:
         self.finder = finder
-        self.num_columns = len(finder.encoder.columns_) if num_columns is None else num_columns
+        if num_columns is None:
+            self.num_columns = len(finder.encoder.columns_)
+        else:
+            self.num_columns = num_columns
         self.generator = generator
-        self.oracle = Oracle(finder, factuals, y, threshold, finder.movable if features is None else features)
+        self.oracle = Oracle(
+            finder, factuals, y, threshold, finder.movable if features is None else features
+        )
         self.window = self.oracle.window
         self.x = self.window.own
         self.book = MoveBook(finder, self.oracle.factuals, self.window)
         self.easing = Easing(self.oracle, self.book)
         self.moves = self.book.all_moves()
-        self.most = len(self.book.free) if max_changes is None else min(max_changes, len(self.book.free))
+        if max_changes is None:
+            self.most = len(self.book.free)
+        else:
+            self.most = min(max_changes, len(self.book.free))
         n = len(self.x)
         self.best = np.full(n, math.inf)  # the lowest price so far, and the answer that has it
         self.answer = self.x.clone()
         self.pool = Pool()
         self.levels: list[Candidates] = []
-        self._border = np.full(n, math.inf)  # what the pairs that were asked about first can cost less than
+        self._border = np.full(
+            n, math.inf
+        )  # what the pairs that were asked about first can cost less than
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
 
-    # ---- the levels ------------------------------------------------------------------------------------------------
+    # ---- the levels ------------------------------------------------------------------------------
 
     def run(self, num_options: int) -> None:
         """Fill the pool."""
@@ -118,10 +142,14 @@ class Beam:
             self._go_further()
 
     def run_alone(self, num_options: int) -> Pool:
-        """What the model alone asks for, whatever the gate says: of people with an answer, only if it is cheaper."""
-        plausible, self.pool = self.pool, Pool()
+        """What the model alone asks for, whatever the gate says: of people with an answer, only if
+        it is cheaper.
+        """
+        plausible = self.pool
+        self.pool = Pool()
         # Best efforts stay those that the gate has seen.
-        effort, score = self.effort.clone(), self.effort_score.copy()
+        effort = self.effort.clone()
+        score = self.effort_score.copy()
         self.oracle.gated = False
         with self.oracle.asking():
             for candidates in self.levels:
@@ -130,8 +158,10 @@ class Beam:
                 if num_options > 1 and missed.any():
                     self._settle_others(candidates.take(np.flatnonzero(missed)), num_options)
             self._go_further()
-        alone, self.pool = self.pool, plausible
-        self.effort, self.effort_score = effort, score
+        alone = self.pool
+        self.pool = plausible
+        self.effort = effort
+        self.effort_score = score
         self.oracle.gated = self.finder.gate is not None
         return alone
 
@@ -188,7 +218,9 @@ class Beam:
         return self.passing(self.moves, person, move[:, None], odds, kept)
 
     def near_pairs(self, num_options: int) -> Candidates:
-        """Level 2: of all pairs of a coarser choice of moves in two columns, those that can be cheapest."""
+        """Level 2: of all pairs of a coarser choice of moves in two columns, those that can be
+        cheapest.
+        """
         return self._pairs(num_options, near=True)
 
     def far_pairs(self, num_options: int) -> Candidates:
@@ -199,9 +231,11 @@ class Beam:
         moves = self._coarse
         first, second = np.triu_indices(len(moves.feature), 1)
         apart = moves.feature[first] != moves.feature[second]
-        first, second = first[apart], second[apart]
+        first = first[apart]
+        second = second[apart]
         if self.most < 2:
-            first, second = first[:0], second[:0]
+            first = first[:0]
+            second = second[:0]
         limit = self.limit(num_options)
         people = max(1, TOGETHER // max(1, len(first)))
         none = np.zeros((0, 2), dtype=np.int64)
@@ -218,26 +252,38 @@ class Beam:
                 self._border[rows][np.isinf(self.best[rows])] = math.inf
                 self._border[rows] = np.minimum(self._border[rows], limit[rows])
             border = self._border[rows, None]
-            worth = usable & ((least < border) if near else (least >= border) & (least < limit[rows, None]))
+            worth = usable & (
+                (least < border) if near else (least >= border) & (least < limit[rows, None])
+            )
             person, pair = worth.nonzero()
             sets = np.stack([first[pair], second[pair]], 1)
-            found.append(self.passing(moves, person + start, sets, *self.ask_sets(moves, person + start, sets)))
+            found.append(
+                self.passing(
+                    moves, person + start, sets, *self.ask_sets(moves, person + start, sets)
+                )
+            )
         return Candidates.joined(found)
 
     @cached_property
     def _coarse(self) -> Moves:
         """The moves that take part in pairs."""
-        # Of all columns, not of those that this question leaves: its bounds must not change the values.
+        # Of all columns, not of those that this question leaves: its bounds must not change the
+        # values.
         m = max(self.num_columns, 2)
         size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
         most = int(min(max(size, _COARSEST), _FINEST))
-        # Of columns with more categories than that, those that gain something alone: the others hardly ever help.
-        few = self.book.is_number | (np.bincount(self.moves.feature, minlength=len(self.book.columns)) <= most)
+        # Of columns with more categories than that, those that gain something alone: the others
+        # hardly ever help.
+        few = self.book.is_number | (
+            np.bincount(self.moves.feature, minlength=len(self.book.columns)) <= most
+        )
         gains = few[self.moves.feature] | (self.odds_alone > self.odds_before[:, None])
         return replace(self.moves, allowed=self.moves.allowed & gains).thinned(most)
 
     def limit(self, num_options: int) -> np.ndarray:
-        """The price of everybody's last option so far ``(n,)``, from which on nothing becomes one; else infinity."""
+        """The price of everybody's last option so far ``(n,)``, from which on nothing becomes one;
+        else infinity.
+        """
         if num_options == 1:
             return self.best
         person, points, price = self.pool.joined(self.x.shape[1], self.x)
@@ -245,7 +291,8 @@ class Beam:
         changed = self.easing.changed(person, points)[order]
         person = person[order]
         price = price[order]
-        # Everybody's cheapest, then the cheapest that neither changes all of its columns nor only some of them.
+        # Everybody's cheapest, then the cheapest that neither changes all of its columns nor only
+        # some of them.
         last = np.full(len(self.x), math.inf)
         for _ in range(num_options):
             first = rank_within(person) == 0
@@ -259,22 +306,33 @@ class Beam:
             price = price[apart]
         return last
 
-    # ---- candidates that reach the bar -----------------------------------------------------------------------------
+    # ---- candidates that reach the bar -----------------------------------------------------------
 
     def passing(
-        self, moves: Moves, person: np.ndarray, sets: np.ndarray, odds: np.ndarray, kept: np.ndarray
+        self,
+        moves: Moves,
+        person: np.ndarray,
+        sets: np.ndarray,
+        odds: np.ndarray,
+        kept: np.ndarray,
     ) -> Candidates:
-        """Those of the sets ``(c, s)`` that the model lets pass, by person and by the least that they can cost."""
+        """Those of the sets ``(c, s)`` that the model lets pass, by person and by the least that
+        they can cost.
+        """
         good = np.flatnonzero(odds >= self.oracle.enough)
         least = moves.least[person[good, None], sets[good]].sum(1) + COLUMN * sets.shape[1]
         order = np.lexsort((least, person[good]))
         good = good[order]
         edge = moves.at_edge(person[good], sets[good])
-        found = Candidates(moves, person[good], sets[good], least[order], odds[good], kept[good], edge)
+        found = Candidates(
+            moves, person[good], sets[good], least[order], odds[good], kept[good], edge
+        )
         return found.take(np.flatnonzero(found.kept | edge))
 
     def settle(self, found: Candidates, num_options: int) -> None:
-        """Ease candidates in the order of the least that they can cost, until no other can be cheaper."""
+        """Ease candidates in the order of the least that they can cost, until no other can be
+        cheaper.
+        """
         left = np.ones(len(found.person), dtype=bool)
         for size in (*_EASED, len(left) + 1):
             hopeful = np.flatnonzero(left & (found.least < self.best[found.person]))
@@ -287,7 +345,9 @@ class Beam:
             self._settle_others(found.take(np.flatnonzero(left)), num_options)
 
     def _settle_others(self, rest: Candidates, num_options: int) -> None:
-        """Ease the most promising candidates of further sets of columns, for people who want several options."""
+        """Ease the most promising candidates of further sets of columns, for people who want
+        several options.
+        """
         rest = rest.take(np.flatnonzero(rest.least < self.limit(num_options)[rest.person]))
         key = rest.person.astype(np.int64)
         for column in np.sort(rest.moves.feature[rest.sets], 1).T:
@@ -300,10 +360,11 @@ class Beam:
         self._ease_sets(rest.take(first), only_others=True)
 
     def _ease_sets(self, found: Candidates, only_others: bool = False) -> None:
-        """Ease candidates that arrive, in one order of their moves and the other; the cheaper result counts.
+        """Ease candidates that arrive, in one order of their moves and the other; the cheaper
+        result counts.
 
-        With ``only_others``, all of them are eased, for the sake of other options, and none becomes the best answer:
-        that is the one of a question for one option.
+        With ``only_others``, all of them are eased, for the sake of other options, and none becomes
+        the best answer: that is the one of a question for one option.
         """
         points = self.points(found.moves, found.person, found.sets)
         # The model lets them pass already.
@@ -317,8 +378,8 @@ class Beam:
     def _ease_edge(self, found: Candidates, points: Tensor) -> None:
         """Ease candidates of one number that only the model lets pass, as far as it does.
 
-        Where gate and relations leave a narrow band, no value of a table may lie in it. The next one back misses the
-        bar, so that the nearest number that reaches it lies between the two.
+        Where gate and relations leave a narrow band, no value of a table may lie in it. The next
+        one back misses the bar, so that the nearest number that reaches it lies between the two.
         """
         rows = np.flatnonzero(found.least < self.best[found.person])
         if len(rows) == 0:
@@ -334,13 +395,17 @@ class Beam:
         inner = found.moves.inner[person, sets[:, 0]]
         every = np.arange(len(person))
         with self.oracle.model_only():
-            number[:, 0] = self.easing.ease(person, points, every, feature[:, 0], inner, number[:, 0])
+            number[:, 0] = self.easing.ease(
+                person, points, every, feature[:, 0], inner, number[:, 0]
+            )
         hopeful = self._price(person, feature, number) < self.best[person]
         hopeful &= self.book.keeps_rules(feature[:, 0], person, number[:, 0])
         hopeful &= found.moves.allowed[person[:, None], sets][:, 1:].all(1)
         rows = np.flatnonzero(hopeful)
         rows = rows[self.oracle.arrives(person[rows], points[torch.as_tensor(rows)])]
-        self._add_points(person[rows], self.easing.undo(person[rows], points[torch.as_tensor(rows)]))
+        self._add_points(
+            person[rows], self.easing.undo(person[rows], points[torch.as_tensor(rows)])
+        )
 
     def _ease_arrived(self, found: Candidates, points: Tensor, only_others: bool) -> None:
         moves = found.moves
@@ -352,7 +417,8 @@ class Beam:
         orders = np.array([range(size), range(size - 1, -1, -1)][: min(size, 2)])
         # One after the other for each candidate, but all candidates and both orders at once.
         turn = np.repeat(orders, len(person), axis=0)
-        person, sets = np.tile(person, len(orders)), np.tile(sets, (len(orders), 1))
+        person = np.tile(person, len(orders))
+        sets = np.tile(sets, (len(orders), 1))
         points = points.repeat(len(orders), 1)
         feature = moves.feature[sets]
         number = moves.number[person[:, None], sets].copy()
@@ -367,7 +433,9 @@ class Beam:
             room[rows, at] = 0.0
             if not only_others:
                 # Whoever cannot get below the best price by what is left is left alone.
-                hope = self._price(person[rows], feature[rows], number[rows]) - room[rows].sum(1)
+                hope = self._price(person[rows], feature[rows], number[rows]) - room[rows].sum(
+                    1
+                )
                 rows = rows[hope < self.best[person[rows]]]
         fine = np.ones(len(rows), dtype=bool)
         allowed = moves.allowed[person[:, None], sets]
@@ -377,9 +445,12 @@ class Beam:
             own = rows[doubt]
             fine[doubt] = self.book.keeps_rules(feature[own, at], person[own], number[own, at])
         rows = rows[fine]
-        person, points = person[rows], points[torch.as_tensor(rows)]
+        person = person[rows]
+        points = points[torch.as_tensor(rows)]
         if size == 1:
-            self.add(person, points, self._price(person, feature[rows], number[rows]), only_others)
+            self.add(
+                person, points, self._price(person, feature[rows], number[rows]), only_others
+            )
         else:
             # Eased, one of the changes may no longer be needed.
             self._add_points(person, self.easing.undo(person, points), only_others)
@@ -388,8 +459,12 @@ class Beam:
         who = np.broadcast_to(person[:, None], feature.shape)
         return self.book.cost(feature, who, number).sum(1) + COLUMN * feature.shape[1]
 
-    def add(self, person: np.ndarray, points: Tensor, price: np.ndarray, only_others: bool = False) -> None:
-        """Put answers into the pool; with ``only_others``, those that are no better than the best."""
+    def add(
+        self, person: np.ndarray, points: Tensor, price: np.ndarray, only_others: bool = False
+    ) -> None:
+        """Put answers into the pool; with ``only_others``, those that are no better than the
+        best.
+        """
         if only_others:
             rows = np.flatnonzero((price >= self.best[person]) | np.isinf(self.best[person]))
             person = person[rows]
@@ -402,10 +477,12 @@ class Beam:
         self.best[person[better]] = price[better]
         self.answer[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
 
-    # ---- larger sets -----------------------------------------------------------------------------------------------
+    # ---- larger sets -----------------------------------------------------------------------------
 
     def deepen(self, people: np.ndarray) -> None:
-        """Larger sets, for people whom two columns do not help or who may find a cheaper answer; finds best efforts."""
+        """Larger sets, for people whom two columns do not help or who may find a cheaper answer;
+        finds best efforts.
+        """
         moves = self.moves.thinned(_DEEP)
         states = self._first_states(moves, people)
         for _ in range(2, min(self.most, _DEEPEST) + 1):
@@ -414,18 +491,32 @@ class Beam:
             picks = [pick for pick in picks if len(pick)]
             if not picks or self.finder.late:
                 break
-            person = np.concatenate([np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)])
-            sets = np.concatenate([state.move[pick] for pick, state in zip(picks, states, strict=True)])
+            person = np.concatenate(
+                [np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)]
+            )
+            sets = np.concatenate(
+                [state.move[pick] for pick, state in zip(picks, states, strict=True)]
+            )
             points = self.points(moves, person, sets)
             odds = self.oracle.odds(person, points)
             if self.finder.related is not None:
                 # What breaks a relation has reached nothing, or the beam would fill with such sets.
-                odds = np.where(self.oracle.keeps(person, points), odds, np.minimum(odds, self.odds_before[person]))
+                odds = np.where(
+                    self.oracle.keeps(person, points),
+                    odds,
+                    np.minimum(odds, self.odds_before[person]),
+                )
             ends = np.cumsum([len(pick) for pick in picks])
             parts = np.split(odds, ends[:-1])
-            judged = [s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)]
-            some = np.concatenate([own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)])
-            gate = self._judge(moves, person[some], sets[some], points[torch.as_tensor(some)], odds[some])
+            judged = [
+                s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)
+            ]
+            some = np.concatenate(
+                [own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)]
+            )
+            gate = self._judge(
+                moves, person[some], sets[some], points[torch.as_tensor(some)], odds[some]
+            )
             ends = np.cumsum([len(own) for own in judged])
             reached = Reached(odds[some], gate)
             for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
@@ -440,17 +531,30 @@ class Beam:
         points = self.points(moves, people[who], move[:, None])
         alone = Reached(*self.oracle.margins(people[who], points))
         kept = self.oracle.keeps(people[who], points)
-        self._note_effort(people[who], points, alone.odds, np.where(kept, alone.gate, -math.inf))
+        self._note_effort(
+            people[who], points, alone.odds, np.where(kept, alone.gate, -math.inf)
+        )
         states = []
         for i, person in enumerate(people.tolist()):
             mine = np.flatnonzero(who == i)
-            states.append(States(moves, person, move[mine], alone.take(mine), own.take(i), self.oracle.enough))
+            states.append(
+                States(
+                    moves, person, move[mine], alone.take(mine), own.take(i), self.oracle.enough
+                )
+            )
         return states
 
     def _judge(
-        self, moves: Moves, person: np.ndarray, sets: np.ndarray, points: Tensor, odds: np.ndarray
+        self,
+        moves: Moves,
+        person: np.ndarray,
+        sets: np.ndarray,
+        points: Tensor,
+        odds: np.ndarray,
     ) -> np.ndarray:
-        """The gate's odds ``(a,)`` of points; the cheapest of everybody's that arrive are shortened."""
+        """The gate's odds ``(a,)`` of points; the cheapest of everybody's that arrive are
+        shortened.
+        """
         gate = self.oracle.gate_odds(person, points)
         kept = self.oracle.keeps(person, points)
         self._note_effort(person, points, odds, np.where(kept, gate, -math.inf))
@@ -462,7 +566,9 @@ class Beam:
             self.shorten(person[chosen], points[torch.as_tensor(chosen)])
         return gate
 
-    def _note_effort(self, person: np.ndarray, points: Tensor, odds: np.ndarray, gate: np.ndarray) -> None:
+    def _note_effort(
+        self, person: np.ndarray, points: Tensor, odds: np.ndarray, gate: np.ndarray
+    ) -> None:
         """Remember the point of each person without an answer that comes closest to the bar."""
         missed = np.flatnonzero(np.isinf(self.best[person]))
         if len(missed) == 0:
@@ -482,17 +588,22 @@ class Beam:
     def come_closer(self, people: np.ndarray) -> None:
         """Move numbers of best efforts, and of the best single moves, to better values around them.
 
-        Some targets hold in a narrow band only, such as an interval of a regression, and lie between two values.
+        Some targets hold in a narrow band only, such as an interval of a regression, and lie
+        between two values.
         """
         self._look_around(people, self.effort[torch.as_tensor(people)].clone())
         allowed = np.where(self.moves.allowed[people], self.odds_alone[people], -math.inf)
-        some = np.flatnonzero(np.isfinite(allowed.max(1, initial=-math.inf)) & np.isinf(self.best[people]))
+        some = np.flatnonzero(
+            np.isfinite(allowed.max(1, initial=-math.inf)) & np.isinf(self.best[people])
+        )
         if len(some):
             best = allowed[some].argmax(1)[:, None]
             self._look_around(people[some], self.points(self.moves, people[some], best))
 
     def _look_around(self, people: np.ndarray, points: Tensor) -> None:
-        """Improve points ``(a, d)``, one for each of the people, number by number, closer and closer."""
+        """Improve points ``(a, d)``, one for each of the people, number by number, closer and
+        closer.
+        """
         shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
         odds, gate = self.oracle.margins(people, points)
         score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
@@ -501,20 +612,29 @@ class Beam:
                 width = notation.span / _CLOSER ** (look + 1)
                 self._look_at(people, points, score, j, width * shares)
 
-    def _look_at(self, people: np.ndarray, points: Tensor, score: np.ndarray, j: int, steps: np.ndarray) -> None:
-        """Try numbers of one feature around those of the points, and keep the best of each person."""
+    def _look_at(
+        self, people: np.ndarray, points: Tensor, score: np.ndarray, j: int, steps: np.ndarray
+    ) -> None:
+        """Try numbers of one feature around those of the points, and keep the best of each
+        person.
+        """
         changed = self.easing.changed(people, points)
         some = np.flatnonzero(
-            ~self.book.held[people, j] & (changed[:, j] | (changed.sum(1) < self.most)) & np.isinf(self.best[people])
+            ~self.book.held[people, j]
+            & (changed[:, j] | (changed.sum(1) < self.most))
+            & np.isinf(self.best[people])
         )
         now = self.easing.numbers(points[torch.as_tensor(some)], np.full(len(some), j))
         now = np.where(changed[some, j], now, self.book.base[people[some], j])
         place = np.repeat(some, len(steps))
-        who, feature = people[place], np.full(len(place), j)
+        who = people[place]
+        feature = np.full(len(place), j)
         number = self.book.written(feature, (now[:, None] + steps).ravel())
         fine = np.isfinite(number) & (number != self.book.base[who, j])
         fine[fine] = self.book.keeps_rules(feature[fine], who[fine], number[fine])
-        place, who, number = place[fine], who[fine], number[fine]
+        place = place[fine]
+        who = who[fine]
+        number = number[fine]
         if len(who) == 0:
             return
         trial = points[torch.as_tensor(place)]
@@ -525,7 +645,9 @@ class Beam:
         self._note_effort(who, trial, odds, np.where(kept, gate, -math.inf))
         arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
         self.shorten(who[arrived], trial[torch.as_tensor(arrived)])
-        found = np.where(kept, np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED), -math.inf)
+        found = np.where(
+            kept, np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED), -math.inf
+        )
         order = np.lexsort((-found, place))
         order = order[rank_within(place[order]) == 0]
         better = order[found[order] > score[place[order]]]
@@ -533,17 +655,26 @@ class Beam:
         points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]
 
     def from_gradients(self, people: np.ndarray, generator: Generator) -> None:
-        """Start from where a search along gradients arrives in any number of columns, and take columns back."""
+        """Start from where a search along gradients arrives in any number of columns, and take
+        columns back.
+        """
         rows = torch.as_tensor(people)
         factuals = self.oracle.factuals.take(rows).to(self.oracle.device)
-        finder = self.finder if self.oracle.gated else replace(self.finder, gate=None)
-        found = finder.descend(factuals, self.oracle.y[rows].to(self.oracle.device), generator, False)[0]
+        if self.oracle.gated:
+            finder = self.finder
+        else:
+            finder = replace(self.finder, gate=None)
+        found = finder.descend(
+            factuals, self.oracle.y[rows].to(self.oracle.device), generator, False
+        )[0]
         points = found.cpu()[:, self.window.columns]
         fine = np.flatnonzero(self.oracle.arrives(people, points))
         self.shorten(people[fine], points[torch.as_tensor(fine)])
 
     def from_real_rows(self, people: np.ndarray) -> None:
-        """Start from real rows of the target class that the rules allow, the nearest first, and take columns back."""
+        """Start from real rows of the target class that the rules allow, the nearest first, and
+        take columns back.
+        """
         for label in self.oracle.y[torch.as_tensor(people)].unique().tolist():
             own = people[self.oracle.labels[people] == label]
             rows = self._real_rows(int(label))
@@ -567,7 +698,8 @@ class Beam:
 
     def _from_rows(self, i: int, rows: Tensor) -> None:
         points = self.x[i].repeat(len(rows), 1)
-        moves, mine = self.moves, self.moves.allowed[i]
+        moves = self.moves
+        mine = self.moves.allowed[i]
         z = rows.double().numpy()
         for j in self.book.free:
             here = np.flatnonzero((moves.feature == j) & mine)
@@ -580,7 +712,9 @@ class Beam:
                 hit = np.array([k in place for k in wanted.tolist()])
                 chosen = np.array([place[k] for k in wanted[hit].tolist()], dtype=np.int64)
                 part = points[torch.as_tensor(np.flatnonzero(hit))]
-                points[torch.as_tensor(np.flatnonzero(hit))] = moves.put(part, np.full(len(chosen), i), chosen)
+                points[torch.as_tensor(np.flatnonzero(hit))] = moves.put(
+                    part, np.full(len(chosen), i), chosen
+                )
             else:
                 # The allowed value nearest to the real one; its own, if that is nearer.
                 codes = np.append(moves.code[i].double().numpy()[here], self.book.codes[i, j])
@@ -594,10 +728,12 @@ class Beam:
         fine = np.flatnonzero(self.oracle.arrives(who[order], points))[:_KEPT]
         self.shorten(who[: len(fine)], points[torch.as_tensor(fine)])
 
-    # ---- fewer and smaller changes ---------------------------------------------------------------------------------
+    # ---- fewer and smaller changes ---------------------------------------------------------------
 
     def shorten(self, person: np.ndarray, points: Tensor) -> None:
-        """Put points ``(a, d)`` that arrive into the pool, without what they do not need of columns and numbers."""
+        """Put points ``(a, d)`` that arrive into the pool, without what they do not need of columns
+        and numbers.
+        """
         if len(person) == 0:
             return
         points = self.easing.undo(person, points.clone())
@@ -606,18 +742,30 @@ class Beam:
             size = self.easing.costs(person, points)
             order = np.argsort(-size, 1, kind="stable")
             feature = order[:, at]
-            own, now = self.book.base[person, feature], self.easing.numbers(points, feature)
-            rows = np.flatnonzero(np.take_along_axis(changed, order, 1)[:, at] & self.book.is_number[feature])
+            own = self.book.base[person, feature]
+            now = self.easing.numbers(points, feature)
+            rows = np.flatnonzero(
+                np.take_along_axis(changed, order, 1)[:, at] & self.book.is_number[feature]
+            )
             if len(rows):
-                self.easing.ease(person[rows], points, rows, feature[rows], own[rows], now[rows])
+                self.easing.ease(
+                    person[rows], points, rows, feature[rows], own[rows], now[rows]
+                )
         self._add_points(person, self.easing.undo(person, points))
 
-    def _add_points(self, person: np.ndarray, points: Tensor, only_others: bool = False) -> None:
+    def _add_points(
+        self, person: np.ndarray, points: Tensor, only_others: bool = False
+    ) -> None:
         """Put points ``(a, d)`` of few enough changes into the pool."""
         cost = self.easing.costs(person, points)
         count = (cost > 0).sum(1)
         fine = np.flatnonzero((count <= self.most) & (count > 0))
-        self.add(person[fine], points[torch.as_tensor(fine)], cost.sum(1)[fine] + COLUMN * count[fine], only_others)
+        self.add(
+            person[fine],
+            points[torch.as_tensor(fine)],
+            cost.sum(1)[fine] + COLUMN * count[fine],
+            only_others,
+        )
 
     def points(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor:
         """Points ``(c, d)`` of people who make all moves of a set ``(c, s)``."""
@@ -626,18 +774,28 @@ class Beam:
             moves.put(points, person, sets[:, at])
         return self.oracle.follow(person, points)
 
-    def ask_sets(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The model's odds ``(c,)`` of candidates, and whether they keep relations between columns."""
-        odds, kept = np.empty(len(person)), np.empty(len(person), dtype=bool)
+    def ask_sets(
+        self, moves: Moves, person: np.ndarray, sets: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The model's odds ``(c,)`` of candidates, and whether they keep relations between
+        columns.
+        """
+        odds = np.empty(len(person))
+        kept = np.empty(len(person), dtype=bool)
         size = self.oracle.together
         for start in range(0, len(person), size):
-            # Of several columns, what is not looked at in time is left out; single columns are looked at in any case.
+            # Of several columns, what is not looked at in time is left out; single columns are
+            # looked at in any case.
             if sets.shape[1] > 1 and self.finder.late:
-                odds[start:], kept[start:] = -math.inf, False
+                odds[start:] = -math.inf
+                kept[start:] = False
                 break
             part = slice(start, start + size)
             # Of single moves, a table would be used once.
-            known = self.oracle.odds_of_sets(moves, person[part], sets[part]) if sets.shape[1] > 1 else None
+            if sets.shape[1] > 1:
+                known = self.oracle.odds_of_sets(moves, person[part], sets[part])
+            else:
+                known = None
             if known is not None:
                 odds[part] = known
                 kept[part] = True

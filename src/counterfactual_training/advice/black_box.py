@@ -1,4 +1,6 @@
-"""Models trained elsewhere: anything with ``predict_proba`` as a torch module, and the rows it is explained by."""
+"""Models trained elsewhere: anything with ``predict_proba`` as a torch module, and the rows it is
+explained by.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,17 @@ from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.dtypes import restore_categories, restore_numbers
 from counterfactual_training.tabular.encode import Encoder
 
-# A missing cell is encoded as its imputed value and this much more: too little for a rule, enough for the model.
+# A missing cell is encoded as its imputed value and this much more: too little for a rule, enough
+# for the model.
 _MISSING = 1e-8
 # Probabilities below this count as this, so that their logarithms are finite.
 _LEAST = 1e-12
-# Of two classes with the same probability the first is predicted, so its logarithm is this much higher.
+# Of two classes with the same probability the first is predicted, so its logarithm is this much
+# higher.
 _TIE = 1e-8
 # Answers about so few points at a time are remembered, up to so many in all.
-_FEW, _MEMORY = 2000, 100_000
+_FEW = 2000
+_MEMORY = 100_000
 # Cells of a frame that the model is asked about together; bounds memory.
 _CELLS = 4_000_000
 
@@ -37,8 +42,8 @@ class Background:
     Attributes:
         x: ``(m, d)`` in model space.
         y: ``(m,)`` the class that the model predicts for each.
-        sensitivity: ``(features, k)`` how much each class's probability varies with each feature; empty if there are
-            so few that all can be tried.
+        sensitivity: ``(features, k)`` how much each class's probability varies with each feature;
+            empty if there are so few that all can be tried.
     """
 
     x: Tensor
@@ -47,18 +52,27 @@ class Background:
 
 
 class BlackBox(nn.Module):
-    """Maps encoded rows ``(n, d)`` to logits ``(n, k)``: it decodes them to a frame and asks ``predict_proba``.
+    """Maps encoded rows ``(n, d)`` to logits ``(n, k)``: it decodes them to a frame and asks
+    ``predict_proba``.
 
-    The frame is the one that an explanation hands back, cell by cell: cells of the rows to explain are given to the
-    model as they came (see :meth:`remember`), all others as they are printed. Points are float64, because float32 would
-    take a number to the other side of a tree's threshold.
+    The frame is the one that an explanation hands back, cell by cell: cells of the rows to explain
+    are given to the model as they came (see :meth:`remember`), all others as they are printed.
+    Points are float64, because float32 would take a number to the other side of a tree's threshold.
     """
 
     def __init__(
-        self, model: Any, encoder: Encoder, num_classes: int, arrays: bool, quick: QuickPipeline | None = None
+        self,
+        model: Any,
+        encoder: Encoder,
+        num_classes: int,
+        arrays: bool,
+        quick: QuickPipeline | None = None,
     ) -> None:
         super().__init__()
-        self.asked, self.encoder, self.num_classes, self.arrays = model, encoder, num_classes, arrays
+        self.asked = model
+        self.encoder = encoder
+        self.num_classes = num_classes
+        self.arrays = arrays
         self.quick = quick
         # Tells others the device and precision of points.
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
@@ -76,19 +90,35 @@ class BlackBox(nn.Module):
             numbers: each column, read as numbers ``(n,)``.
             x: ``(n, d)`` the rows, encoded.
         """
-        x, own = x.clone(), []
+        x = x.clone()
+        own = []
         for j, column in enumerate(self.encoder.columns_):
             place = self.encoder.slices_[column.feature.name]
-            x[torch.as_tensor(np.isnan(numbers[j])), place] = torch.as_tensor(self._missing[j]).to(x)
-            # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one of them will do.
+            x[torch.as_tensor(np.isnan(numbers[j])), place] = torch.as_tensor(
+                self._missing[j]
+            ).to(x)
+            # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one
+            # of them will do.
             codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
-            own.append((codes, frame[column.feature.name].to_numpy(dtype=object)[first], numbers[j][first]))
+            own.append(
+                (
+                    codes,
+                    frame[column.feature.name].to_numpy(dtype=object)[first],
+                    numbers[j][first],
+                )
+            )
         for j, column in enumerate(self.encoder.columns_):
             if column.width == 1:
                 # These codes were other cells so far, or those of the rows before will be.
-                before = own[j][0] if self._own is None else np.concatenate([self._own[j][0], own[j][0]])
+                if self._own is None:
+                    before = own[j][0]
+                else:
+                    before = np.concatenate([self._own[j][0], own[j][0]])
                 small = len(self._tables[j].codes) <= _MEMORY
-                self._tables[j] = self._tables[j].without(before) if small else _Table()
+                if small:
+                    self._tables[j] = self._tables[j].without(before)
+                else:
+                    self._tables[j] = _Table()
         self._own = own
         self._answers = {}
         return x
@@ -101,7 +131,10 @@ class BlackBox(nn.Module):
         for j, column in enumerate(self.encoder.columns_):
             own = z[:, self.encoder.slices_[column.feature.name]]
             known = self._find(j, column, own)
-            found[column.feature.name] = self._cells(j, column, own) if known is None else known[0].cells.take(known[1])
+            if known is None:
+                found[column.feature.name] = self._cells(j, column, own)
+            else:
+                found[column.feature.name] = known[0].cells.take(known[1])
         return pd.DataFrame(found)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +151,10 @@ class BlackBox(nn.Module):
         return found - _TIE * torch.arange(self.num_classes, device=x.device)
 
     def _ask(self, x: Tensor) -> np.ndarray:
-        found = None if self.quick is None else self._ask_quickly(self.quick, x)
+        if self.quick is None:
+            found = None
+        else:
+            found = self._ask_quickly(self.quick, x)
         if found is not None:
             return checked(found, len(x), self.num_classes)
         return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
@@ -126,12 +162,18 @@ class BlackBox(nn.Module):
     def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
         try:
             numbers = self._numbers(quick, x)
-            return None if numbers is None else quick.predict_proba(numbers)
-        except Exception:  # whatever a stranger raises; the whole pipeline will raise it again, and be named
+            if numbers is None:
+                return None
+            return quick.predict_proba(numbers)
+        except (
+            Exception
+        ):  # whatever a stranger raises; the whole pipeline will raise it again, and be named
             return None
 
     def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
-        """What the first step of a pipeline makes of encoded rows; ``None`` if tables cannot hold their cells."""
+        """What the first step of a pipeline makes of encoded rows; ``None`` if tables cannot hold
+        their cells.
+        """
         z = x.detach().numpy()
         numbers = np.empty((len(z), len(quick.columns)))
         for j, column in enumerate(self.encoder.columns_):
@@ -139,11 +181,15 @@ class BlackBox(nn.Module):
             if known is None:
                 return None
             if column.feature.name in quick.columns:
-                numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[known[1]]
+                numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[
+                    known[1]
+                ]
         return numbers
 
     def _remembered(self, x: Tensor) -> np.ndarray:
-        """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did not see yet."""
+        """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did
+        not see yet.
+        """
         z = np.ascontiguousarray(x.detach().numpy())
         keys: list[Any] = z.view(np.dtype((np.void, z.shape[1] * z.itemsize))).ravel().tolist()
         new = {key: i for i, key in enumerate(keys) if key not in self._answers}
@@ -156,11 +202,16 @@ class BlackBox(nn.Module):
         return np.array([self._answers[key] for key in keys])
 
     def _find(self, j: int, column: Column, z: np.ndarray) -> tuple[_Table, np.ndarray] | None:
-        """The table of a column, and where codes ``(n, width)`` are in it; ``None`` if it cannot hold them."""
+        """The table of a column, and where codes ``(n, width)`` are in it; ``None`` if it cannot
+        hold them.
+        """
         if column.width > 1 and not column.one_hot:
             return None
         # A category is known by the sum of its code's places.
-        code = z[:, 0] if column.width == 1 else z @ np.arange(1.0, column.width + 1)
+        if column.width == 1:
+            code = z[:, 0]
+        else:
+            code = z @ np.arange(1.0, column.width + 1)
         table = self._tables[j]
         place, new = table.find(code)
         if len(new):
@@ -168,7 +219,9 @@ class BlackBox(nn.Module):
             cells = pd.Series(self._cells(j, column, z[new]))
             if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
                 return None
-            table = self._tables[j] = table.extended(code[new], cells, self._made(column, cells))
+            table = self._tables[j] = table.extended(
+                code[new], cells, self._made(column, cells)
+            )
             place, _ = table.find(code)
         return table, place
 
@@ -180,23 +233,33 @@ class BlackBox(nn.Module):
 
     def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The cells of codes ``(n, width)``."""
-        numbers, cells = np.empty(len(z)), np.empty(0, dtype=object)
-        new, places = np.arange(len(z)), np.arange(0)
+        numbers = np.empty(len(z))
+        cells = np.empty(0, dtype=object)
+        new = np.arange(len(z))
+        places = np.arange(0)
         # Of wider columns the first code alone would not identify a cell.
-        if self._own is not None and column.width == 1:  # most cells are those of the rows to explain
+        if (
+            self._own is not None and column.width == 1
+        ):  # most cells are those of the rows to explain
             codes, own, values = self._own[j]
             found = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
             # Bit by bit: only values that were never moved lead back to the original cells.
             known = codes[found] == z[:, 0]
-            new, places = np.flatnonzero(~known), np.flatnonzero(known)
-            numbers[places], cells = values[found[places]], own[found[places]]
+            new = np.flatnonzero(~known)
+            places = np.flatnonzero(known)
+            numbers[places] = values[found[places]]
+            cells = own[found[places]]
         if len(new):
             # At the precision of float64, in which points are kept here.
             decoded = column.decode(z[new], float(np.finfo(np.float64).eps))
             numbers[new] = np.where((z[new] == self._missing[j]).all(1), np.nan, decoded)
         if not column.feature.is_category:
             plain = column.dtype == np.float64
-            return numbers if plain else restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+            if plain:
+                return numbers
+            return restore_numbers(
+                numbers, column.dtype, whole=column.feature.kind == "integer"
+            )
         # The last place stands for a missing cell.
         levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
         code = np.where(np.isnan(numbers), len(levels) - 1, numbers)
@@ -215,10 +278,21 @@ class _Table:
         numbers: ``(u,)`` what the first step of a pipeline makes of them.
     """
 
-    def __init__(self, codes: np.ndarray | None = None, cells: Any = None, numbers: np.ndarray | None = None) -> None:
-        self.codes = np.zeros(0) if codes is None else codes
+    def __init__(
+        self,
+        codes: np.ndarray | None = None,
+        cells: Any = None,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        if codes is None:
+            self.codes = np.zeros(0)
+        else:
+            self.codes = codes
         self.cells = cells
-        self.numbers = np.zeros(0) if numbers is None else numbers
+        if numbers is None:
+            self.numbers = np.zeros(0)
+        else:
+            self.numbers = numbers
 
     def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where codes ``(n,)`` are here, and which of them ``(a,)`` are not."""
@@ -236,18 +310,26 @@ class _Table:
         if isinstance(self.cells, np.ndarray):
             joined: Any = np.concatenate([self.cells, cells.to_numpy()])
         else:
-            joined = _plain(cells if self.cells is None else pd.concat([pd.Series(self.cells), cells]))
-        return _Table(codes[order], joined[order], np.concatenate([self.numbers, numbers])[order])
+            joined = _plain(
+                cells if self.cells is None else pd.concat([pd.Series(self.cells), cells])
+            )
+        return _Table(
+            codes[order], joined[order], np.concatenate([self.numbers, numbers])[order]
+        )
 
     def without(self, codes: np.ndarray) -> _Table:
         """Without the cells of these codes."""
         kept = np.flatnonzero(~np.isin(self.codes, codes))
-        return _Table(self.codes[kept], self.cells[kept], self.numbers[kept]) if len(kept) else _Table()
+        if len(kept):
+            return _Table(self.codes[kept], self.cells[kept], self.numbers[kept])
+        return _Table()
 
 
 def _plain(cells: pd.Series) -> Any:
     """The cells as pandas takes them fastest."""
-    return cells.to_numpy() if isinstance(cells.dtype, np.dtype) else cells.array
+    if isinstance(cells.dtype, np.dtype):
+        return cells.to_numpy()
+    return cells.array
 
 
 def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
@@ -255,11 +337,14 @@ def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) 
     try:
         found = model.predict_proba(frame.to_numpy() if arrays else frame)
     except NotFittedError as error:
-        raise InputError(f"The model is not fitted yet ({type(model).__name__}): call its fit first.") from error
+        raise InputError(
+            f"The model is not fitted yet ({type(model).__name__}): call its fit first."
+        ) from error
     except Exception as error:  # whatever a stranger raises
         reason = (str(error).splitlines() or [""])[0]
         raise ModelError(
-            f"predict_proba of {type(model).__name__} fails on a frame with the columns {', '.join(frame.columns)}: "
+            f"predict_proba of {type(model).__name__} fails on a frame with the columns "
+            f"{', '.join(frame.columns)}: "
             f"{type(error).__name__}: {reason}"
         ) from error
     return checked(found, len(frame), num_classes)
@@ -271,7 +356,10 @@ def checked(found: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
     expected = (num_rows, num_classes or probability.shape[-1])
     if probability.ndim != 2 or probability.shape != expected or expected[1] < 2:
         wanted = f"({num_rows}, {num_classes or 'number of classes'})"
-        raise ModelError(f"predict_proba returned shape {probability.shape}; expected {wanted}, two classes or more.")
+        raise ModelError(
+            f"predict_proba returned shape {probability.shape}; expected {wanted}, two classes "
+            "or more."
+        )
     if not np.isfinite(probability).all():
         raise ModelError("predict_proba returned NaN or infinity.")
     return probability

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from counterfactual_training.advice.moves import Moves
 
-# What one more column counts beside the cost of its change: of two answers that cost about the same, people want the
-# one that changes fewer columns.
+# What one more column counts beside the cost of its change: of two answers that cost about the
+# same, people want the one that changes fewer columns.
 COLUMN = 0.4
 
 
@@ -61,7 +61,10 @@ class Candidates:
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:
-        return cls(parts[0].moves, *(np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS))
+        return cls(
+            parts[0].moves,
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS),
+        )
 
 
 _ARRAYS = [entry.name for entry in fields(Candidates) if entry.name != "moves"]

@@ -1,4 +1,6 @@
-"""Fewer and smaller changes: numbers taken back towards a person's own, and whole columns that are not needed."""
+"""Fewer and smaller changes: numbers taken back towards a person's own, and whole columns that are
+not needed.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,31 @@ class Easing:
         low: np.ndarray,
         high: np.ndarray,
     ) -> np.ndarray:
-        """Take one number of some points back from ``high`` towards ``low`` ``(a,)``, as far as the bar allows.
+        """Take one number of some points back from ``high`` towards ``low`` ``(a,)``, as far as the
+        bar allows.
 
-        Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not tried.
+        Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
+        tried.
         """
-        low, high = low.copy(), high.copy()
+        low = low.copy()
+        high = high.copy()
         rows = np.flatnonzero(self.book.eases(feature) & (low != high))
         shares = np.arange(1, _BETWEEN + 1) / (_BETWEEN + 1)
         while len(rows):
-            a, b = low[rows, None], high[rows, None]
+            a = low[rows, None]
+            b = high[rows, None]
             wanted = np.repeat(feature[rows], _BETWEEN)
-            between = self.book.written(wanted, (a + (b - a) * shares).ravel()).reshape(-1, _BETWEEN)
+            between = self.book.written(wanted, (a + (b - a) * shares).ravel()).reshape(
+                -1, _BETWEEN
+            )
             inside = (between - a) * (b - between) > 0
             at, which = inside.nonzero()
             if len(at) == 0:
                 break
             trial = points[torch.as_tensor(place[rows[at]])]
-            self.book.set_numbers(trial, np.arange(len(at)), feature[rows[at]], between[at, which])
+            self.book.set_numbers(
+                trial, np.arange(len(at)), feature[rows[at]], between[at, which]
+            )
             trial = self.oracle.follow(person[rows[at]], trial)
             first, chosen = self._nearest(person[rows[at]], trial, at, which, len(rows))
             found = chosen >= 0
@@ -59,7 +69,8 @@ class Easing:
             done = rows[found]
             high[done] = between[line, first][found]
             points[torch.as_tensor(place[done])] = trial[torch.as_tensor(chosen[found])]
-            # The next try is between the one found and the one before; or beyond the last, if none was enough.
+            # The next try is between the one found and the one before; or beyond the last, if none
+            # was enough.
             last = _BETWEEN - 1 - inside[:, ::-1].argmax(1)
             before = np.where(first > 0, between[line, np.maximum(first - 1, 0)], low[rows])
             inward = np.where(found, before, between[line, last])
@@ -74,18 +85,24 @@ class Easing:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Of trials ``(t, d)``, several per line and in order, the first that arrives.
 
-        Returns, for each of ``size`` lines, its number among those of the line and its place; −1 if none arrives.
+        Returns, for each of ``size`` lines, its number among those of the line and its place; −1 if
+        none arrives.
         """
         odds = self.oracle.odds(person, trial)
         fine = (odds >= self.oracle.enough) & self.oracle.keeps(person, trial)
-        first, chosen = np.zeros(size, dtype=np.int64), np.full(size, -1)
+        first = np.zeros(size, dtype=np.int64)
+        chosen = np.full(size, -1)
         good = np.flatnonzero(fine)
-        # The gate is slow: it is asked about the nearest of each line, then about the others where it objects.
+        # The gate is slow: it is asked about the nearest of each line, then about the others where
+        # it objects.
         for ask_all in (False, True):
             if len(good) == 0:
                 break
             rank = rank_within(line[good])
-            tried = good if ask_all else good[rank == 0]
+            if ask_all:
+                tried = good
+            else:
+                tried = good[rank == 0]
             mask = np.zeros(len(trial), dtype=bool)
             mask[tried] = True
             passed = np.flatnonzero(self.oracle.passes(person, trial, odds, mask))
@@ -116,14 +133,18 @@ class Easing:
             goes = np.flatnonzero(saved.max(1) > 0)
             place = np.full(cost.shape, -1)
             place[at, feature] = np.arange(len(at))
-            points[torch.as_tensor(rows[goes])] = trial[torch.as_tensor(place[goes, chosen[goes]])]
+            points[torch.as_tensor(rows[goes])] = trial[
+                torch.as_tensor(place[goes, chosen[goes]])
+            ]
             rows = rows[goes]
         return points
 
     def without(self, person: np.ndarray, points: Tensor, feature: np.ndarray) -> Tensor:
         """Points ``(a, d)`` with one feature each as the person has it."""
         mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
-        return self.oracle.follow(person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points))
+        return self.oracle.follow(
+            person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points)
+        )
 
     def changed(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a, m)`` of the features that points change."""
@@ -135,7 +156,11 @@ class Easing:
 
     def numbers(self, points: Tensor, feature: np.ndarray) -> np.ndarray:
         """The number ``(a,)`` of one feature of each point, as written."""
-        code = points[torch.arange(len(points)), torch.as_tensor(self.book.starts[feature])].double().numpy()
+        code = (
+            points[torch.arange(len(points)), torch.as_tensor(self.book.starts[feature])]
+            .double()
+            .numpy()
+        )
         number = code * self.book.scale[feature] + self.book.center[feature]
         found = number.copy()
         for j in np.unique(feature):

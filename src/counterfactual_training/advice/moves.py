@@ -1,10 +1,12 @@
-"""Moves: for every person and column, the values that advice may name, each with its code and its cost.
+"""Moves: for every person and column, the values that advice may name, each with its code and its
+cost.
 
-A move changes one column of one person to one value. Values are numbers as a person would write them, or categories.
-Which values are tried depends on the column and the person, not on the bounds that a question states: a question leaves
-some values out. There are two exceptions: bounds so narrow that numbers need more digits, and a domain whose ends the
-data would not name, which makes all numbers between them possible. So a freer question has more moves, and
-where one or two columns decide, its advice does not get dearer.
+A move changes one column of one person to one value. Values are numbers as a person would write
+them, or categories. Which values are tried depends on the column and the person, not on the bounds
+that a question states: a question leaves some values out. There are two exceptions: bounds so
+narrow that numbers need more digits, and a domain whose ends the data would not name, which makes
+all numbers between them possible. So a freer question has more moves, and where one or two columns
+decide, its advice does not get dearer.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ from counterfactual_training.tabular.rounding import narrow_type, round_to, seen
 if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
 
-# Values of a number, spread over its range; a column that can be written in no more than _ALL ways gets them all.
-_SPREAD, _ALL = 25, 64
+# Values of a number, spread over its range; a column that can be written in no more than _ALL ways
+# gets them all.
+_SPREAD = 25
+_ALL = 64
 # Steps around the person's own value: the range halved so many times, to either side.
 _HALVINGS = 14
 # Codes beyond this count as this, or the costs of two values could not be told apart.
@@ -63,24 +67,32 @@ class Notation:
 
     @classmethod
     def of(cls, column: Column, low: float, high: float, num_values: int) -> Notation:
-        """The notation of a column whose advice may lead from ``low`` to ``high``, if the rules say no more."""
+        """The notation of a column whose advice may lead from ``low`` to ``high``, if the rules say
+        no more.
+        """
         if column.advised is not None:
             values = np.array(column.advised, dtype=np.float64)
             return cls(column, 0.0, 0, values, float(values[-1] - values[0]))
-        first, last = column.bulk if column.bulk is not None else (column.low, column.high)
+        if column.bulk is not None:
+            first, last = column.bulk
+        else:
+            first = column.low
+            last = column.high
         span = max(last - first, np.finfo(np.float64).tiny)
         grid = _grid(column, span, high - low)
         decimals = _decimals(grid)
         inside: np.ndarray = np.linspace(first, last, max(_SPREAD, num_values))
         if span / grid <= _ALL:
             inside = np.arange(math.floor(first / grid), math.ceil(last / grid) + 1) * grid
-        # A domain that is stated may reach beyond what was seen. The steps do not depend on where it ends: a wider one
-        # has all values of a narrower one, and more.
+        # A domain that is stated may reach beyond what was seen. The steps do not depend on where
+        # it ends: a wider one has all values of a narrower one, and more.
         steps = span * 2.0 ** np.arange(-3, _BEYOND)
         below = first - steps
         above = last + steps
         values = np.concatenate([_up_to(below, low, -1), inside, _up_to(above, high, 1)])
-        written = cls(column, grid, decimals, inside[:0], span).write(values[np.isfinite(values)])
+        written = cls(column, grid, decimals, inside[:0], span).write(
+            values[np.isfinite(values)]
+        )
         return cls(column, grid, decimals, np.unique(written), span)
 
     def write(self, numbers: np.ndarray) -> np.ndarray:
@@ -105,9 +117,13 @@ class Notation:
 
 
 def _up_to(values: np.ndarray, end: float, way: int) -> np.ndarray:
-    """Values that move one way up to an end, and the first beyond it, from which easing leads back."""
+    """Values that move one way up to an end, and the first beyond it, from which easing leads
+    back.
+    """
     beyond = int((way * values < way * end).sum())
-    return values[: beyond + 1] if way * values[0] <= way * end else values[:0]
+    if way * values[0] <= way * end:
+        return values[: beyond + 1]
+    return values[:0]
 
 
 def _grid(column: Column, span: float, width: float) -> float:
@@ -117,16 +133,22 @@ def _grid(column: Column, span: float, width: float) -> float:
     given = column.advised_grid or 0.0
     room = min(width, column.feature.max_change or math.inf)
     finest = min(_FINEST * span, room / _FEWEST)
-    nice = 10.0 ** math.floor(math.log10(finest)) if finest > 0 else 1.0
+    if finest > 0:
+        nice = 10.0 ** math.floor(math.log10(finest))
+    else:
+        nice = 1.0
     if not given:
         return nice
-    # A multiple of what the data are multiples of; 10 and 2.5 have none in common that is a power of ten.
+    # A multiple of what the data are multiples of; 10 and 2.5 have none in common that is a power
+    # of ten.
     return given * max(1.0, math.floor(nice / given + 1e-9))
 
 
 def _decimals(grid: float) -> int:
     found = seen_decimals(np.array([grid]), np.float64)
-    return 15 if found is None else found
+    if found is None:
+        return 15
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +187,9 @@ class Moves:
         return points
 
     def at_edge(self, person: np.ndarray, sets: np.ndarray) -> np.ndarray:
-        """Mask ``(c,)`` of the sets of one number whose neighbour, one value nearer to the own, is not among them."""
+        """Mask ``(c,)`` of the sets of one number whose neighbour, one value nearer to the own, is
+        not among them.
+        """
         feature = self.feature[sets]
         eases = self.book.eases(feature)
         single = np.flatnonzero(eases.sum(1) == 1)
@@ -179,19 +203,28 @@ class Moves:
         own = self.book.base[person[single], self.feature[move]]
         back = sets[single].copy()
         back[line, which] += np.where(self.number[person[single], move] > own, -1, 1)
-        edge[single] = ~np.isin(_key(person[single], np.sort(back, 1), size), _key(person, np.sort(sets, 1), size))
+        edge[single] = ~np.isin(
+            _key(person[single], np.sort(back, 1), size), _key(person, np.sort(sets, 1), size)
+        )
         return edge
 
     def thinned(self, most: int) -> Moves:
-        """At most so many moves of each number, spread over all, with those that remain as neighbours."""
+        """At most so many moves of each number, spread over all, with those that remain as
+        neighbours.
+        """
         kept = []
         for j in np.unique(self.feature):
             own = np.flatnonzero(self.feature == j)
             if self.book.is_number[j] and len(own) > most:
                 own = own[np.unique(np.rint(np.linspace(0, len(own) - 1, most)).astype(int))]
             kept.append(own)
-        index = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
-        return self.book.make(self.feature[index], self.number[:, index], self.allowed[:, index])
+        if kept:
+            index = np.concatenate(kept)
+        else:
+            index = np.zeros(0, dtype=np.int64)
+        return self.book.make(
+            self.feature[index], self.number[:, index], self.allowed[:, index]
+        )
 
 
 def _key(person: np.ndarray, sets: np.ndarray, size: int) -> np.ndarray:
@@ -227,7 +260,12 @@ class MoveBook:
         self.center = np.array([c.center for c in self.columns])
         self.scale = np.array([c.scale for c in self.columns])
         # What stands in the first encoded column of each feature.
-        self.codes = window.own[:, torch.as_tensor(self.starts)].double().numpy().clip(-FARTHEST, FARTHEST)
+        self.codes = (
+            window.own[:, torch.as_tensor(self.starts)]
+            .double()
+            .numpy()
+            .clip(-FARTHEST, FARTHEST)
+        )
         self.weight = finder.difficulty.double().numpy()[window.features]
         self.judge = PlanJudge(encoder, finder.constraints)
 
@@ -237,13 +275,18 @@ class MoveBook:
         found = {}
         lower, upper = (
             end.double().cpu().numpy()
-            for end in (self.finder.constraints.domain.lower, self.finder.constraints.domain.upper)
+            for end in (
+                self.finder.constraints.domain.lower,
+                self.finder.constraints.domain.upper,
+            )
         )
         for j in self.free:
             column = self.columns[j]
             if column.feature.is_category:
                 continue
-            low, high = (end[self._whole[j]] * column.scale + column.center for end in (lower, upper))
+            low, high = (
+                end[self._whole[j]] * column.scale + column.center for end in (lower, upper)
+            )
             found[j] = Notation.of(column, float(low), float(high), self.finder.num_points)
         return found
 
@@ -263,48 +306,71 @@ class MoveBook:
 
     def all_moves(self) -> Moves:
         """Every move of everybody."""
-        feature, number, allowed = [], [], []
+        feature = []
+        number = []
+        allowed = []
         for j in self.free:
-            values, fine = self._numbers(j) if self.is_number[j] else self._categories(j)
+            if self.is_number[j]:
+                values, fine = self._numbers(j)
+            else:
+                values, fine = self._categories(j)
             feature.append(np.full(values.shape[1], j))
             number.append(values)
             allowed.append(fine & ~self.held[:, j, None])
         n = len(self.own)
         if not feature:
-            return self.make(np.zeros(0, dtype=np.int64), np.zeros((n, 0)), np.zeros((n, 0), dtype=bool))
+            return self.make(
+                np.zeros(0, dtype=np.int64), np.zeros((n, 0)), np.zeros((n, 0), dtype=bool)
+            )
         return self.make(np.concatenate(feature), np.hstack(number), np.hstack(allowed))
 
     def _numbers(self, j: int) -> tuple[np.ndarray, np.ndarray]:
         values = self.notations[j].around(self.base[:, j])
         return values, self.keeps_rules(
-            np.full(values.size, j), np.repeat(np.arange(len(values)), values.shape[1]), values.ravel()
+            np.full(values.size, j),
+            np.repeat(np.arange(len(values)), values.shape[1]),
+            values.ravel(),
         ).reshape(values.shape)
 
     def _categories(self, j: int) -> tuple[np.ndarray, np.ndarray]:
         table = may_become(self.columns[j])
         k = table.shape[1]
-        source = np.where(self.base[:, j] == UNSEEN, k, np.clip(np.floor(self.base[:, j] + 0.5), 0, k - 1)).astype(int)
+        source = np.where(
+            self.base[:, j] == UNSEEN, k, np.clip(np.floor(self.base[:, j] + 0.5), 0, k - 1)
+        ).astype(int)
         values = np.broadcast_to(np.arange(k, dtype=np.float64), (len(source), k))
         return values, table[source] & (values != self.base[:, j, None])
 
-    def keeps_rules(self, feature: np.ndarray, person: np.ndarray, number: np.ndarray) -> np.ndarray:
+    def keeps_rules(
+        self, feature: np.ndarray, person: np.ndarray, number: np.ndarray
+    ) -> np.ndarray:
         """Mask ``(a,)`` of the numbers that the rules of their columns allow."""
         fine = np.ones(len(number), dtype=bool)
         for j in np.unique(feature):
             here = np.flatnonzero(feature == j)
-            name, base = self.columns[j].feature.name, self.base[person[here], j]
+            name = self.columns[j].feature.name
+            base = self.base[person[here], j]
             # The judge leaves ends that nobody stated some slack; there is no reason to use it.
             inside = ~outside(*self.judge.learned_ends(name), base, number[here])
-            fine[here] = inside & self.judge.allows(name, self.own[person[here], j], number[here])
+            fine[here] = inside & self.judge.allows(
+                name, self.own[person[here], j], number[here]
+            )
         return fine
 
     def make(self, feature: np.ndarray, number: np.ndarray, allowed: np.ndarray) -> Moves:
         """Moves with their costs; those of a feature are next to each other, in ascending order."""
         n, size = number.shape
         code = self.encode(np.broadcast_to(feature, number.shape), number)
-        own = self.base[:, feature] if size else number
+        if size:
+            own = self.base[:, feature]
+        else:
+            own = number
         allowed = allowed & (number != own)
-        cost = self.cost(np.broadcast_to(feature, number.shape), np.repeat(np.arange(n), size).reshape(n, size), number)
+        cost = self.cost(
+            np.broadcast_to(feature, number.shape),
+            np.repeat(np.arange(n), size).reshape(n, size),
+            number,
+        )
         inner = own.copy()
         if size:
             same = np.diff(feature) == 0
@@ -319,27 +385,50 @@ class MoveBook:
             # Beside an outlier's own value, the first of its values has no neighbour.
             apart = self.eases(feature) & ~((inner == own) & self._far(feature, own))
             inner = np.where(apart, inner, number)
-        least = self.cost(np.broadcast_to(feature, number.shape), np.repeat(np.arange(n), size).reshape(n, size), inner)
-        usable = allowed | self._anchors(feature, number, inner, allowed, own)
-        place = (
-            self.starts[feature] + np.where(self.one_hot[feature], number[0] if n else 0, 0).astype(int)
-            if size
-            else feature
+        least = self.cost(
+            np.broadcast_to(feature, number.shape),
+            np.repeat(np.arange(n), size).reshape(n, size),
+            inner,
         )
+        usable = allowed | self._anchors(feature, number, inner, allowed, own)
+        if size:
+            place = self.starts[feature] + np.where(
+                self.one_hot[feature], number[0] if n else 0, 0
+            ).astype(int)
+        else:
+            place = feature
         return Moves(
-            self, feature, number, inner, cost, least, allowed, usable, torch.as_tensor(code).to(self.factuals.x), place
+            self,
+            feature,
+            number,
+            inner,
+            cost,
+            least,
+            allowed,
+            usable,
+            torch.as_tensor(code).to(self.factuals.x),
+            place,
         )
 
     def _far(self, feature: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Mask ``(n, M)`` of own numbers beyond all values of a column, none of which may be stepped towards."""
-        low, high = np.full(len(self.columns), -np.inf), np.full(len(self.columns), np.inf)
+        """Mask ``(n, M)`` of own numbers beyond all values of a column, none of which may be
+        stepped towards.
+        """
+        low = np.full(len(self.columns), -np.inf)
+        high = np.full(len(self.columns), np.inf)
         for j, notation in self.notations.items():
             if notation.column.feature.max_change is None and len(notation.values):
-                low[j], high[j] = notation.values[0], notation.values[-1]
+                low[j] = notation.values[0]
+                high[j] = notation.values[-1]
         return (own < low[feature]) | (own > high[feature])
 
     def _anchors(
-        self, feature: np.ndarray, number: np.ndarray, inner: np.ndarray, allowed: np.ndarray, own: np.ndarray
+        self,
+        feature: np.ndarray,
+        number: np.ndarray,
+        inner: np.ndarray,
+        allowed: np.ndarray,
+        own: np.ndarray,
     ) -> np.ndarray:
         """Mask ``(n, M)`` of moves just beyond a bound: easing may bring them back within it."""
         beyond = ~allowed & (number != own) & self.eases(feature)
@@ -351,16 +440,25 @@ class MoveBook:
         # The person's own value is always allowed, so that the first move beyond it is such a one.
         kept = (start == own[person, move]) | self.keeps_rules(feature[move], person, start)
         free = ~self.held[person, feature[move]]
-        fine[person, move] = kept & free & self._may_go(feature[move], person, number[person, move])
+        fine[person, move] = (
+            kept & free & self._may_go(feature[move], person, number[person, move])
+        )
         return fine
 
-    def _may_go(self, feature: np.ndarray, person: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """Mask ``(a,)`` of numbers that lie in a direction their columns may take, of cells without a special code."""
+    def _may_go(
+        self, feature: np.ndarray, person: np.ndarray, number: np.ndarray
+    ) -> np.ndarray:
+        """Mask ``(a,)`` of numbers that lie in a direction their columns may take, of cells without
+        a special code.
+        """
         fine = np.zeros(len(number), dtype=bool)
         for j in np.unique(feature):
             here = np.flatnonzero(feature == j)
-            base, may = self.base[person[here], j], self.columns[j].feature.mutability
-            fine[here] = np.where(number[here] > base, may in ("both", "increase"), may in ("both", "decrease"))
+            base = self.base[person[here], j]
+            may = self.columns[j].feature.mutability
+            fine[here] = np.where(
+                number[here] > base, may in ("both", "increase"), may in ("both", "decrease")
+            )
             fine[here] &= ~self.columns[j].feature.coded(self.own[person[here], j]).any(1)
         return fine
 
@@ -394,7 +492,9 @@ class MoveBook:
         if feature.size == 0:
             return np.zeros(number.shape)
         own = self.base[person, feature]
-        far = np.abs((number - self.center[feature]) / self.scale[feature] - self.codes[person, feature])
+        far = np.abs(
+            (number - self.center[feature]) / self.scale[feature] - self.codes[person, feature]
+        )
         # One category falls and another rises; a category never seen has none to fall.
         swap = np.where(own == UNSEEN, 1.0, 2.0)
         far = np.where(self.one_hot[feature], swap, far)
@@ -407,7 +507,9 @@ class MoveBook:
             here = feature == j
             found[here] = self.notations[j].write(number[here])
             if self.columns[j].feature.special:
-                found[here] = np.where(self.columns[j].feature.coded(found[here]).any(1), np.nan, found[here])
+                found[here] = np.where(
+                    self.columns[j].feature.coded(found[here]).any(1), np.nan, found[here]
+                )
         return found
 
     def clear(self, points: Tensor, person: np.ndarray, feature: np.ndarray) -> None:
@@ -420,7 +522,9 @@ class MoveBook:
             width = self.columns[j].width
             points[torch.as_tensor(here), self.starts[j] : self.starts[j] + width] = 0.0
 
-    def set_numbers(self, points: Tensor, row: np.ndarray, feature: np.ndarray, number: np.ndarray) -> None:
+    def set_numbers(
+        self, points: Tensor, row: np.ndarray, feature: np.ndarray, number: np.ndarray
+    ) -> None:
         """Write numbers, not categories, into some rows ``(a,)`` of points, in place."""
         code = torch.as_tensor(self.encode(feature, number)).to(points)
         points[torch.as_tensor(row), torch.as_tensor(self.starts[feature])] = code

@@ -15,10 +15,12 @@ from counterfactual_training.advice.points import Counterfactuals, Factuals
 from counterfactual_training.advice.promise import WIDEST, promising
 from counterfactual_training.search import Generator, Status
 
-# People searched together; bounds memory. Of wide tables fewer, because everybody has other promising columns.
+# People searched together; bounds memory. Of wide tables fewer, because everybody has other
+# promising columns.
 _PEOPLE = 256
 _PEOPLE_OF_WIDE = 16
-# Of wider tables, the columns that promise most are tried; first few, then more for those whom they do not help.
+# Of wider tables, the columns that promise most are tried; first few, then more for those whom they
+# do not help.
 _TRIED = (24, 96)
 
 
@@ -27,7 +29,8 @@ class Question:
     """How people are asked about.
 
     Attributes:
-        generator: with its threshold; searches along gradients if it is named, otherwise only its threshold counts.
+        generator: with its threshold; searches along gradients if it is named, otherwise only its
+            threshold counts.
         named: whether the user asks for this very generator.
         sparsify: of a named generator, take back what is not needed.
         max_changes: the largest number of columns to change.
@@ -56,12 +59,14 @@ class Options:
     found: Counterfactuals
 
 
-def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int) -> Options:
+def find_options(
+    finder: Finder, factuals: Factuals, y: Tensor, question: Question, num_options: int
+) -> Options:
     """Up to ``num_options`` answers per row, no two of which change the same columns.
 
-    Plausible answers come first, the cheapest of them at the head: it is the answer to a question for one option. If
-    there is a gate, what the model alone asks for may stand last, if it is cheaper. No plausible answer changes all
-    columns of another one and more.
+    Plausible answers come first, the cheapest of them at the head: it is the answer to a question
+    for one option. If there is a gate, what the model alone asks for may stand last, if it is
+    cheaper. No plausible answer changes all columns of another one and more.
     """
     # Pixels are too many to change one by one.
     if question.named or bool(finder.pixels.any()):
@@ -72,21 +77,31 @@ def find_options(finder: Finder, factuals: Factuals, y: Tensor, question: Questi
         return _beside(finder, factuals, first, others, num_options)
     there = finder.logits(factuals.x).argmax(-1).to(y) == y
     answers: dict[int, list[_Answer]] = {
-        int(i): [_Answer(factuals.x[i].cpu(), int(Status.ALREADY_THERE), 0)] for i in there.nonzero().squeeze(-1)
+        int(i): [_Answer(factuals.x[i].cpu(), int(Status.ALREADY_THERE), 0)]
+        for i in there.nonzero().squeeze(-1)
     }
     rows = (~there).nonzero().squeeze(-1)
     wide = len(finder.encoder.columns_) > WIDEST
     for part in rows.split(_PEOPLE_OF_WIDE if wide else _PEOPLE):
-        search = _search_wide if wide else _search
+        if wide:
+            search = _search_wide
+        else:
+            search = _search
         found = search(finder, factuals.take(part), y[part], question, num_options)
         answers |= {int(row): own for row, own in zip(part.tolist(), found, strict=True)}
     listed = [(row, answer) for row in range(len(y)) for answer in answers[row]]
     return Options(
         torch.tensor([row for row, _ in listed], dtype=torch.long, device=y.device),
         Counterfactuals(
-            torch.stack([answer.point for _, answer in listed]).to(factuals.x) if listed else factuals.x[:0],
-            torch.tensor([answer.status for _, answer in listed], dtype=torch.long, device=y.device),
-            torch.tensor([answer.asked for _, answer in listed], dtype=torch.long, device=y.device),
+            torch.stack([answer.point for _, answer in listed]).to(factuals.x)
+            if listed
+            else factuals.x[:0],
+            torch.tensor(
+                [answer.status for _, answer in listed], dtype=torch.long, device=y.device
+            ),
+            torch.tensor(
+                [answer.asked for _, answer in listed], dtype=torch.long, device=y.device
+            ),
         ),
     )
 
@@ -102,7 +117,9 @@ def _by_gradients(finder: Finder, factuals: Factuals, y: Tensor, question: Quest
     return Options(torch.arange(len(y), device=y.device), found)
 
 
-def _beside(finder: Finder, factuals: Factuals, first: Options, others: Options, num_options: int) -> Options:
+def _beside(
+    finder: Finder, factuals: Factuals, first: Options, others: Options, num_options: int
+) -> Options:
     """The first answer of each row, then others that change different columns."""
     both = torch.cat([first.row, others.row])
     found = Counterfactuals(
@@ -115,12 +132,19 @@ def _beside(finder: Finder, factuals: Factuals, first: Options, others: Options,
     kept: dict[int, list[int]] = {row: [row] for row in range(len(first.row))}
     for place, row in enumerate(both.tolist()):
         own = kept[row]
-        nested = any(columns[place] <= columns[other] or columns[other] <= columns[place] for other in own)
+        nested = any(
+            columns[place] <= columns[other] or columns[other] <= columns[place]
+            for other in own
+        )
         # Whoever is not helped by the first answer gets no list of others.
-        helped = bool(first.found.reached[row]) and int(found.status[place]) == int(Status.CONVERGED)
+        helped = bool(first.found.reached[row]) and int(found.status[place]) == int(
+            Status.CONVERGED
+        )
         if place >= len(first.row) and helped and not nested and len(own) < num_options:
             own.append(place)
-    places = torch.tensor([place for own in kept.values() for place in own], dtype=torch.long, device=both.device)
+    places = torch.tensor(
+        [place for own in kept.values() for place in own], dtype=torch.long, device=both.device
+    )
     return Options(both[places], found.take(places))
 
 
@@ -154,8 +178,20 @@ def _search(
 ) -> list[list[_Answer]]:
     """The answers of each person, at least one; in so many of the features, if there are many."""
     # Changes of many columns are found along gradients, if there are any.
-    along = question.generator if features is not None and finder.background is None else None
-    beam = Beam(finder, factuals, y, question.threshold, question.max_changes, features, num_columns, along)
+    if features is not None and finder.background is None:
+        along = question.generator
+    else:
+        along = None
+    beam = Beam(
+        finder,
+        factuals,
+        y,
+        question.threshold,
+        question.max_changes,
+        features,
+        num_columns,
+        along,
+    )
     beam.run(num_options)
     return _chosen(finder, beam, factuals, num_options)
 
@@ -174,15 +210,21 @@ def _search_wide(
         found = _search(finder, part, y[rows], question, num_options, features, most)
         for row, own in zip(rows.tolist(), found, strict=True):
             answers[row] = own
-        missed = [row for row in rows.tolist() if answers[row][0].status != int(Status.CONVERGED)]
+        missed = [
+            row for row in rows.tolist() if answers[row][0].status != int(Status.CONVERGED)
+        ]
         if not missed or finder.late:
             break
         rows = torch.tensor(missed, device=y.device)
     return answers
 
 
-def _chosen(finder: Finder, beam: Beam, factuals: Factuals, num_options: int) -> list[list[_Answer]]:
-    """The best of what a search found, for each person; then what the model alone asks for, and best efforts."""
+def _chosen(
+    finder: Finder, beam: Beam, factuals: Factuals, num_options: int
+) -> list[list[_Answer]]:
+    """The best of what a search found, for each person; then what the model alone asks for, and
+    best efforts.
+    """
     plausible = _by_person(beam, beam.pool, factuals, int(Status.CONVERGED))
     answers = [_distinct(pool, num_options) for pool in plausible]
     if finder.gate is not None and not finder.late and (num_options > 1 or not all(answers)):
@@ -205,7 +247,11 @@ def _by_person(beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[
     for place in np.lexsort((price, person)).tolist():
         i = int(person[place])
         columns = frozenset(np.flatnonzero(moved[place]).tolist())
-        found[i].append(_Answer(points[place], status, int(beam.oracle.asked[i]), float(price[place]), columns))
+        found[i].append(
+            _Answer(
+                points[place], status, int(beam.oracle.asked[i]), float(price[place]), columns
+            )
+        )
     return found
 
 
@@ -213,7 +259,9 @@ def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
     """The cheapest answers, none of which changes all columns of another."""
     kept: list[_Answer] = []
     for answer in pool:
-        nested = any(answer.columns <= other.columns or other.columns <= answer.columns for other in kept)
+        nested = any(
+            answer.columns <= other.columns or other.columns <= answer.columns for other in kept
+        )
         if answer.columns and not nested:
             kept.append(answer)
         if len(kept) == num_options:
@@ -221,8 +269,12 @@ def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
     return kept
 
 
-def _with_doubtful(plausible: list[_Answer], doubtful: list[_Answer], num_options: int) -> list[_Answer]:
-    """Plausible answers, then the one of the model alone if it is cheaper; only such ones if there are no others."""
+def _with_doubtful(
+    plausible: list[_Answer], doubtful: list[_Answer], num_options: int
+) -> list[_Answer]:
+    """Plausible answers, then the one of the model alone if it is cheaper; only such ones if there
+    are no others.
+    """
     if not plausible:
         return _distinct(doubtful, num_options)
     # A single answer is a plausible one.

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from counterfactual_training.advice.find import Finder
     from counterfactual_training.advice.moves import Moves
 
-# Points that are asked about at once, and encoded values in them: more would not stay in the processor's cache.
-_POINTS, TOGETHER = 2**11, 2**21
+# Points that are asked about at once, and encoded values in them: more would not stay in the
+# processor's cache.
+_POINTS = 2**11
+TOGETHER = 2**21
 # Of models trained elsewhere: every question takes them some milliseconds, however short it is.
 _POINTS_OF_BLACK_BOX = 2**13
 # What logits of the same point in different batches may differ by, as a share of the largest.
@@ -43,7 +45,14 @@ class Oracle:
         asked: ``(n,)`` how many points of each person the model was asked about.
     """
 
-    def __init__(self, finder: Finder, factuals: Factuals, y: Tensor, threshold: float, features: np.ndarray) -> None:
+    def __init__(
+        self,
+        finder: Finder,
+        factuals: Factuals,
+        y: Tensor,
+        threshold: float,
+        features: np.ndarray,
+    ) -> None:
         self.finder = finder
         # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
         self.device = factuals.x.device
@@ -55,7 +64,10 @@ class Oracle:
         self.labels = self.y.numpy()
         self.threshold = threshold
         # Above the threshold by what another batch may differ; for the decision, see _odds.
-        self.enough = 0.0 if finder.decision else _logit(min(threshold + DIGITS, 1 - 1e-9))
+        if finder.decision:
+            self.enough = 0.0
+        else:
+            self.enough = _logit(min(threshold + DIGITS, 1 - 1e-9))
         self.gated = finder.gate is not None
         self.related = finder.related is not None
         self.asked = np.zeros(len(self.x), dtype=np.int64)
@@ -63,7 +75,10 @@ class Oracle:
     @property
     def together(self) -> int:
         """How many points are asked about at once."""
-        most = _POINTS if self.finder.background is None else _POINTS_OF_BLACK_BOX
+        if self.finder.background is None:
+            most = _POINTS
+        else:
+            most = _POINTS_OF_BLACK_BOX
         return max(1, min(most, TOGETHER // max(1, self.x.shape[1])))
 
     def check(self) -> None:
@@ -118,19 +133,27 @@ class Oracle:
         if len(points) <= size:
             return self._odds(self.window.logits(person, points), person)
         parts = [slice(start, start + size) for start in range(0, len(points), size)]
-        return self._odds(torch.cat([self.window.logits(person[part], points[part]) for part in parts]), person)
+        return self._odds(
+            torch.cat([self.window.logits(person[part], points[part]) for part in parts]),
+            person,
+        )
 
     def _odds(self, logits: Tensor, person: np.ndarray) -> np.ndarray:
         odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double()
         if bool(odds.sum().isnan()):  # as good as never
             check_finite_logits(logits)
         if self.finder.decision:
-            # Less what another batch may differ, which grows with the logits: their scale changes no decision.
+            # Less what another batch may differ, which grows with the logits: their scale changes
+            # no decision.
             odds -= _ROUNDING * logits.abs().amax(-1)
         return odds.numpy()
 
-    def odds_of_sets(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> np.ndarray | None:
-        """The same for people who make all moves of a set ``(c, s)``, without making points; ``None`` if it cannot."""
+    def odds_of_sets(
+        self, moves: Moves, person: np.ndarray, sets: np.ndarray
+    ) -> np.ndarray | None:
+        """The same for people who make all moves of a set ``(c, s)``, without making points;
+        ``None`` if it cannot.
+        """
         logits = self.window.logits_of_sets(moves, person, sets)
         if logits is None:
             return None
@@ -143,7 +166,9 @@ class Oracle:
         fine = (odds >= self.enough) & self.keeps(person, points)
         return self.passes(person, points, odds, fine)
 
-    def passes(self, person: np.ndarray, points: Tensor, odds: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    def passes(
+        self, person: np.ndarray, points: Tensor, odds: np.ndarray, fine: np.ndarray
+    ) -> np.ndarray:
         """The mask ``(a,)`` without the points that the gate does not let pass."""
         rows = np.flatnonzero(fine)
         if not self.gated or len(rows) == 0:
@@ -168,13 +193,17 @@ class Oracle:
             rows = np.flatnonzero(labels == label)
             for start in range(0, len(rows), _JUDGED):
                 part = rows[start : start + _JUDGED]
-                log_p = self.window.log_plausible(person[part], points[torch.as_tensor(part)], label).double()
+                log_p = self.window.log_plausible(
+                    person[part], points[torch.as_tensor(part)], label
+                ).double()
                 log_p = log_p.clamp_max(-1e-9)
                 found[part] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
         return found
 
     def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
-        """Mask ``(a,)`` of points with these odds of the model and of the gate that reach the bar."""
+        """Mask ``(a,)`` of points with these odds of the model and of the gate that reach the
+        bar.
+        """
         if self.finder.decision or not self.gated:
             return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
         with np.errstate(over="ignore"):

@@ -18,8 +18,8 @@ _COMPARED = 1000
 class QuickPipeline:
     """A pipeline whose first step makes one number of each cell, whatever stands beside it.
 
-    scikit-learn checks every column of every frame, which takes it longer than most models take for hundreds of rows.
-    Here, the first step is asked about each cell once (:meth:`numbers`).
+    scikit-learn checks every column of every frame, which takes it longer than most models take for
+    hundreds of rows. Here, the first step is asked about each cell once (:meth:`numbers`).
 
     Attributes:
         columns: the columns of frames that the later steps see, in their order.
@@ -37,7 +37,9 @@ class QuickPipeline:
             if isinstance(step, str) and step == "drop":
                 continue
             self.columns += columns
-            self._steps |= {name: (None if _passes(step) else step, columns) for name in columns}
+            self._steps |= {
+                name: (None if _passes(step) else step, columns) for name in columns
+            }
             # Categories are few, and the same again in every question.
             if hasattr(step, "categories_"):
                 self._known |= {name: {} for name in columns}
@@ -45,19 +47,32 @@ class QuickPipeline:
     @classmethod
     def of(cls, model: Any, frame: pd.DataFrame) -> QuickPipeline | None:
         """``None`` for a model that is no such pipeline; the frame has rows that it takes."""
-        # Whoever has a pipeline has loaded this; others need not, and it brings half of scikit-learn.
+        # Whoever has a pipeline has loaded this; others need not, and it brings half of
+        # scikit-learn.
         if "sklearn.pipeline" not in sys.modules:
             return None
         from sklearn.compose import ColumnTransformer
         from sklearn.pipeline import Pipeline
-        from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, OrdinalEncoder, RobustScaler, StandardScaler
+        from sklearn.preprocessing import (
+            MaxAbsScaler,
+            MinMaxScaler,
+            OrdinalEncoder,
+            RobustScaler,
+            StandardScaler,
+        )
 
         # Whoever derives a class may do something else in it.
-        if type(model) is not Pipeline or len(model) < 2 or type(model[0]) is not ColumnTransformer:
+        if (
+            type(model) is not Pipeline
+            or len(model) < 2
+            or type(model[0]) is not ColumnTransformer
+        ):
             return None
         alone = (OrdinalEncoder, StandardScaler, RobustScaler, MinMaxScaler, MaxAbsScaler)
         for _, step, columns in model[0].transformers_:
-            if not isinstance(columns, list) or not (_passes(step) or isinstance(step, str) or type(step) in alone):
+            if not isinstance(columns, list) or not (
+                _passes(step) or isinstance(step, str) or type(step) in alone
+            ):
                 return None
         quick = cls(model, frame)
         some = frame[:_COMPARED]
@@ -67,7 +82,9 @@ class QuickPipeline:
         if expected.shape[1] != len(quick.columns):
             return None
         found = [quick.numbers(name, some[name]) for name in quick.columns]
-        return quick if np.array_equal(np.stack(found, 1), expected, equal_nan=True) else None
+        if np.array_equal(np.stack(found, 1), expected, equal_nan=True):
+            return quick
+        return None
 
     def numbers(self, name: str, cells: pd.Series) -> np.ndarray:
         """What the first step makes of cells of one column ``(n,)``."""
@@ -77,7 +94,9 @@ class QuickPipeline:
         known = self._known.get(name)
         if known is not None and all(cell in known for cell in cells):
             return np.array([known[cell] for cell in cells], dtype=np.float64)
-        frame = self._sample[columns].iloc[np.zeros(len(cells), dtype=int)].reset_index(drop=True)
+        frame = (
+            self._sample[columns].iloc[np.zeros(len(cells), dtype=int)].reset_index(drop=True)
+        )
         frame[name] = cells.reset_index(drop=True)
         found = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
         if known is not None:

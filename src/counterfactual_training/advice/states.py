@@ -12,13 +12,18 @@ from counterfactual_training.advice.candidates import COLUMN
 from counterfactual_training.advice.moves import Moves
 
 # Sets that stay in the beam, and extensions put to the model per level.
-_WIDTH, _ASKED = 32, 240
-# Of these, the most promising are put to the gate, which is slow; and the cheapest that the model lets pass.
-_JUDGED, _CHEAPEST = 96, 8
+_WIDTH = 32
+_ASKED = 240
+# Of these, the most promising are put to the gate, which is slow; and the cheapest that the model
+# lets pass.
+_JUDGED = 96
+_CHEAPEST = 8
 
 
 class Reached(NamedTuple):
-    """Log-odds of the model and of the gate, of one point or of several ``(a,)``; infinite without a gate."""
+    """Log-odds of the model and of the gate, of one point or of several ``(a,)``; infinite without
+    a gate.
+    """
 
     odds: Any
     gate: Any
@@ -30,8 +35,8 @@ class Reached(NamedTuple):
 class States:
     """One person's beam.
 
-    Moves beside which another one of the column is as good in every way are left out. The others, u of them, are known
-    by their number among these.
+    Moves beside which another one of the column is as good in every way are left out. The others, u
+    of them, are known by their number among these.
 
     Args:
         moves: of everybody.
@@ -47,14 +52,23 @@ class States:
     """
 
     def __init__(
-        self, moves: Moves, person: int, move: np.ndarray, alone: Reached, start: Reached, enough: float
+        self,
+        moves: Moves,
+        person: int,
+        move: np.ndarray,
+        alone: Reached,
+        start: Reached,
+        enough: float,
     ) -> None:
         self.person = person
         self.start = start
         self.enough = enough
         # Relative to the start; without a gate, nothing is gained of it.
         odds = alone.odds - start.odds
-        gate = alone.gate - start.gate if np.isfinite(start.gate) else np.zeros_like(odds)
+        if np.isfinite(start.gate):
+            gate = alone.gate - start.gate
+        else:
+            gate = np.zeros_like(odds)
         cost = moves.cost[person, move]
         kept = ~_dominated(moves.feature[move], cost, odds, gate)
         self.move = move[kept]
@@ -65,7 +79,9 @@ class States:
         self.reached = alone.take(kept)
 
     def extensions(self, best: float) -> np.ndarray:
-        """The most promising sets ``(e, s + 1)`` of one more move that may be cheaper than the best answer so far."""
+        """The most promising sets ``(e, s + 1)`` of one more move that may be cheaper than the best
+        answer so far.
+        """
         size = self.sets.shape[1] + 1
         if len(self.sets) == 0:
             return np.zeros((0, size), dtype=np.int64)
@@ -78,10 +94,13 @@ class States:
         gate = self.reached.gate[kept, None] + self.gains.gate
         price, reach = self._scores(total, Reached(odds, gate))
         barred = inside | (price + COLUMN * size >= best)
-        # What is missing counts half as much again as what is spent: it is bought at the best rate, which rarely lasts.
+        # What is missing counts half as much again as what is spent: it is bought at the best rate,
+        # which rarely lasts.
         score = np.where(barred, math.inf, 1.5 * price - 0.5 * total).ravel()
         # Of sets that miss about as much, the cheaper one.
-        reach = np.where(barred, math.inf, reach + 0.02 * total / max(total.max(), 1e-9)).ravel()
+        reach = np.where(
+            barred, math.inf, reach + 0.02 * total / max(total.max(), 1e-9)
+        ).ravel()
         chosen = both(score, reach, _ASKED)
         chosen = chosen[np.isfinite(score[chosen])]
         which, move = np.unravel_index(chosen, inside.shape)
@@ -89,7 +108,9 @@ class States:
         return np.unique(found, axis=0)
 
     def worth_judging(self, sets: np.ndarray, odds: np.ndarray) -> np.ndarray:
-        """Places of the sets ``(e, s)`` with these odds by the model that the gate should be asked about."""
+        """Places of the sets ``(e, s)`` with these odds by the model that the gate should be asked
+        about.
+        """
         if not np.isfinite(self.start.gate):
             return np.arange(len(sets))
         cost = self.costs[sets].sum(1)
@@ -105,10 +126,11 @@ class States:
         self.reached = reached
 
     def _scores(self, cost: np.ndarray, reached: Reached) -> tuple[np.ndarray, np.ndarray]:
-        """What sets of this cost will probably cost in the end, and what they miss; both of any shape.
+        """What sets of this cost will probably cost in the end, and what they miss; both of any
+        shape.
 
-        What is missing of odds and gate is measured as a share of what was missing at the start. At the best rate of
-        all moves, a unit of cost buys so much of either.
+        What is missing of odds and gate is measured as a share of what was missing at the start. At
+        the best rate of all moves, a unit of cost buys so much of either.
         """
         odds = np.maximum(self.enough - reached.odds, 0) / self._whole.odds
         gate = np.maximum(-reached.gate, 0) / self._whole.gate
@@ -129,7 +151,9 @@ class States:
 
 
 def _dominated(feature: np.ndarray, cost: np.ndarray, *gains: np.ndarray) -> np.ndarray:
-    """Mask ``(a,)`` of moves beside which another one of the feature costs no more and gives no less of anything."""
+    """Mask ``(a,)`` of moves beside which another one of the feature costs no more and gives no
+    less of anything.
+    """
     as_good = (feature[:, None] == feature) & (cost <= cost[:, None])
     for gain in gains:
         as_good &= gain >= gain[:, None]

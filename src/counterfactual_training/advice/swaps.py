@@ -13,16 +13,20 @@ from counterfactual_training.advice.candidates import COLUMN, rank_within
 if TYPE_CHECKING:
     from counterfactual_training.advice.beam import Beam
 
-# How often a column of an answer is replaced, and how many of the cheapest replacements are tried to the end.
-_ROUNDS, _TRIED = 4, 3
+# How often a column of an answer is replaced, and how many of the cheapest replacements are tried
+# to the end.
+_ROUNDS = 4
+_TRIED = 3
 # Points of all people that are looked at together; bounds memory.
 _POINTS = 2**16
 
 
 def swap_columns(beam: Beam, people: np.ndarray) -> None:
-    """Replace one column of people's best answers by a move in another column, as long as that is cheaper.
+    """Replace one column of people's best answers by a move in another column, as long as that is
+    cheaper.
 
-    A beam forecasts what a set of moves reaches, and may miss one that is cheaper than what it finds.
+    A beam forecasts what a set of moves reaches, and may miss one that is cheaper than what it
+    finds.
     """
     for _ in range(_ROUNDS):
         changed = beam.easing.changed(people, beam.answer[torch.as_tensor(people)])
@@ -37,7 +41,9 @@ def swap_columns(beam: Beam, people: np.ndarray) -> None:
 
 
 def _swap_once(beam: Beam, people: np.ndarray) -> None:
-    """Try every move in place of every column of everybody's best answer, and finish the cheapest that arrive."""
+    """Try every move in place of every column of everybody's best answer, and finish the cheapest
+    that arrive.
+    """
     moves = beam.moves
     answer = beam.answer[torch.as_tensor(people)]
     cost = beam.easing.costs(people, answer)
@@ -57,7 +63,9 @@ def _swap_once(beam: Beam, people: np.ndarray) -> None:
     fine = fine[np.lexsort((price[at, move][fine], person[fine]))]
     # The gate is slow: the cheapest first.
     fine = fine[rank_within(person[fine]) < 4 * _TRIED]
-    arrived = beam.oracle.passes(person[fine], points[torch.as_tensor(fine)], odds[fine], np.ones(len(fine), bool))
+    arrived = beam.oracle.passes(
+        person[fine], points[torch.as_tensor(fine)], odds[fine], np.ones(len(fine), bool)
+    )
     fine = fine[arrived]
     fine = fine[rank_within(person[fine]) < _TRIED]
     beam.shorten(person[fine], points[torch.as_tensor(fine)])

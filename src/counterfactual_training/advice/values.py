@@ -15,7 +15,10 @@ from counterfactual_training.advice.words import say_number
 from counterfactual_training.errors import InputError
 from counterfactual_training.gates import Gate
 
-_EXAMPLES = "(None, 200_000) for at most 200,000, (150_000, None) for at least 150,000, or (150_000, 200_000)"
+_EXAMPLES = (
+    "(None, 200_000) for at most 200,000, (150_000, None) for at least 150,000, or (150_000, "
+    "200_000)"
+)
 # Sides that are not stated.
 _OPEN = (-math.inf, math.inf)
 # Decimals beyond those of a typical value, to tell a value outside an interval from its edge.
@@ -31,22 +34,47 @@ class Interval:
 
     @classmethod
     def from_target(cls, target: Any) -> Interval:
-        """The interval that a user asks for: a pair ``(low, high)``, ``None`` where a side is open."""
-        if isinstance(target, str) or not isinstance(target, (tuple, list, np.ndarray)) or len(target) != 2:
-            raise InputError(f"target is an interval of predicted values, got {target!r:.80}. Write {_EXAMPLES}.")
+        """The interval that a user asks for: a pair ``(low, high)``, ``None`` where a side is
+        open.
+        """
+        if (
+            isinstance(target, str)
+            or not isinstance(target, (tuple, list, np.ndarray))
+            or len(target) != 2
+        ):
+            raise InputError(
+                f"target is an interval of predicted values, got {target!r:.80}. Write {_EXAMPLES}."
+            )
         for edge in target:
-            number = isinstance(edge, Real) and not isinstance(edge, (bool, np.bool_)) and not math.isnan(edge)
+            number = (
+                isinstance(edge, Real)
+                and not isinstance(edge, (bool, np.bool_))
+                and not math.isnan(edge)
+            )
             if edge is not None and not number:
                 raise InputError(
-                    f"The sides of an interval are numbers, or None where it is open; got {edge!r:.80}. One interval "
+                    "The sides of an interval are numbers, or None where it is open; got "
+                    f"{edge!r:.80}. One interval "
                     f"holds for all rows: {_EXAMPLES}."
                 )
-        low, high = (side if edge is None else float(edge) for edge, side in zip(target, _OPEN, strict=True))
+        low, high = (
+            side if edge is None else float(edge)
+            for edge, side in zip(target, _OPEN, strict=True)
+        )
         if low == -math.inf and high == math.inf:
-            raise InputError(f"An interval without any side holds every number. State one side at least: {_EXAMPLES}.")
+            raise InputError(
+                "An interval without any side holds every number. State one side at least: "
+                f"{_EXAMPLES}."
+            )
         if not low < high:
-            swapped = f" Did you mean ({target[1]}, {target[0]})?" if low > high else ""
-            raise InputError(f"The interval ({target[0]}, {target[1]}) is empty: low must be below high.{swapped}")
+            if low > high:
+                swapped = f" Did you mean ({target[1]}, {target[0]})?"
+            else:
+                swapped = ""
+            raise InputError(
+                f"The interval ({target[0]}, {target[1]}) is empty: low must be below "
+                f"high.{swapped}"
+            )
         return cls(low, high)
 
     def holds(self, values: np.ndarray) -> np.ndarray:
@@ -60,15 +88,21 @@ class Interval:
 
     def say(self, decimals: int) -> str:
         """``at most 200,000``"""
-        low, high = (say_number(edge, max(decimals, _needed(edge))) for edge in (self.low, self.high))
+        low, high = (
+            say_number(edge, max(decimals, _needed(edge))) for edge in (self.low, self.high)
+        )
         if self.low == -math.inf:
             return f"at most {high}"
-        return f"at least {low}" if self.high == math.inf else f"between {low} and {high}"
+        if self.high == math.inf:
+            return f"at least {low}"
+        return f"between {low} and {high}"
 
 
 def _needed(edge: float) -> int:
     """Decimals that show an edge as it was stated."""
-    return 0 if math.isinf(edge) else len(f"{edge:.{_MORE_DECIMALS}f}".rstrip("0").partition(".")[2])
+    if math.isinf(edge):
+        return 0
+    return len(f"{edge:.{_MORE_DECIMALS}f}".rstrip("0").partition(".")[2])
 
 
 @dataclass(frozen=True)
@@ -92,11 +126,13 @@ class Values:
         return {"before": told.decision, "target": told.target, "after": told.prediction}
 
     def cells(self, told: Explanation, i: int) -> list[str]:
-        before, after = self._say(told.decision[i]), self._say(told.prediction[i])
+        before = self._say(told.decision[i])
+        after = self._say(told.prediction[i])
         return [before if before == after else f"{before} → {after}"]
 
     def sentence(self, told: Explanation, i: int, moved: str, hurdles: str) -> str:
-        wanted, value = self.interval.say(self.decimals), self._say(told.prediction[i])
+        wanted = self.interval.say(self.decimals)
+        value = self._say(told.prediction[i])
         if told.status[i] == "already_there":
             return f"the {self.name} already is {value}, {wanted}; nothing needs to change."
         if told.answered[i]:
@@ -105,9 +141,15 @@ class Values:
         if not moved:
             return f"{head} As it stands, it is {value}."
         # Whoever sees that another change comes closer should know why it is not named.
-        closest = "The closest" if np.isnan(told.plausibility[i]) else "The closest that looks like real cases"
+        if np.isnan(told.plausibility[i]):
+            closest = "The closest"
+        else:
+            closest = "The closest that looks like real cases"
         if told.plausibility[i] < 0.5:
-            return f"{head} The closest, with {moved}, makes it {value}; but few real cases look like this."
+            return (
+                f"{head} The closest, with {moved}, makes it {value}; but few real cases look "
+                "like this."
+            )
         return f"{head} {closest}, with {moved}, makes it {value}."
 
     def _say(self, value: float) -> str:
@@ -122,7 +164,9 @@ class Values:
 def of_values(
     told: Explanation, outcome: Values, before: np.ndarray, after: np.ndarray, gate: Gate | None
 ) -> Explanation:
-    """An explanation of "inside or outside" as one of numbers, given the predictions ``(n,)`` before and after."""
+    """An explanation of "inside or outside" as one of numbers, given the predictions ``(n,)``
+    before and after.
+    """
     # Where a gate stands open for lack of rows inside, it has judged nothing.
     judged = gate is not None and bool(gate.judged[1])
     return replace(

@@ -16,8 +16,8 @@ from counterfactual_training.search import evaluating
 from counterfactual_training.search.diagnosis import Obstacle, diagnose_points
 from counterfactual_training.tabular.encode import Encoder
 
-# Features, by position, and what forbids the change that would help; the most helpful one first. Text is a relation to
-# other columns that leaves no room.
+# Features, by position, and what forbids the change that would help; the most helpful one first.
+# Text is a relation to other columns that leaves no room.
 Obstacles = list[tuple[int, Obstacle | str]]
 # Encoded columns, up to which a model without gradients is asked what each of them would do.
 _WIDEST = 512
@@ -46,16 +46,27 @@ def find_obstacles(
         return np.zeros(len(x), dtype=bool), [[] for _ in range(len(x))]
     widths = [column.width for column in encoder.columns_]
     first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
-    numbers = torch.tensor([not column.feature.is_category for column in encoder.columns_], device=x.device)
+    numbers = torch.tensor(
+        [not column.feature.is_category for column in encoder.columns_], device=x.device
+    )
     # Numbers of a gated model: near the top of a density, slopes promise more than any step gives.
-    doubted = numbers.repeat_interleave(torch.tensor(widths, device=x.device)) if isinstance(model, Gated) else None
+    if isinstance(model, Gated):
+        doubted = numbers.repeat_interleave(torch.tensor(widths, device=x.device))
+    else:
+        doubted = None
     with evaluating(model):
-        slope = _sampled_slope if blind else None
-        stuck, gain, kind = diagnose_points(model, x, x_cf, y_target, constraints, doubted, slope)
+        if blind:
+            slope = _sampled_slope
+        else:
+            slope = None
+        stuck, gain, kind = diagnose_points(
+            model, x, x_cf, y_target, constraints, doubted, slope
+        )
     if blind:  # where no step helps, two of them together still may
         stuck = stuck & (kind > 0).any(-1)
     # The columns of a one-hot group share one answer: the first speaks for the feature.
-    gain, kind = gain[:, first].cpu(), kind[:, first].cpu()
+    gain = gain[:, first].cpu()
+    kind = kind[:, first].cpu()
     for j, column in enumerate(encoder.columns_):
         if column.feature.special:  # the limit of a cell with a special code is the code
             stays = (x[:, first[j] + 1 : first[j] + column.width] > 0.5).any(-1).cpu()
@@ -71,7 +82,8 @@ def find_obstacles(
 
 
 def _sampled_slope(model: nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
-    """Which way each column of x ``(n, d)`` would help, and how much log p(target) gains by the best of six steps.
+    """Which way each column of x ``(n, d)`` would help, and how much log p(target) gains by the
+    best of six steps.
 
     Stands for a gradient where a model has none: trees are flat nearly everywhere.
     """
@@ -83,14 +95,20 @@ def _sampled_slope(model: nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
     for i in range(n):
         for sign in (1.0, -1.0):
             points = torch.cat([x[i] + sign * step * eye for step in _STEPS])
-            then = in_blocks(model, points).log_softmax(-1)[:, int(y_target[i])].view(len(_STEPS), d)
+            then = (
+                in_blocks(model, points)
+                .log_softmax(-1)[:, int(y_target[i])]
+                .view(len(_STEPS), d)
+            )
             gain = (then - log_now[i]).amax(0).clamp_min(0.0)
             slope[i] = torch.where(gain > slope[i].abs(), sign * gain, slope[i])
     return slope.to(x)
 
 
 def _kind(code: int, texts: Sequence[str]) -> Obstacle | str:
-    return Obstacle(code) if code < Obstacle.RELATION else texts[code - Obstacle.RELATION]
+    if code < Obstacle.RELATION:
+        return Obstacle(code)
+    return texts[code - Obstacle.RELATION]
 
 
 def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) -> str:
@@ -120,7 +138,9 @@ def in_short(kind: Obstacle | str) -> str:
     """What forbids a change of a column, without its value."""
     if isinstance(kind, str):
         return f'is held by "{kind}"'
-    return "is at the end of its range" if kind == Obstacle.LIMIT else _WORDS[kind]
+    if kind == Obstacle.LIMIT:
+        return "is at the end of its range"
+    return _WORDS[kind]
 
 
 _WORDS = {
@@ -132,9 +152,16 @@ _WORDS = {
 
 
 def listed(parts: Sequence[str], most: int | None = None) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first ones and how many more."""
-    shown = list(parts) if most is None or len(parts) <= most else [*parts[:most], _more(len(parts) - most)]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first ones and how many
+    more.
+    """
+    if most is None or len(parts) <= most:
+        shown = list(parts)
+    else:
+        shown = [*parts[:most], _more(len(parts) - most)]
+    if len(shown) > 1:
+        return " and ".join([", ".join(shown[:-1]), shown[-1]])
+    return "".join(shown)
 
 
 def _more(number: int) -> str:

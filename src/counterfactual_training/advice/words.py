@@ -10,7 +10,8 @@ import pandas as pd
 
 from counterfactual_training.tabular.feature import Feature
 
-# Columns with at most this many decimals are written out; of longer ones, as many digits as the change needs.
+# Columns with at most this many decimals are written out; of longer ones, as many digits as the
+# change needs.
 _SHORT_DECIMALS = 4
 _DIGITS_OF_CHANGE = 3
 # What a special code stands for.
@@ -25,13 +26,23 @@ def is_missing(value: Any) -> bool:
 
 def is_special(feature: Feature, value: Any) -> bool:
     """Whether a cell holds a special code."""
-    return bool(feature.special) and not is_missing(value) and bool(feature.coded(np.array([float(value)])).any())
+    return (
+        bool(feature.special)
+        and not is_missing(value)
+        and bool(feature.coded(np.array([float(value)])).any())
+    )
 
 
 def say_cell(
-    feature: Feature, value: Any, decimals: int | None, change: float | None = None, exact: bool = False
+    feature: Feature,
+    value: Any,
+    decimals: int | None,
+    change: float | None = None,
+    exact: bool = False,
 ) -> str:
-    """A value as it is written in a sentence, without its unit; ``exact`` with all of its digits."""
+    """A value as it is written in a sentence, without its unit; ``exact`` with all of its
+    digits.
+    """
     if is_missing(value):
         return "missing"
     if feature.is_category:
@@ -39,11 +50,15 @@ def say_cell(
     if is_special(feature, value):
         return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS)})"
     places = places_of(decimals, change)
-    return say_number(float(value), places_in(value) if exact and is_long(feature, decimals) else places)
+    return say_number(
+        float(value), places_in(value) if exact and is_long(feature, decimals) else places
+    )
 
 
 def is_long(feature: Feature, decimals: int | None) -> bool:
-    """Whether values of a column have more digits than are written out, unless a claim needs them."""
+    """Whether values of a column have more digits than are written out, unless a claim needs
+    them.
+    """
     written = decimals is not None and decimals <= _SHORT_DECIMALS
     return not written and not feature.is_category and feature.kind not in ("integer", "pixel")
 
@@ -57,28 +72,39 @@ def places_in(value: Any) -> int:
 def say_label(value: Any) -> str:
     """A class or category."""
     if isinstance(value, (bool, np.bool_)):
-        return "yes" if value else "no"
-    return f"'{value}'" if isinstance(value, str) else str(value)
+        if value:
+            return "yes"
+        return "no"
+    if isinstance(value, str):
+        return f"'{value}'"
+    return str(value)
 
 
 def say_row(label: Any) -> str:
     """What a row is called in the index; of several levels, without the types of numpy."""
-    return str(tuple(map(plain_value, label))) if isinstance(label, tuple) else str(label)
+    if isinstance(label, tuple):
+        return str(tuple(map(plain_value, label)))
+    return str(label)
 
 
 def say_number(value: float, decimals: int) -> str:
     """With thousands separators, without trailing zeros."""
     text = f"{value:,.{max(decimals, 0)}f}"
-    text = text.rstrip("0").rstrip(".") if "." in text else text
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
     # Rounding a small negative number leaves its sign behind.
-    return "0" if text in ("-0", "") else text
+    if text in ("-0", ""):
+        return "0"
+    return text
 
 
 def say_confidence(value: float, decimals: int = 2) -> str:
     """In a sentence: so many decimals, and "less than 0.01" instead of 0."""
     least = 10**-decimals
     # 0.00 would say "impossible", which a small probability is not.
-    return f"less than {least:.{decimals}f}" if 0 < value < least - 1e-6 else cut_off(value, decimals)
+    if 0 < value < least - 1e-6:
+        return f"less than {least:.{decimals}f}"
+    return cut_off(value, decimals)
 
 
 def cut_off(value: float, decimals: int = 2) -> str:
@@ -89,12 +115,20 @@ def cut_off(value: float, decimals: int = 2) -> str:
 
 
 def with_unit(feature: Feature, text: str) -> str:
-    """``3 months``, ``1 month``; the unit as it was stated, unless it is one word in the plural beside a 1."""
+    """``3 months``, ``1 month``; the unit as it was stated, unless it is one word in the plural
+    beside a 1.
+    """
     if not feature.unit or text == "missing" or text.startswith(_NO_RECORD):
         return text
     unit = feature.unit
     # "1 years" reads wrong; but "1 ms" and "1 glass" must not lose their s.
-    if text == "1" and unit.isalpha() and unit.endswith("s") and not unit.endswith("ss") and len(unit) > _SYMBOL:
+    if (
+        text == "1"
+        and unit.isalpha()
+        and unit.endswith("s")
+        and not unit.endswith("ss")
+        and len(unit) > _SYMBOL
+    ):
         unit = unit.removesuffix("s")
     return f"{text} {unit}"
 
@@ -102,13 +136,20 @@ def with_unit(feature: Feature, text: str) -> str:
 def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:
     """One change: ``debt 12.4 thousand dollars lower (from 30.1 to 17.7)``."""
     if is_missing(before) or is_missing(after):
-        old, new = say_cell(feature, before, decimals), say_cell(feature, after, decimals, exact=True)
+        old = say_cell(feature, before, decimals)
+        new = say_cell(feature, after, decimals, exact=True)
         return f"{feature.name} {with_unit(feature, new)} (was {old})"
     if feature.is_category:
-        return f"{feature.name} {with_unit(feature, say_label(after))} instead of {say_label(before)}"
+        return (
+            f"{feature.name} {with_unit(feature, say_label(after))} instead of "
+            f"{say_label(before)}"
+        )
     delta = float(after) - float(before)
     places = places_of(decimals, delta)
-    word = "higher" if delta > 0 else "lower"
+    if delta > 0:
+        word = "higher"
+    else:
+        word = "lower"
     amount = with_unit(feature, say_number(abs(delta), places))
     # What to change it to in full, because that is what was checked.
     new = say_number(float(after), places_in(after) if is_long(feature, decimals) else places)
@@ -122,15 +163,21 @@ def places_of(decimals: int | None, change: float | None) -> int:
         return decimals
     needed = _SHORT_DECIMALS
     if change and not math.isnan(change):
-        # As many decimals as show three digits of the change, or "from 0.12 to 0.12" would be printed.
+        # As many decimals as show three digits of the change, or "from 0.12 to 0.12" would be
+        # printed.
         needed = max(0, _DIGITS_OF_CHANGE - 1 - math.floor(math.log10(abs(change))))
-    return needed if decimals is None else min(decimals, needed)
+    if decimals is None:
+        return needed
+    return min(decimals, needed)
 
 
 def plain_value(value: Any) -> Any:
     """A numpy or pandas scalar as a JSON value."""
-    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        value = value.item()
     # NaN is not equal to itself, and no JSON value.
     if isinstance(value, (str, bool, int, float)) and value == value:
         return value
-    return None if is_missing(value) else str(value)
+    if is_missing(value):
+        return None
+    return str(value)

@@ -62,18 +62,22 @@ def audit(
     """Measure a model's advice by group, on rows that it was not trained on.
 
     Args:
-        classifier: fitted, a :class:`CounterfactualClassifier` or an :class:`Explainer`; or a :class:`Subject`.
-        frame: people, in the user's units. Columns that the model does not know may serve as groups.
+        classifier: fitted, a :class:`CounterfactualClassifier` or an :class:`Explainer`; or a
+            :class:`Subject`.
+        frame: people, in the user's units. Columns that the model does not know may serve as
+            groups.
         labels: their true classes; without them, measures of wrong decisions are left out.
         groups: columns; numbers are cut into bands. ``"sex*race"`` crosses two.
         target: the class that people want.
         against: another model of the same columns and classes, such as one trained conventionally.
         trained_on: rows and labels of the training, to train both models again.
-        retrain: how often, by other seeds and as often without a part of the rows; 0 leaves this out.
+        retrain: how often, by other seeds and as often without a part of the rows; 0 leaves this
+            out.
         people: the most to explain per model, drawn so that small groups are not lost.
         resamples, level: draws of the bootstrap, and the level of its intervals.
         proxies: whether to measure what gives groups away.
-        delta: size of the noise on weights, relative to the typical weight of a layer; ``None`` measures without noise.
+        delta: size of the noise on weights, relative to the typical weight of a layer; ``None``
+            measures without noise.
         confidence: that advice asks for; by default what each model asks for by itself.
         seed: of everything that is drawn: people, resamples, noise and trainings.
 
@@ -92,37 +96,56 @@ def audit(
     """
     rows = to_pandas(frame)
     if not isinstance(rows, pd.DataFrame):
-        raise InputError(f"Groups are columns, so an audit needs a data frame, got {type(frame).__name__}.")
+        raise InputError(
+            f"Groups are columns, so an audit needs a data frame, got {type(frame).__name__}."
+        )
     check_numbers(people, resamples, retrain, seed, level, delta)
     subjects = make_subjects(classifier, against, trained_on)
     y = checked_labels(subjects, rows, labels, target)
     groupings = [everybody(len(rows)), *make_groupings(rows, groups)]
     ruler = subjects[0].classifier.encoder_
-    told = [tell(subject, rows, y, target, groupings[1:], people, seed, confidence, ruler) for subject in subjects]
+    told = [
+        tell(subject, rows, y, target, groupings[1:], people, seed, confidence, ruler)
+        for subject in subjects
+    ]
     if not any(one.denied.any() for one in told):
         raise InputError(
-            f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden to measure."
+            f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden "
+            "to measure."
         )
     tables = _by_group(told, groupings, _measures(told, y is not None), resamples, level, seed)
     single = [grouping for grouping in groupings if grouping.kind in ("categories", "bands")]
-    guesses = _guess(told, rows, single if proxies else [], guessing.Draws(seed, resamples, level))
+    guesses = _guess(
+        told, rows, single if proxies else [], guessing.Draws(seed, resamples, level)
+    )
     checks = [
         {"model": IDS[i], **line}
         for i, one in enumerate(told)
         for line in later(one, target, seed, retrain, delta, level)
     ]
     facts = {
-        "target": str(target), "rows": len(rows), "people": people, "level": level, "resamples": resamples,
-        "seed": seed, "few": FEW, "delta": delta,
-    }  # fmt: skip
+        "target": str(target),
+        "rows": len(rows),
+        "people": people,
+        "level": level,
+        "resamples": resamples,
+        "seed": seed,
+        "few": FEW,
+        "delta": delta,
+    }
     return Audit(
-        *tables, *guesses, pd.DataFrame(checks, columns=LATER), tuple(groupings), immutable(subjects[0], groupings),
-        tuple(described(i, one, y) for i, one in enumerate(told)), facts,
+        *tables,
+        *guesses,
+        pd.DataFrame(checks, columns=LATER),
+        tuple(groupings),
+        immutable(subjects[0], groupings),
+        tuple(described(i, one, y) for i, one in enumerate(told)),
+        facts,
         notes_on(told, groupings, tables[0], retrain),
-    )  # fmt: skip
+    )
 
 
-# ---- groups ----------------------------------------------------------------------------------------------------------
+# ---- groups --------------------------------------------------------------------------------------
 
 
 def _measures(told: Sequence[Told], labelled: bool) -> list[Measure]:
@@ -168,27 +191,57 @@ def _by_group(
 
 
 def _values(
-    i: int, grouping: Grouping, draws: Draws, n: dict[tuple[int, int], int], measure: Measure, where: Any, level: float
+    i: int,
+    grouping: Grouping,
+    draws: Draws,
+    n: dict[tuple[int, int], int],
+    measure: Measure,
+    where: Any,
+    level: float,
 ) -> list[dict[str, Any]]:
     lines = []
     for g, name in enumerate(grouping.names):
-        found, count = estimate(*draws[i, g, measure.id], level), n[i, g]
-        found = opened(found, count, level) if measure.unit == "share" else found
-        lines.append({"model": IDS[i], **where, "group": name, "n": count, **found, "few": count < FEW})
+        found = estimate(*draws[i, g, measure.id], level)
+        count = n[i, g]
+        if measure.unit == "share":
+            found = opened(found, count, level)
+        lines.append(
+            {"model": IDS[i], **where, "group": name, "n": count, **found, "few": count < FEW}
+        )
     return lines
 
 
 def _differences(
-    grouping: Grouping, draws: Draws, n: dict[tuple[int, int], int], measure: Measure, where: Any, level: float
+    grouping: Grouping,
+    draws: Draws,
+    n: dict[tuple[int, int], int],
+    measure: Measure,
+    where: Any,
+    level: float,
 ) -> list[dict[str, Any]]:
-    """The first model minus the second, by group; both were measured on the same draws of people."""
+    """The first model minus the second, by group; both were measured on the same draws of
+    people.
+    """
     lines = []
     for g, name in enumerate(grouping.names):
-        (mine, my_draws), (other, other_draws) = draws[0, g, measure.id], draws[1, g, measure.id]
+        (mine, my_draws), (other, other_draws) = (
+            draws[0, g, measure.id],
+            draws[1, g, measure.id],
+        )
         found = estimate(mine - other, my_draws - other_draws, level)
         count = min(n[0, g], n[1, g])
-        found = parted(found, count, level) if measure.unit == "share" else found
-        lines.append({**where, "group": name, "n": count, **found, "few": count < FEW, "clear": is_clear(found)})
+        if measure.unit == "share":
+            found = parted(found, count, level)
+        lines.append(
+            {
+                **where,
+                "group": name,
+                "n": count,
+                **found,
+                "few": count < FEW,
+                "clear": is_clear(found),
+            }
+        )
     return lines
 
 
@@ -196,14 +249,25 @@ def _differences(
 
 
 def _guess(
-    told: Sequence[Told], frame: pd.DataFrame, groupings: Sequence[Grouping], draws: guessing.Draws
+    told: Sequence[Told],
+    frame: pd.DataFrame,
+    groupings: Sequence[Grouping],
+    draws: guessing.Draws,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    guesses, information = [], []
+    guesses = []
+    information = []
     for grouping in groupings:
-        found = [("", "features", guessing.of_features(told[0].subject, frame, grouping, draws))]
-        found += [(IDS[i], "advice", guessing.of_advice(one, grouping, draws)) for i, one in enumerate(told)]
+        found = [
+            ("", "features", guessing.of_features(told[0].subject, frame, grouping, draws))
+        ]
+        found += [
+            (IDS[i], "advice", guessing.of_advice(one, grouping, draws))
+            for i, one in enumerate(told)
+        ]
         for model, source, guess in found:
             where = {"model": model, "column": grouping.column, "source": source}
             information += [{**where, **line} for line in guess.pop("information")]
             guesses.append({**where, **guess})
-    return pd.DataFrame(guesses, columns=PROXIES), pd.DataFrame(information, columns=INFORMATION)
+    return pd.DataFrame(guesses, columns=PROXIES), pd.DataFrame(
+        information, columns=INFORMATION
+    )

@@ -20,12 +20,18 @@ def immutable(subject: Subject, groupings: Sequence[Grouping]) -> dict[str, bool
     known: dict[str, bool | None] = {}
     for grouping in groupings[1:]:
         inside = all(part in fixed for part in grouping.parts)
-        known[grouping.column or ""] = all(fixed[part] for part in grouping.parts) if inside else None
+        if inside:
+            known[grouping.column or ""] = all(fixed[part] for part in grouping.parts)
+        else:
+            known[grouping.column or ""] = None
     return known
 
 
 def described(i: int, told: Told, labels: np.ndarray | None) -> dict[str, Any]:
-    right = None if labels is None else float(np.mean(told.decision == labels))
+    if labels is None:
+        right = None
+    else:
+        right = float(np.mean(told.decision == labels))
     return {
         "id": IDS[i],
         "name": told.subject.name,
@@ -56,26 +62,35 @@ def notes_on(
     for one in told:
         if int(one.denied.sum()) > len(one.chosen):
             notes.append(
-                f"{one.subject.name}: {len(one.chosen):,} of {int(one.denied.sum()):,} denied people were explained, "
+                f"{one.subject.name}: {len(one.chosen):,} of {int(one.denied.sum()):,} denied "
+                "people were explained, "
                 "drawn at random within groups and weighted by the people they stand for."
             )
         lost = int((one.stuck & one.deserving).sum())
         if lost:
             notes.append(
-                f"{one.subject.name}: {lost:,} wrongly denied people have no recourse and so no cost; social burden "
+                f"{one.subject.name}: {lost:,} wrongly denied people have no recourse and so no "
+                "cost; social burden "
                 "and NAWB leave them out."
             )
     few = groups[(groups["column"] != "") & groups["few"].astype(bool)]
     if len(few):
         named = few[["column", "group"]].drop_duplicates()
-        shown = ", ".join(f"{column}: {group}" for column, group in named.head(5).itertuples(index=False))
+        shown = ", ".join(
+            f"{column}: {group}" for column, group in named.head(5).itertuples(index=False)
+        )
         notes.append(
             f"{len(named)} group(s) have fewer than {FEW} people in some measure ({shown}"
             f"{', …' if len(named) > 5 else ''}): shown, flagged, and left out of gaps."
         )
     if retrain and any(one.subject.retrain is None for one in told):
         notes.append("Retraining was asked for, but the rows of the training are not known.")
-    free = [name for name, fixed in immutable(told[0].subject, groupings).items() if fixed is False]
+    free = [
+        name for name, fixed in immutable(told[0].subject, groupings).items() if fixed is False
+    ]
     if free:
-        notes.append(f"The model lets people change {', '.join(free)}: advice may lead from one group to another.")
+        notes.append(
+            f"The model lets people change {', '.join(free)}: advice may lead from one group to "
+            "another."
+        )
     return tuple(notes)

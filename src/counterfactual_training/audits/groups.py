@@ -1,4 +1,6 @@
-"""Groups of people, from the columns of a frame: categories, bands of numbers, two columns crossed."""
+"""Groups of people, from the columns of a frame: categories, bands of numbers, two columns
+crossed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from counterfactual_training.tabular.schema import Schema
 Kind = Literal["all", "categories", "bands", "crossed"]
 
 EVERYBODY = "everybody"
-OTHERS, MISSING = "others", "missing"
+OTHERS = "others"
+MISSING = "missing"
 # More groups than this cannot be read; the rarest become "others".
 _MOST_GROUPS = 8
 # Text with more values than this is a name or a number of a row, not a group.
@@ -56,15 +59,25 @@ def everybody(n: int) -> Grouping:
 def make_groupings(frame: pd.DataFrame, columns: Sequence[str]) -> list[Grouping]:
     """One grouping per name; ``"sex*race"`` crosses two columns."""
     if isinstance(columns, str):
-        raise InputError(f"groups takes a list of columns, such as [{columns!r}], got the text {columns!r}.")
+        raise InputError(
+            f"groups takes a list of columns, such as [{columns!r}], got the text {columns!r}."
+        )
     if columns is None or not all(isinstance(name, str) for name in columns):
-        raise InputError(f"groups takes a list of names of columns, such as ['sex', 'sex*race'], got {columns!r}.")
+        raise InputError(
+            "groups takes a list of names of columns, such as ['sex', 'sex*race'], got "
+            f"{columns!r}."
+        )
     return [_grouping(frame, name) for name in dict.fromkeys(columns)]
 
 
 def usual_groups(frame: pd.DataFrame, schema: Schema, most: int = 4) -> list[str]:
-    """Columns to group by if nobody names any: those that people cannot change, categories first."""
-    fixed = sorted((f for f in schema if f.mutability == "none"), key=lambda feature: not feature.is_category)
+    """Columns to group by if nobody names any: those that people cannot change, categories
+    first.
+    """
+    fixed = sorted(
+        (f for f in schema if f.mutability == "none"),
+        key=lambda feature: not feature.is_category,
+    )
     found = []
     for feature in fixed:
         values = frame[feature.name].nunique(dropna=False)
@@ -77,13 +90,18 @@ def usual_groups(frame: pd.DataFrame, schema: Schema, most: int = 4) -> list[str
 def _grouping(frame: pd.DataFrame, name: str) -> Grouping:
     known = [str(column) for column in frame.columns]
     # A column may itself be called "a*b"; then it is meant.
-    parts = [name] if name in known else [part.strip() for part in str(name).split(_CROSS)]
+    if name in known:
+        parts = [name]
+    else:
+        parts = [part.strip() for part in str(name).split(_CROSS)]
     for part in parts:
         check_name("group column", part, known)
     if len(parts) == 1:
         return _of_column(frame[name])
     if len(parts) > 2 or parts[0] == parts[1]:
-        raise InputError(f"A crossing takes two different columns, such as sex{_CROSS}race, got {name!r}.")
+        raise InputError(
+            f"A crossing takes two different columns, such as sex{_CROSS}race, got {name!r}."
+        )
     return _crossed(*(_of_column(frame[part]) for part in parts))
 
 
@@ -91,9 +109,13 @@ def _of_column(column: pd.Series) -> Grouping:
     present = column.dropna()
     distinct = present.nunique()
     if distinct + int(column.isna().any()) < 2:
-        only = f" ({present.iloc[0]!r})" if distinct else ""
+        if distinct:
+            only = f" ({present.iloc[0]!r})"
+        else:
+            only = ""
         raise InputError(
-            f"Group column {column.name!r} has one value{only} in these rows: there is nothing to compare."
+            f"Group column {column.name!r} has one value{only} in these rows: there is nothing "
+            "to compare."
         )
     numeric = types.is_numeric_dtype(column.dtype) and not types.is_bool_dtype(column.dtype)
     if numeric and distinct > _MOST_GROUPS:
@@ -101,7 +123,8 @@ def _of_column(column: pd.Series) -> Grouping:
     # Few rows of a column of names hold few names; then nearly every row has its own.
     if distinct > _MOST_VALUES or distinct > max(_MOST_GROUPS, len(present) // 2):
         raise InputError(
-            f"Group column {column.name!r} has {distinct:,} different values, too many for groups. Name another "
+            f"Group column {column.name!r} has {distinct:,} different values, too many for "
+            "groups. Name another "
             "column, or write a coarser one into the data."
         )
     return _listed(column)
@@ -111,8 +134,15 @@ def _listed(column: pd.Series) -> Grouping:
     """Each value is a group; of many, the rarest are put together."""
     values = column.astype(object)
     counts = values.value_counts()
-    kept = counts.index if len(counts) <= _MOST_GROUPS else counts.index[: _MOST_GROUPS - 1]
-    texts = values.where(values.isin(kept) | values.isna(), OTHERS).map(str).where(values.notna(), MISSING)
+    if len(counts) <= _MOST_GROUPS:
+        kept = counts.index
+    else:
+        kept = counts.index[: _MOST_GROUPS - 1]
+    texts = (
+        values.where(values.isin(kept) | values.isna(), OTHERS)
+        .map(str)
+        .where(values.notna(), MISSING)
+    )
     ordered = [str(value) for value in _in_order(column, kept)]
     return _coded(column, "categories", texts, [*ordered, OTHERS, MISSING])
 
@@ -136,7 +166,9 @@ def _banded(column: pd.Series) -> Grouping:
     names = _band_names(edges, whole)
     # An edge belongs to the band above it, so that "under 30" means what it says.
     place = np.searchsorted(edges, values.to_numpy(), side="right")
-    texts = pd.Series(np.array(names, dtype=object)[place], index=column.index).where(values.notna(), MISSING)
+    texts = pd.Series(np.array(names, dtype=object)[place], index=column.index).where(
+        values.notna(), MISSING
+    )
     return _coded(column, "bands", texts, [*names, MISSING])
 
 
@@ -149,10 +181,13 @@ def round_edges(values: np.ndarray) -> np.ndarray:
     if not len(cuts):  # more than four in five share the smallest value
         cuts = np.array([values[values > low].min()])
     power = np.floor(np.log10(np.ptp(values)))
-    for step in (size * 10.0**p for p in np.arange(power, power - 8, -1) for size in (5.0, 2.5, 2.0, 1.0)):
+    for step in (
+        size * 10.0**p for p in np.arange(power, power - 8, -1) for size in (5.0, 2.5, 2.0, 1.0)
+    ):
         edges = np.unique(np.round(cuts / step) * step)
         if len(edges) == len(cuts) and edges[0] > low:
-            # Through text, because 3 × 0.1 is above 0.3 and a person with 0.3 would fall below it; + 0 turns −0 to 0.
+            # Through text, because 3 × 0.1 is above 0.3 and a person with 0.3 would fall below it;
+            # + 0 turns −0 to 0.
             return np.array([float(f"{edge:.12g}") for edge in edges]) + 0.0
     return cuts
 
@@ -163,7 +198,9 @@ def _band_names(edges: np.ndarray, whole: bool) -> list[str]:
     last = [f"{edge - 1:,.6g}".replace("-", "−") for edge in edges]
     # "30 to 39" for whole numbers, "30 to under 40" for others.
     between = [
-        (low if low == last[j + 1] else f"{low} to {last[j + 1]}") if whole else f"{low} to under {shown[j + 1]}"
+        (low if low == last[j + 1] else f"{low} to {last[j + 1]}")
+        if whole
+        else f"{low} to under {shown[j + 1]}"
         for j, low in enumerate(shown[:-1])
     ]
     return [f"under {shown[0]}", *between, f"{shown[-1]} and over"]
@@ -183,4 +220,10 @@ def _crossed(first: Grouping, second: Grouping) -> Grouping:
     present, codes = np.unique(joint, return_inverse=True)
     pairs = [divmod(int(pair), len(second.names)) for pair in present]
     names = tuple(f"{first.names[i]}, {second.names[j]}" for i, j in pairs)
-    return Grouping(f"{first.column}{_CROSS}{second.column}", "crossed", codes, names, first.parts + second.parts)
+    return Grouping(
+        f"{first.column}{_CROSS}{second.column}",
+        "crossed",
+        codes,
+        names,
+        first.parts + second.parts,
+    )

@@ -1,4 +1,6 @@
-"""Does today's advice still hold later: after retraining, with other weights, or if people do not hit it exactly?"""
+"""Does today's advice still hold later: after retraining, with other weights, or if people do not
+hit it exactly?
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,16 @@ from torch.func import functional_call, vmap
 from counterfactual_training.audits.intervals import FEW, holding, opened
 from counterfactual_training.audits.people import Predicts, Told
 from counterfactual_training.evaluation.bootstrap import bootstrap_mean
-from counterfactual_training.tabular.model_space import column_owner, device_and_dtype, encode_rows
+from counterfactual_training.tabular.model_space import (
+    column_owner,
+    device_and_dtype,
+    encode_rows,
+)
 
-# α and R of the number of draws: if all accept, then with confidence α a share of at least R of such models does.
-CONFIDENCE, SHARE = 0.999, 0.995
+# α and R of the number of draws: if all accept, then with confidence α a share of at least R of
+# such models does.
+CONFIDENCE = 0.999
+SHARE = 0.995
 # Size of the noise in standard deviations of a column.
 INPUT_NOISE = 0.1
 LEFT_OUT = 0.2
@@ -35,7 +43,9 @@ def num_draws(confidence: float = CONFIDENCE, share: float = SHARE) -> int:
 
 @dataclass(frozen=True)
 class Check:
-    """One way in which later may differ from today; ``{delta}`` in its meaning stands for the noise on the weights."""
+    """One way in which later may differ from today; ``{delta}`` in its meaning stands for the noise
+    on the weights.
+    """
 
     id: str
     title: str
@@ -53,41 +63,55 @@ CHECKS = {
         Check(
             "left_out",
             "After retraining without some rows",
-            f"Share of today's advice that models trained without a random {LEFT_OUT:.0%} of the rows accept.",
+            f"Share of today's advice that models trained without a random {LEFT_OUT:.0%} of the "
+            "rows accept.",
         ),
         Check(
             "weights",
             "With noise on the weights",
-            "Share of today's advice that a model accepts whose weights differ by up to {delta} of the "
+            "Share of today's advice that a model accepts whose weights differ by up to {delta} "
+            "of the "
             "typical weight of their layer.",
         ),
         Check(
             "weights_all",
             "With noise on the weights, in every draw",
-            f"Share of people whose advice all {num_draws():,} such models accept: then at least {SHARE:.1%} of them "
+            f"Share of people whose advice all {num_draws():,} such models accept: then at least "
+            f"{SHARE:.1%} of them "
             f"do, with a confidence of {CONFIDENCE:.1%}.",
         ),
         Check(
             "inputs",
             "If people do not hit it exactly",
-            f"Share of today's advice that is still accepted if every number that may change ends up to "
+            "Share of today's advice that is still accepted if every number that may change "
+            "ends up to "
             f"{INPUT_NOISE:g} standard deviations away from it.",
         ),
     )
 }
 
 
-def later(told: Told, target: Any, seed: int, retrain: int, delta: float | None, level: float) -> list[dict[str, Any]]:
+def later(
+    told: Told, target: Any, seed: int, retrain: int, delta: float | None, level: float
+) -> list[dict[str, Any]]:
     """All checks that are possible for a model, one record each; no noise without a ``delta``."""
-    helped = told.helped[told.chosen] if told.explanation is not None else np.zeros(0, dtype=bool)
+    if told.explanation is not None:
+        helped = told.helped[told.chosen]
+    else:
+        helped = np.zeros(0, dtype=bool)
     if told.explanation is None or not helped.any():
         return []
-    frame, rng = told.explanation.frame[helped], np.random.default_rng(seed)
+    frame = told.explanation.frame[helped]
+    rng = np.random.default_rng(seed)
     accepted: dict[str, np.ndarray] = {}
     if retrain and told.subject.retrain is not None:
         seeds = [seed + 1 + k for k in range(retrain)]
-        accepted["retrained"] = _accepted([told.subject.retrain(one, 0.0) for one in seeds], frame, target)
-        accepted["left_out"] = _accepted([told.subject.retrain(one, LEFT_OUT) for one in seeds], frame, target)
+        accepted["retrained"] = _accepted(
+            [told.subject.retrain(one, 0.0) for one in seeds], frame, target
+        )
+        accepted["left_out"] = _accepted(
+            [told.subject.retrain(one, LEFT_OUT) for one in seeds], frame, target
+        )
     model = module_of(told.subject.classifier)
     if delta is not None and model is not None:
         some = frame.iloc[np.sort(rng.permutation(len(frame))[:_MOST_PEOPLE])]
@@ -95,13 +119,18 @@ def later(told: Told, target: Any, seed: int, retrain: int, delta: float | None,
     return [_record(name, values, rng, level) for name, values in accepted.items()]
 
 
-def _record(name: str, accepted: np.ndarray, rng: np.random.Generator, level: float) -> dict[str, Any]:
+def _record(
+    name: str, accepted: np.ndarray, rng: np.random.Generator, level: float
+) -> dict[str, Any]:
     draws, people = accepted.shape
     if name in ("retrained", "left_out"):
         # Models are few, so they are resampled together with the people.
         found = bootstrap_mean(accepted.astype(float), rng, level)
     else:
-        share = accepted.all(0) if name == "weights_all" else accepted.mean(0)
+        if name == "weights_all":
+            share = accepted.all(0)
+        else:
+            share = accepted.mean(0)
         found = bootstrap_mean(share.astype(float), rng, level)
     # Student's wider tails may leave the range of a share.
     interval = holding(found.value, max(0.0, found.low), min(1.0, found.high))
@@ -114,18 +143,28 @@ def _accepted(models: list[Predicts], frame: Any, target: Any) -> np.ndarray:
     return np.stack([np.asarray(model.predict(frame)) == target for model in models])
 
 
-def _noisy(told: Told, model: nn.Module, frame: Any, target: Any, delta: float, seed: int) -> dict[str, np.ndarray]:
+def _noisy(
+    told: Told, model: nn.Module, frame: Any, target: Any, delta: float, seed: int
+) -> dict[str, np.ndarray]:
     classifier = told.subject.classifier
     x = encode_rows(classifier.encoder_, frame, device_and_dtype(model))
     wanted = told.subject.classes.index(target)
-    draws = np.concatenate([part.cpu().numpy() for part in with_weight_noise(model, x, wanted, delta, seed)])
-    return {"weights": draws, "weights_all": draws, "inputs": with_input_noise(told, model, x, wanted, seed)}
+    draws = np.concatenate(
+        [part.cpu().numpy() for part in with_weight_noise(model, x, wanted, delta, seed)]
+    )
+    return {
+        "weights": draws,
+        "weights_all": draws,
+        "inputs": with_input_noise(told, model, x, wanted, seed),
+    }
 
 
 def module_of(classifier: Any) -> nn.Module | None:
     """The torch module that decides; ``None`` for a black box."""
     model = getattr(classifier, "model_", getattr(classifier, "model", None))
-    return model if isinstance(model, nn.Module) else None
+    if isinstance(model, nn.Module):
+        return model
+    return None
 
 
 @torch.no_grad()
@@ -140,10 +179,15 @@ def with_weight_noise(
     rng = torch.Generator().manual_seed(seed)
     weights = {name: value.detach() for name, value in model.named_parameters()}
     scale = {name: delta * value.square().mean().sqrt() for name, value in weights.items()}
-    total = num_draws() if draws is None else draws
+    if draws is None:
+        total = num_draws()
+    else:
+        total = draws
     # A hidden layer has at most about as many values per row as the widest weight has rows.
     width = max(value.shape[0] for value in weights.values())
-    block = max(1, _BLOCK // max(sum(value.numel() for value in weights.values()), len(x) * width))
+    block = max(
+        1, _BLOCK // max(sum(value.numel() for value in weights.values()), len(x) * width)
+    )
     decide = _stacked(model, x)
     blocks = []
     for first in range(0, total, block):
@@ -166,7 +210,9 @@ def _stacked(model: nn.Module, x: Tensor) -> Callable[[dict[str, Tensor]], Tenso
 
     def one_by_one(weights: dict[str, Tensor]) -> Tensor:
         count = len(next(iter(weights.values())))
-        return torch.stack([alone({name: value[i] for name, value in weights.items()}) for i in range(count)])
+        return torch.stack(
+            [alone({name: value[i] for name, value in weights.items()}) for i in range(count)]
+        )
 
     try:  # some layers of users' own networks cannot be batched
         vmap(alone)({name: value.detach()[None] for name, value in model.named_parameters()})
@@ -176,14 +222,23 @@ def _stacked(model: nn.Module, x: Tensor) -> Callable[[dict[str, Tensor]], Tenso
 
 
 @torch.no_grad()
-def with_input_noise(told: Told, model: nn.Module, x: Tensor, wanted: int, seed: int) -> np.ndarray:
-    """``(draws, n)`` whether the model accepts rows whose changeable numbers are off by a little."""
-    schema, encoder = told.subject.schema, told.subject.classifier.encoder_
-    free = torch.tensor([f.mutability != "none" and not f.is_category and not f.special for f in schema])
+def with_input_noise(
+    told: Told, model: nn.Module, x: Tensor, wanted: int, seed: int
+) -> np.ndarray:
+    """``(draws, n)`` whether the model accepts rows whose changeable numbers are off by a
+    little.
+    """
+    schema = told.subject.schema
+    encoder = told.subject.classifier.encoder_
+    free = torch.tensor(
+        [f.mutability != "none" and not f.is_category and not f.special for f in schema]
+    )
     moves = free[column_owner(encoder)].to(x)
     rng = torch.Generator().manual_seed(seed)
     accepted = []
     for _ in range(_INPUT_DRAWS):
-        noise = INPUT_NOISE * (2 * torch.rand(x.shape, generator=rng, dtype=torch.float32).to(x) - 1)
+        noise = INPUT_NOISE * (
+            2 * torch.rand(x.shape, generator=rng, dtype=torch.float32).to(x) - 1
+        )
         accepted.append((model(x + noise * moves).argmax(-1) == wanted).cpu().numpy())
     return np.stack(accepted)

@@ -1,7 +1,8 @@
-"""What is measured of each group: every measure is made of sums over people, so that one bootstrap serves all.
+"""What is measured of each group: every measure is made of sums over people, so that one bootstrap
+serves all.
 
-Denied is who does not get the wanted class. Only some of the denied are explained, and each explained person counts as
-many times as the denied people they stand for.
+Denied is who does not get the wanted class. Only some of the denied are explained, and each
+explained person counts as many times as the denied people they stand for.
 """
 
 from __future__ import annotations
@@ -13,9 +14,21 @@ import numpy as np
 
 # What is summed over the people of a group, in the order of the columns of `Told.terms`.
 TERMS = (
-    "one", "denied", "wanted", "fn", "asked", "stuck", "unlikely", "helped", "cost", "fn_asked", "fn_helped", "fn_cost",
-    "both", "both_cost",
-)  # fmt: skip
+    "one",
+    "denied",
+    "wanted",
+    "fn",
+    "asked",
+    "stuck",
+    "unlikely",
+    "helped",
+    "cost",
+    "fn_asked",
+    "fn_helped",
+    "fn_cost",
+    "both",
+    "both_cost",
+)
 Sums = Mapping[str, np.ndarray]
 
 
@@ -25,8 +38,10 @@ class Measure:
 
     Attributes:
         meaning: one sentence for people.
-        unit: ``"share"`` (0 to 1), ``"cost"``, ``"cost in total"``, ``"cost per person"`` or ``"index"``.
-        value: from the sums of the group, by name in :data:`TERMS`; ``m`` is the number of columns of the model.
+        unit: ``"share"`` (0 to 1), ``"cost"``, ``"cost in total"``, ``"cost per person"`` or
+            ``"index"``.
+        value: from the sums of the group, by name in :data:`TERMS`; ``m`` is the number of columns
+            of the model.
         counted: whose number is the n of the measure: a mask of :class:`Told`.
         labelled: whether it needs the true classes.
         compared: whether groups may be compared by it; sums over groups of different size may not.
@@ -50,7 +65,8 @@ def _over(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _mean_cost(s: Sums) -> np.ndarray:
     """Mean cost of the wrongly denied; 0 for those without recourse, who have none."""
-    # Their number is known exactly, only their cost is estimated from the explained: less noise than a weighted sum.
+    # Their number is known exactly, only their cost is estimated from the explained: less noise
+    # than a weighted sum.
     return np.where(s["fn"] > 0, _over(s["fn_cost"], s["fn_asked"]), 0.0)
 
 
@@ -82,7 +98,8 @@ MEASURES = (
     Measure(
         "implausible",
         "Only unlikely advice",
-        "Share of the denied whose advice gets the wanted decision, but leads where few real rows are.",
+        "Share of the denied whose advice gets the wanted decision, but leads where few real "
+        "rows are.",
         "P(implausible | ŷ ≠ wanted, a)",
         "share",
         lambda s, m: _over(s["unlikely"], s["asked"]),
@@ -91,7 +108,8 @@ MEASURES = (
     Measure(
         "burden",
         "Burden",
-        "How far denied people have to go, on average: numbers count in standard deviations, a new category counts 2.",
+        "How far denied people have to go, on average: numbers count in standard deviations, a "
+        "new category counts 2.",
         "E[cost | ŷ ≠ wanted, a], of those with recourse (Sharma et al.)",
         "cost",
         lambda s, m: _over(s["cost"], s["helped"]),
@@ -100,7 +118,8 @@ MEASURES = (
     Measure(
         "burden_same",
         "Burden of the same people",
-        "The burden of people whom both models deny and to whom both give advice: the fair comparison of two models.",
+        "The burden of people whom both models deny and to whom both give advice: the fair "
+        "comparison of two models.",
         "E[cost | ŷ ≠ wanted for both, a]",
         "cost",
         lambda s, m: _over(s["both_cost"], s["both"]),
@@ -119,7 +138,8 @@ MEASURES = (
     Measure(
         "social_burden",
         "Social burden",
-        "What the wrongly denied of the group have to do, added up; who has no recourse adds nothing, so read both.",
+        "What the wrongly denied of the group have to do, added up; who has no recourse adds "
+        "nothing, so read both.",
         "Σ cost · 1[ŷ ≠ wanted, y = wanted] (MISOB)",
         "cost in total",
         lambda s, m: s["fn"] * _mean_cost(s),
@@ -130,7 +150,8 @@ MEASURES = (
     Measure(
         "social_burden_per_person",
         "Social burden per person",
-        "The social burden divided by the people of the group, so that groups of different size can be compared.",
+        "The social burden divided by the people of the group, so that groups of different size "
+        "can be compared.",
         "Σ cost · 1[ŷ ≠ wanted, y = wanted] / people of the group",
         "cost per person",
         lambda s, m: _over(s["fn"], s["one"]) * _mean_cost(s),
@@ -140,8 +161,10 @@ MEASURES = (
     Measure(
         "nawb",
         "NAWB",
-        "How many are wrongly denied times how far these have to go per column: errors and their price in one number.",
-        "P(ŷ ≠ wanted | y = wanted, a) · E[cost | ŷ ≠ wanted, y = wanted, a] / columns (Kuratomi et al.)",
+        "How many are wrongly denied times how far these have to go per column: errors and their "
+        "price in one number.",
+        "P(ŷ ≠ wanted | y = wanted, a) · E[cost | ŷ ≠ wanted, y = wanted, a] / columns (Kuratomi "
+        "et al.)",
         "index",
         _nawb,
         "wrongly_helped",

@@ -22,7 +22,7 @@ WITHOUT = ("infeasible", "exhausted")
 class Predicts(Protocol):
     """Anything that decides rows of a frame."""
 
-    def predict(self, X: Any) -> np.ndarray: ...  # noqa: N803 - scikit-learn's name
+    def predict(self, X: Any) -> np.ndarray: ...
 
 
 # A model trained again: by another seed, without a share of the rows.
@@ -34,9 +34,11 @@ class Subject:
     """A model to audit.
 
     Attributes:
-        classifier: fitted, with ``predict`` and ``explain``: a :class:`CounterfactualClassifier` or :class:`Explainer`.
+        classifier: fitted, with ``predict`` and ``explain``: a :class:`CounterfactualClassifier` or
+            :class:`Explainer`.
         name: for people.
-        retrain: trains it again, given a seed and the share of rows to leave out; ``None`` if that is not possible.
+        retrain: trains it again, given a seed and the share of rows to leave out; ``None`` if that
+            is not possible.
     """
 
     classifier: Any
@@ -67,7 +69,8 @@ class Told:
     Attributes:
         denied: ``(n,)`` whether the decision is not the wanted one.
         deserving: ``(n,)`` whether the wanted class is the true one; all ``False`` without labels.
-        weight: ``(n,)`` how many denied people each explained one stands for; 0 for people not explained.
+        weight: ``(n,)`` how many denied people each explained one stands for; 0 for people not
+            explained.
         chosen: ``(p,)`` numbers of the explained, in the order of ``explanation``.
         explanation: ``None`` if nobody was explained.
         cost: ``(n,)`` of advice that gets the wanted decision; 0 for everybody else.
@@ -105,26 +108,46 @@ class Told:
 
     @cached_property
     def status(self) -> dict[str, int]:
-        return {} if self.explanation is None else dict(Counter(map(str, self.explanation.status.tolist())))
+        if self.explanation is None:
+            return {}
+        return dict(Counter(map(str, self.explanation.status.tolist())))
 
     def terms(self, other: Told | None = None) -> dict[str, np.ndarray]:
-        """What each person ``(n,)`` adds to the sums that measures are made of; see :data:`measures.TERMS`."""
-        wrong, weight = self.denied & self.deserving, self.weight
-        both, heavier = self.both(other), weight if other is None else np.maximum(weight, other.weight)
+        """What each person ``(n,)`` adds to the sums that measures are made of; see
+        :data:`measures.TERMS`.
+        """
+        wrong = self.denied & self.deserving
+        weight = self.weight
+        both = self.both(other)
+        if other is None:
+            heavier = weight
+        else:
+            heavier = np.maximum(weight, other.weight)
         columns = {
-            "one": self.everyone, "denied": self.denied, "wanted": self.deserving, "fn": wrong,
-            "asked": weight, "stuck": weight * self.stuck, "unlikely": weight * self.unlikely,
-            "helped": weight * self.helped, "cost": weight * self.cost,
-            "fn_asked": weight * wrong, "fn_helped": weight * self.helped * wrong,
+            "one": self.everyone,
+            "denied": self.denied,
+            "wanted": self.deserving,
+            "fn": wrong,
+            "asked": weight,
+            "stuck": weight * self.stuck,
+            "unlikely": weight * self.unlikely,
+            "helped": weight * self.helped,
+            "cost": weight * self.cost,
+            "fn_asked": weight * wrong,
+            "fn_helped": weight * self.helped * wrong,
             "fn_cost": weight * self.cost * wrong,
-            # Both models draw people in one order, so who is in both samples stands for as many as in the smaller.
-            "both": heavier * both, "both_cost": heavier * both * self.cost,
-        }  # fmt: skip
+            # Both models draw people in one order, so who is in both samples stands for as many as
+            # in the smaller.
+            "both": heavier * both,
+            "both_cost": heavier * both * self.cost,
+        }
         return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
     def both(self, other: Told | None) -> np.ndarray:
         """Who gets advice from both models."""
-        return np.zeros(len(self.denied), dtype=bool) if other is None else self.helped & other.helped
+        if other is None:
+            return np.zeros(len(self.denied), dtype=bool)
+        return self.helped & other.helped
 
 
 def tell(
@@ -138,16 +161,26 @@ def tell(
     confidence: float | None = None,
     ruler: Encoder | None = None,
 ) -> Told:
-    """Decide everybody, and explain the denied or a part of them; costs are measured by ``ruler``, if there is one."""
+    """Decide everybody, and explain the denied or a part of them; costs are measured by ``ruler``,
+    if there is one.
+    """
     decision = subject.decides(frame)
     denied = decision != target
-    deserving = np.zeros(len(frame), dtype=bool) if labels is None else labels == target
+    if labels is None:
+        deserving = np.zeros(len(frame), dtype=bool)
+    else:
+        deserving = labels == target
     # The wrongly denied are few and count most in some measures, so they are strata of their own.
-    chosen, weight = draw(denied, strata([*(g.codes for g in groupings), deserving]), people, seed)
+    chosen, weight = draw(
+        denied, strata([*(g.codes for g in groupings), deserving]), people, seed
+    )
     found = None
     if len(chosen):
-        found = subject.classifier.explain(frame.iloc[chosen][subject.columns], target, confidence=confidence)
-        # Each model counts in standard deviations of its own rows: two of them are compared by one ruler.
+        found = subject.classifier.explain(
+            frame.iloc[chosen][subject.columns], target, confidence=confidence
+        )
+        # Each model counts in standard deviations of its own rows: two of them are compared by one
+        # ruler.
         if ruler is not None and _scales(ruler) != _scales(subject.classifier.encoder_):
             found = found.measured_by(ruler)
     cost = np.zeros(len(frame))
@@ -170,11 +203,14 @@ def strata(codes: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.stack(codes), axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def draw(denied: np.ndarray, stratum: np.ndarray, people: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw(
+    denied: np.ndarray, stratum: np.ndarray, people: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of up to ``people`` of the denied, and how many each of them stands for ``(n,)``.
 
-    Half of the places go to all strata alike, so that small groups are not lost, the rest by size. Within a stratum
-    people come in an order that depends on the seed alone: two models explain the same people where they can.
+    Half of the places go to all strata alike, so that small groups are not lost, the rest by size.
+    Within a stratum people come in an order that depends on the seed alone: two models explain the
+    same people where they can.
     """
     n = len(denied)
     weight = np.zeros(n)
@@ -182,7 +218,8 @@ def draw(denied: np.ndarray, stratum: np.ndarray, people: int, seed: int) -> tup
         weight[denied] = 1.0
         return np.flatnonzero(denied), weight
     # With more strata than places, no stratum could be sure of one.
-    stratum = stratum if len(np.unique(stratum[denied])) <= people else np.zeros(n, dtype=np.int64)
+    if not len(np.unique(stratum[denied])) <= people:
+        stratum = np.zeros(n, dtype=np.int64)
     rank = np.random.default_rng(seed).permutation(n)
     present, sizes = np.unique(stratum[denied], return_counts=True)
     for which, size, places in zip(present, sizes, _places(sizes, people), strict=True):

@@ -21,7 +21,13 @@ IDS = ("model", "against")
 # What is said in sentences; the tables have all of it.
 _TOLD_OF_GROUPS = ("denied", "no_recourse", "implausible", "burden", "false_negatives", "nawb")
 _TOLD_OF_MODELS = ("no_recourse", "implausible", "burden_same")
-_TOLD_OF_ALL = (*_TOLD_OF_MODELS, "denied", "false_negatives", "social_burden_per_person", "nawb")
+_TOLD_OF_ALL = (
+    *_TOLD_OF_MODELS,
+    "denied",
+    "false_negatives",
+    "social_burden_per_person",
+    "nawb",
+)
 _INTERVAL = ["n", "value", "low", "high"]
 GROUPS = ["model", "column", "group", "measure", *_INTERVAL, "few"]
 GAPS = ["model", "column", "measure", "highest", "lowest", "value", "low", "high", "clear"]
@@ -30,8 +36,10 @@ PROXIES = ["model", "column", "source", *_INTERVAL, "reason"]
 INFORMATION = ["model", "column", "source", "feature", "value"]
 LATER = ["model", "check", "n", "draws", "value", "low", "high", "few"]
 _GUESSED = (
-    "How well the group can be guessed, as AUC: .5 or less is no better than chance, 1 is always right. From the "
-    "columns that people may change: they stand in for it. From the advice: what people are told gives the group away."
+    "How well the group can be guessed, as AUC: .5 or less is no better than chance, 1 is always "
+    "right. From the "
+    "columns that people may change: they stand in for it. From the advice: what people are told "
+    "gives the group away."
 )
 
 
@@ -40,19 +48,24 @@ class Audit:
     """Burden, proxies and lasting validity of a model's advice, by group; perhaps of two models.
 
     Attributes:
-        groups: a line per model, column, group and measure: ``n, value, low, high``, ``few`` if n is small. Everybody
-            is the column ``""``.
-        gaps: a line per model, column and measure: the two groups that differ most, and by how much.
-        differences: the model minus the one it is compared with, the same people drawn for both; empty without one.
-        proxies: the AUC of guessing a group from ``source``: ``"features"`` that may change, or ``"advice"``.
+        groups: a line per model, column, group and measure: ``n, value, low, high``, ``few`` if n
+            is small. Everybody is the column ``""``.
+        gaps: a line per model, column and measure: the two groups that differ most, and by how
+            much.
+        differences: the model minus the one it is compared with, the same people drawn for both;
+            empty without one.
+        proxies: the AUC of guessing a group from ``source``: ``"features"`` that may change, or
+            ``"advice"``.
         information: of each feature with the group, normalised, from 0 to 1.
         later: a line per model and check: the share of today's advice that is still accepted.
         groupings: the groups, everybody first.
-        immutable: by column of the groups, whether the model holds it fixed; ``None`` if the model does not know it.
-        models: name, accuracy, number of denied and explained people, the confidence that advice asked for (``None``:
-            the decision), the status of explanations, and the share of advice that changes each column.
-        facts: target, rows, cap on the people explained, level of the intervals, resamples, seed, few, and
-            delta, the noise on the weights.
+        immutable: by column of the groups, whether the model holds it fixed; ``None`` if the model
+            does not know it.
+        models: name, accuracy, number of denied and explained people, the confidence that advice
+            asked for (``None``: the decision), the status of explanations, and the share of advice
+            that changes each column.
+        facts: target, rows, cap on the people explained, level of the intervals, resamples, seed,
+            few, and delta, the noise on the weights.
         notes: sentences that readers need.
 
     Examples:
@@ -93,7 +106,9 @@ class Audit:
 
     @property
     def findings(self) -> list[str]:
-        """A sentence for each difference between groups, or models, whose interval excludes zero."""
+        """A sentence for each difference between groups, or models, whose interval excludes
+        zero.
+        """
         return [*self._difference_findings(), *self._gap_findings()]
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,31 +118,44 @@ class Audit:
             **self.facts,
             "models": list(self.models),
             "columns": [self._column(grouping) for grouping in self.groupings],
-            "proxies": [self._proxy(g) for g in self.groupings if (self.proxies["column"] == g.column).any()],
-            "later": [self._check(name) for name in CHECKS if (self.later["check"] == name).any()],
+            "proxies": [
+                self._proxy(g)
+                for g in self.groupings
+                if (self.proxies["column"] == g.column).any()
+            ],
+            "later": [
+                self._check(name) for name in CHECKS if (self.later["check"] == name).any()
+            ],
             "notes": list(self.notes),
             "clear_findings": self.findings,
         }
         plain: dict[str, Any] = json_safe(document)
         return plain
 
-    # ---- parts of the document -------------------------------------------------------------------------------------
+    # ---- parts of the document -------------------------------------------------------------------
 
     def _column(self, grouping: Grouping) -> dict[str, Any]:
         sizes = zip(grouping.names, grouping.sizes.tolist(), strict=True)
         key = grouping.column or ""
         return {
             "column": grouping.column,
-            "title": grouping.names[0] if grouping.column is None else " and ".join(grouping.parts),
+            "title": grouping.names[0]
+            if grouping.column is None
+            else " and ".join(grouping.parts),
             "kind": grouping.kind,
             "immutable": self.immutable.get(key),
-            "in_model": None if grouping.column is None else self.immutable.get(key) is not None,
+            "in_model": None
+            if grouping.column is None
+            else self.immutable.get(key) is not None,
             "groups": [{"group": name, "rows": size} for name, size in sizes],
             "measures": [self._measure(measure, key) for measure in self.measures],
         }
 
     def _measure(self, measure: Measure, column: str) -> dict[str, Any]:
-        said = {name: getattr(measure, name) for name in ("id", "title", "meaning", "formula", "unit")}
+        said = {
+            name: getattr(measure, name)
+            for name in ("id", "title", "meaning", "formula", "unit")
+        }
         differences = self._part(self.differences, column=column, measure=measure.id)
         return {
             **said,
@@ -135,17 +163,28 @@ class Audit:
             "differences": differences.drop(columns=["column", "measure"]).to_dict("records"),
         }
 
-    def _of_model(self, model: Mapping[str, Any], measure: Measure, column: str) -> dict[str, Any]:
+    def _of_model(
+        self, model: Mapping[str, Any], measure: Measure, column: str
+    ) -> dict[str, Any]:
         where = {"model": model["id"], "column": column, "measure": measure.id}
         groups = self._part(self.groups, **where)[["group", *_INTERVAL, "few"]]
-        gaps = self._part(self.gaps, **where).drop(columns=["model", "column", "measure"]).to_dict("records")
+        gaps = (
+            self._part(self.gaps, **where)
+            .drop(columns=["model", "column", "measure"])
+            .to_dict("records")
+        )
         known = groups[groups["value"].notna() & ~groups["few"].astype(bool)]
-        worst = known.iloc[int(known["value"].to_numpy().argmax())] if len(known) and len(groups) > 1 else None
+        if len(known) and len(groups) > 1:
+            worst = known.iloc[int(known["value"].to_numpy().argmax())]
+        else:
+            worst = None
         return {
             "id": model["id"],
             "name": model["name"],
             "groups": groups.to_dict("records"),
-            "worst": None if worst is None else {"group": worst["group"], "value": worst["value"]},
+            "worst": None
+            if worst is None
+            else {"group": worst["group"], "value": worst["value"]},
             "gap": gaps[0] if gaps else None,
         }
 
@@ -154,8 +193,15 @@ class Audit:
         told = []
         for guess in guesses:
             where = {name: guess[name] for name in ("model", "column", "source")}
-            information = self._part(self.information, **where)[["feature", "value"]].to_dict("records")
-            told.append({**{key: guess[key] for key in (*_INTERVAL, "reason")}, "information": information})
+            information = self._part(self.information, **where)[["feature", "value"]].to_dict(
+                "records"
+            )
+            told.append(
+                {
+                    **{key: guess[key] for key in (*_INTERVAL, "reason")},
+                    "information": information,
+                }
+            )
         names = {model["id"]: model["name"] for model in self.models}
         advice = [
             {"id": guess["model"], "name": names[guess["model"]], **one}
@@ -167,45 +213,73 @@ class Audit:
             "immutable": self.immutable.get(grouping.column or ""),
             "title": f"Can {grouping.column} be guessed?",
             "meaning": _GUESSED,
-            "features": next(one for guess, one in zip(guesses, told, strict=True) if guess["source"] == "features"),
+            "features": next(
+                one
+                for guess, one in zip(guesses, told, strict=True)
+                if guess["source"] == "features"
+            ),
             "advice": advice,
         }
 
     def _check(self, name: str) -> dict[str, Any]:
-        check, names = CHECKS[name], {model["id"]: model["name"] for model in self.models}
+        check = CHECKS[name]
+        names = {model["id"]: model["name"] for model in self.models}
         meaning = check.meaning.replace("{delta}", f"{self.facts['delta'] or 0:.0%}")
         lines = self._part(self.later, check=name).drop(columns="check").to_dict("records")
-        models = [{"id": line["model"], "name": names[line.pop("model")], **line} for line in lines]
+        models = [
+            {"id": line["model"], "name": names[line.pop("model")], **line} for line in lines
+        ]
         return {"id": check.id, "title": check.title, "meaning": meaning, "models": models}
 
-    # ---- sentences -------------------------------------------------------------------------------------------------
+    # ---- sentences -------------------------------------------------------------------------------
 
     def _gap_findings(self) -> list[str]:
         """Both models in one sentence where the same two groups differ."""
         names = {model["id"]: model["name"] for model in self.models}
-        told = self.gaps["measure"].isin(_TOLD_OF_GROUPS) & ~self.gaps["column"].isin(self._crossed)
+        told = self.gaps["measure"].isin(_TOLD_OF_GROUPS) & ~self.gaps["column"].isin(
+            self._crossed
+        )
         clear = self.gaps[told & self.gaps["clear"].astype(bool)]
         found = []
-        for (column, name, high, low), part in clear.groupby(["column", "measure", "highest", "lowest"], sort=False):
+        for (column, name, high, low), part in clear.groupby(
+            ["column", "measure", "highest", "lowest"], sort=False
+        ):
             measure = BY_ID[str(name)]
-            by = [f"{_said(measure, line)} ({names[line['model']]})" for line in part.to_dict("records")]
-            found.append(f"{column}: “{measure.title}” is higher for {high} than for {low}, by {' and '.join(by)}.")
+            by = [
+                f"{_said(measure, line)} ({names[line['model']]})"
+                for line in part.to_dict("records")
+            ]
+            found.append(
+                f"{column}: “{measure.title}” is higher for {high} than for {low}, by "
+                f"{' and '.join(by)}."
+            )
         return found
 
     def _difference_findings(self) -> list[str]:
         if self.differences.empty:
             return []
         mine, other = (model["name"] for model in self.models)
-        clear = self.differences[self.differences["clear"].astype(bool) & ~self.differences["few"].astype(bool)]
+        clear = self.differences[
+            self.differences["clear"].astype(bool) & ~self.differences["few"].astype(bool)
+        ]
         everybody = (clear["column"] == "") & clear["measure"].isin(_TOLD_OF_ALL)
-        clear = clear[everybody | (clear["measure"].isin(_TOLD_OF_MODELS) & ~clear["column"].isin(self._crossed))]
+        clear = clear[
+            everybody
+            | (clear["measure"].isin(_TOLD_OF_MODELS) & ~clear["column"].isin(self._crossed))
+        ]
         found = []
         for (column, name, higher), part in clear.assign(higher=clear["value"] > 0).groupby(
             ["column", "measure", "higher"], sort=False
         ):
-            measure, lines = BY_ID[str(name)], part.to_dict("records")
+            measure = BY_ID[str(name)]
+            lines = part.to_dict("records")
             by = [f"{_said(measure, line, absolute=True)} ({line['group']})" for line in lines]
-            where, size = (f"{column}: ", ", ".join(by)) if column else ("", by[0].rpartition(" (")[0])
+            if column:
+                where = f"{column}: "
+                size = ", ".join(by)
+            else:
+                where = ""
+                size = by[0].rpartition(" (")[0]
             than = f"{'higher' if higher else 'lower'} under {mine} than under {other}"
             found.append(f"{where}“{measure.title}” is {than}, by {size}.")
         return found
@@ -227,8 +301,16 @@ def _said(measure: Measure, line: Mapping[Any, Any], absolute: bool = False) -> 
     value, low, high = (float(line[name]) for name in ("value", "low", "high"))
     if absolute and value < 0:
         value, low, high = -value, -high, -low
-    scale, unit, digits = (100, " points", 1) if measure.unit == "share" else (1, "", 2)
-    digits = 4 if measure.unit == "index" else digits
+    if measure.unit == "share":
+        scale = 100
+        unit = " points"
+        digits = 1
+    else:
+        scale = 1
+        unit = ""
+        digits = 2
+    if measure.unit == "index":
+        digits = 4
     return f"{scale * value:.{digits}f} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]{unit}"
 
 
@@ -241,5 +323,9 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, np.generic):
         return json_safe(value.item())
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+        if math.isfinite(value):
+            return value
+        return None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)

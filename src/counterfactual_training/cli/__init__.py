@@ -1,6 +1,7 @@
-"""The command ``ct``. Each command is a file of this folder: its ``DESCRIPTION``, what follows its help (``EPILOG``),
-its options (``add``), and what it does (``run``). Only the file of the command that was typed is imported, and only its
-``run`` imports torch, pandas and the like: they take seconds, and help and mistyped options need none of them."""
+"""The command ``ct``. Each command is a file of this folder: its ``DESCRIPTION``, what follows its
+help (``EPILOG``), its options (``add``), and what it does (``run``). Only the file of the command
+that was typed is imported, and only its ``run`` imports torch, pandas and the like: they take
+seconds, and help and mistyped options need none of them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from counterfactual_training.cli.output import note, notes_once
 from counterfactual_training.errors import CounterfactualTrainingError
 
 COMMANDS = {
-    "demo": "compare conventional and counterfactual training on two small data sets: a table, figures, a page",
+    "demo": "compare conventional and counterfactual training on two small data sets: a table, "
+    "figures, a page",
     "schema": "write a first draft of the rules for a CSV file",
     "train": "train a classifier and save it",
     "explain": "say what would have to change for chosen rows",
@@ -42,14 +44,15 @@ COMMANDS = {
 }
 
 _DESCRIPTION = """\
-Counterfactual training: classifiers whose counterfactual explanations are plausible and actionable."""
+Counterfactual training: classifiers whose counterfactual explanations are plausible and
+actionable."""
 
 _EXAMPLES = """\
-examples:
-  ct demo --out demo                                    see what it does: a table, two figures, one page
-  ct train loan --protect age --out loan.safetensors    train on one of the data sets of `ct data list`
-  ct explain loan.safetensors --rows 0,1,2              what would have to change for the first test rows
-  ct evaluate loan.safetensors                          plausibility, cost, accuracy, robustness
+examples: ct demo --out demo                                    see what it does: a table, two
+figures, one page ct train loan --protect age --out loan.safetensors    train on one of the data
+sets of `ct data list` ct explain loan.safetensors --rows 0,1,2              what would have to
+change for the first test rows ct evaluate loan.safetensors                          plausibility,
+cost, accuracy, robustness
 
 a table of your own:
   ct schema people.csv --target granted > rules.toml    a draft of what may change, to be edited
@@ -65,8 +68,12 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps line breaks and tells the default of every option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        known = type(action.default) in (str, int, float) and action.default != argparse.SUPPRESS
-        return f"{action.help} (default: %(default)s)" if known and action.option_strings else action.help
+        known = (
+            type(action.default) in (str, int, float) and action.default != argparse.SUPPRESS
+        )
+        if known and action.option_strings:
+            return f"{action.help} (default: %(default)s)"
+        return action.help
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,15 +89,20 @@ class Parser(argparse.ArgumentParser):
 def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser, with the options of the command that the words of the command line name."""
     parser = Parser(prog="ct", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("--version", action="version", version=f"ct {counterfactual_training.__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"ct {counterfactual_training.__version__}"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, purpose in COMMANDS.items():
         if name == chosen:
             command = importlib.import_module(f"{__name__}.{name}")
-            description, epilog = textwrap.fill(command.DESCRIPTION, 100), getattr(command, "EPILOG", None)
-            added = commands.add_parser(name, help=purpose, description=description, epilog=epilog)
+            description = textwrap.fill(command.DESCRIPTION, 100)
+            epilog = getattr(command, "EPILOG", None)
+            added = commands.add_parser(
+                name, help=purpose, description=description, epilog=epilog
+            )
             if hasattr(command, "run"):  # others have actions, each with its own options
                 add_common(added).set_defaults(run=command.run)
             command.add(added)
@@ -100,7 +112,9 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit codes: 0 success, 2 an expected error, 1 an unexpected one, 130 after Ctrl-C."""
+    """Run a command. Exit codes: 0 success, 2 an expected error, 1 an unexpected one, 130 after
+    Ctrl-C.
+    """
     words = sys.argv[1:] if argv is None else argv
     arguments = make_parser(words).parse_args(words)
     arguments.command_line = shlex.join(["ct", *words])
@@ -115,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         note("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader closed the pipe, as `head` does; without this, Python complains once more at exit.
+        # The reader closed the pipe, as `head` does; without this, Python complains once more at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (CounterfactualTrainingError, OSError) as error:
@@ -126,7 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             raise
-        note(f"unexpected {type(error).__name__}: {_reason(error)} (--debug shows where; please report this)")
+        note(
+            f"unexpected {type(error).__name__}: {_reason(error)} (--debug shows where; please "
+            "report this)"
+        )
         return 1
 
 

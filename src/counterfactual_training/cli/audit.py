@@ -25,51 +25,80 @@ DESCRIPTION = """Measure by group what a model's advice asks of people who are d
 has no way at all, whether the columns that may change or the advice itself give the group away, and whether advice of \
 today holds under noise or after retraining. With --against, two models on the same people."""
 EPILOG = """\
-examples:
-  ct audit people.safetensors --data people.csv --group sex,race
-  ct audit people.safetensors --data people.csv --group 'age,sex*race' --against other.safetensors --out audit.html
-  ct audit adult.safetensors --group sex,race --target '>50K' --retrain 2
+examples: ct audit people.safetensors --data people.csv --group sex,race ct audit people.safetensors
+--data people.csv --group 'age,sex*race' --against other.safetensors --out audit.html ct audit
+adult.safetensors --group sex,race --target '>50K' --retrain 2
 
-Without --group, the columns that the model holds fixed. Numbers are cut into bands; sex*race crosses two columns. A
-group may be any column of the CSV file, also one that the model does not use."""
+Without --group, the columns that the model holds fixed. Numbers are cut into bands; sex*race
+crosses two columns. A group may be any column of the CSV file, also one that the model does not
+use."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    groups = "columns of groups, such as sex,race; a name with a comma needs a --group of its own"
+    groups = (
+        "columns of groups, such as sex,race; a name with a comma needs a --group of its own"
+    )
     parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
     wanted = "the class that people want (default: the one named by `ct train --positive`)"
     parser.add_argument("--target", metavar="CLASS", help=wanted)
-    parser.add_argument("--against", metavar="MODEL", help="another model of the same columns, to compare with")
-    people = "the most to explain, per model"
-    parser.add_argument("--people", type=at_least_one, default=defaults.AUDIT_PEOPLE, metavar="N", help=people)
     parser.add_argument(
-        "--confidence", type=float, metavar="P", help="that advice asks for (default: as the model does)"
+        "--against", metavar="MODEL", help="another model of the same columns, to compare with"
     )
-    again = "train the model again N times by other seeds, and N times without a fifth of the rows"
+    people = "the most to explain, per model"
+    parser.add_argument(
+        "--people", type=at_least_one, default=defaults.AUDIT_PEOPLE, metavar="N", help=people
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        metavar="P",
+        help="that advice asks for (default: as the model does)",
+    )
+    again = (
+        "train the model again N times by other seeds, and N times without a fifth of the rows"
+    )
     parser.add_argument("--retrain", type=not_negative, default=0, metavar="N", help=again)
     noise = "noise on the weights, relative to the typical weight of a layer"
-    parser.add_argument("--delta", type=float, default=defaults.WEIGHT_NOISE, metavar="SHARE", help=noise)
-    parser.add_argument("--no-proxies", action="store_true", help="do not measure whether groups can be guessed")
-    parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
-    parser.add_argument("--all-rows", action="store_true", help="use all rows, those of the training among them")
+    parser.add_argument(
+        "--delta", type=float, default=defaults.WEIGHT_NOISE, metavar="SHARE", help=noise
+    )
+    parser.add_argument(
+        "--no-proxies", action="store_true", help="do not measure whether groups can be guessed"
+    )
+    parser.add_argument(
+        "--target-column",
+        metavar="COLUMN",
+        help="the column of the class (default: as in training)",
+    )
+    parser.add_argument(
+        "--all-rows", action="store_true", help="use all rows, those of the training among them"
+    )
     out = "a folder, or a page such as audit.html: writes it as HTML, Markdown and CSV"
     parser.add_argument("--out", metavar="DIR|FILE", help=out)
-    parser.add_argument("--seed", type=not_negative, default=defaults.SEED, help="of random draws")
+    parser.add_argument(
+        "--seed", type=not_negative, default=defaults.SEED, help="of random draws"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     _check_out(arguments.out, arguments.model, arguments.against, arguments.data)
     if not 0 <= arguments.delta < math.inf:
-        raise InputError(f"--delta must be a number of at least 0, got {arguments.delta:g}; 0 adds no noise.")
+        raise InputError(
+            f"--delta must be a number of at least 0, got {arguments.delta:g}; 0 adds no noise."
+        )
     from counterfactual_training.audits import audit, usual_groups
     from counterfactual_training.cli.saved_models import open_model
 
     opened = open_model(arguments.model)
-    rival = None if arguments.against is None else open_model(arguments.against)
+    if arguments.against is None:
+        rival = None
+    else:
+        rival = open_model(arguments.against)
     people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
-    people = people if rival is None else _both(people, opened, rival, arguments)
+    if rival is not None:
+        people = _both(people, opened, rival, arguments)
     if arguments.retrain:
         _check_retrain(opened, people, arguments)
     subject = _subject(opened, arguments.model, people, arguments.retrain)
@@ -79,11 +108,21 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(f"Say which class people want: --target CLASS, one of {classes}.")
     groups = _groups(arguments.group, list(map(str, people.frame.columns)))
     found = audit(
-        subject, people.frame, people.labels, groups or usual_groups(people.frame, subject.schema), target,
-        against=None if rival is None else _subject(rival, arguments.against, people, arguments.retrain),
-        retrain=arguments.retrain, people=arguments.people, delta=arguments.delta or None,
-        confidence=arguments.confidence, proxies=not arguments.no_proxies, seed=arguments.seed,
-    )  # fmt: skip
+        subject,
+        people.frame,
+        people.labels,
+        groups or usual_groups(people.frame, subject.schema),
+        target,
+        against=None
+        if rival is None
+        else _subject(rival, arguments.against, people, arguments.retrain),
+        retrain=arguments.retrain,
+        people=arguments.people,
+        delta=arguments.delta or None,
+        confidence=arguments.confidence,
+        proxies=not arguments.no_proxies,
+        seed=arguments.seed,
+    )
     _tell(arguments, found, people.said, time.perf_counter() - started)
 
 
@@ -102,7 +141,9 @@ class People:
     trained_on: tuple[Any, Any] | None = None
 
 
-def people_of(opened: DatasetModel | TableModel, data: str | None, column: str | None, all_rows: bool) -> People:
+def people_of(
+    opened: DatasetModel | TableModel, data: str | None, column: str | None, all_rows: bool
+) -> People:
     """The rows that a model is measured on; shared with `ct card`."""
     from counterfactual_training.cli.saved_models import DatasetModel, wanted
 
@@ -110,7 +151,9 @@ def people_of(opened: DatasetModel | TableModel, data: str | None, column: str |
         if data is not None and is_file_name(data):
             frame = opened.table(data)
             wanted(frame, opened.data.schema.names, data)
-            return People(frame, None, f"{len(frame):,} rows of {data}, whose classes are not known")
+            return People(
+                frame, None, f"{len(frame):,} rows of {data}, whose classes are not known"
+            )
         frame = opened.rows(data).reset_index(drop=True)
         labels = [opened.data.class_names[i] for i in opened.data.y_test.tolist()]
         return People(frame, labels, f"{len(frame):,} test rows of {opened.name}")
@@ -124,23 +167,31 @@ def people_of(opened: DatasetModel | TableModel, data: str | None, column: str |
     # Groups may be columns that the model does not use.
     frame = whole.loc[source.frame.index]
     # Where the file of the model remembers no rows, none are found, and that is all of them.
-    trained_on = source.trained_on if source.trained_on is not None and len(source.trained_on[0]) else None
+    if source.trained_on is not None and len(source.trained_on[0]):
+        trained_on = source.trained_on
+    else:
+        trained_on = None
     return People(frame, source.labels.to_numpy(), source.said, trained_on)
 
 
 def _both(
-    people: People, opened: DatasetModel | TableModel, rival: DatasetModel | TableModel, arguments: Any
+    people: People,
+    opened: DatasetModel | TableModel,
+    rival: DatasetModel | TableModel,
+    arguments: Any,
 ) -> People:
     """The rows that neither model was trained on."""
     if type(opened) is not type(rival) or (opened.name != rival.name):
         raise InputError(
-            f"{arguments.against!r} is a model of {rival.name!r}, {arguments.model!r} one of {opened.name!r}."
+            f"{arguments.against!r} is a model of {rival.name!r}, {arguments.model!r} one of "
+            f"{opened.name!r}."
         )
     mine, others = (set(model.classifier.schema_.names) for model in (opened, rival))
     if mine != others:
         shown = ", ".join(map(repr, sorted(mine ^ others)[:5]))
         raise InputError(
-            f"{arguments.against!r} is a model of other columns than {arguments.model!r}: {len(mine ^ others)} belong "
+            f"{arguments.against!r} is a model of other columns than {arguments.model!r}: "
+            f"{len(mine ^ others)} belong "
             f"to one of them only ({shown}). Name a model of the same columns."
         )
     if people.labels is None:
@@ -148,7 +199,9 @@ def _both(
     other = people_of(rival, arguments.data, arguments.target_column, arguments.all_rows)
     shared = people.frame.index.isin(other.frame.index)
     if not shared.any():
-        raise InputError("Every row was trained on by one of the two models. Train both with the same --seed.")
+        raise InputError(
+            "Every row was trained on by one of the two models. Train both with the same --seed."
+        )
     if shared.all():
         return people
     said = f"{int(shared.sum()):,} rows that neither model was trained on (of {people.said})"
@@ -156,7 +209,9 @@ def _both(
     return People(people.frame[shared], labels, said, people.trained_on)
 
 
-def _subject(opened: DatasetModel | TableModel, path: str, people: People, retrain: int) -> Subject:
+def _subject(
+    opened: DatasetModel | TableModel, path: str, people: People, retrain: int
+) -> Subject:
     from counterfactual_training.audits import Subject, retrainer
     from counterfactual_training.cli.saved_models import DatasetModel
     from counterfactual_training.experiments.retrain import dataset_retrainer
@@ -176,12 +231,16 @@ def _check_retrain(opened: DatasetModel | TableModel, people: People, arguments:
     if isinstance(opened, DatasetModel) or people.trained_on is not None:
         return
     if opened.origin is None or not len(opened.origin.trained):
-        reason = f"{arguments.model!r} does not remember which rows it was trained on. Leave --retrain out"
+        reason = (
+            f"{arguments.model!r} does not remember which rows it was trained on. Leave "
+            "--retrain out"
+        )
     elif arguments.all_rows:
         reason = "--all-rows does not tell them from the others. Leave one of the two out"
     else:
         reason = (
-            f"{arguments.data!r} does not hold all rows that {arguments.model!r} was trained on. Name the file of the "
+            f"{arguments.data!r} does not hold all rows that {arguments.model!r} was trained on. "
+            "Name the file of the "
             "training with --data, or leave --retrain out"
         )
     raise InputError(f"--retrain needs the rows of the training, but {reason}.")
@@ -206,9 +265,14 @@ def _check_out(out: str | None, *inputs: str | None) -> None:
         return
     need_extra("jinja2", "report")
     if Path(out).suffix not in ("", ".html"):
-        raise InputError(f"--out takes a folder or a page whose name ends in .html, got {out!r}.")
+        raise InputError(
+            f"--out takes a folder or a page whose name ends in .html, got {out!r}."
+        )
     # Before minutes of work, not after.
-    page = Path(writable(out)) if Path(out).suffix else folder(out) / "audit.html"
+    if Path(out).suffix:
+        page = Path(writable(out))
+    else:
+        page = folder(out) / "audit.html"
     # The same numbers go to a CSV file beside the page, which could be the data.
     for suffix in (".html", ".md", ".csv"):
         not_over(page.with_suffix(suffix), *inputs)
@@ -222,10 +286,15 @@ def _tell(arguments: argparse.Namespace, found: Any, said: str, seconds: float) 
     written = []
     if arguments.out is not None:
         names = " beside ".join(model["name"] for model in found.models)
-        written = write_audit(found, arguments.out, RunInfo(arguments.command_line, seconds), names)
+        written = write_audit(
+            found, arguments.out, RunInfo(arguments.command_line, seconds), names
+        )
     document = {**found.to_dict(), "measured": said, "seconds": seconds, "files": written}
     text = f"{audit_text(found)}\n\nMeasured on {said}, in {seconds:.0f} s."
     findings = "\n".join(f"- {finding}" for finding in found.findings) or "- none"
     text += f"\n\nDifferences whose interval excludes zero:\n{findings}"
-    text += f"\n\nWritten: {', '.join(written)}." if written else ""
+    if written:
+        text += f"\n\nWritten: {', '.join(written)}."
+    else:
+        text += ""
     emit(arguments, document, text)

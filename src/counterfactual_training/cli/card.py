@@ -12,8 +12,9 @@ from counterfactual_training.cli.options import add_model, at_least_one, not_neg
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, pick_label
 
-DESCRIPTION = """Write the model card of a saved model as Markdown: what it is and is not for, its data, columns and \
-rules, measures with intervals, advice by group, limits and versions. Without rows to measure on, the card says so."""
+DESCRIPTION = r"""Write the model card of a saved model as Markdown: what it is and is not for, its
+data, columns and \ rules, measures with intervals, advice by group, limits and versions. Without
+rows to measure on, the card says so."""
 EPILOG = """\
 examples:
   ct card people.safetensors --data people.csv --out card.md
@@ -28,11 +29,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     groups = "columns of groups (default: those that people cannot change)"
     parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
     people = "the most to explain"
-    parser.add_argument("--people", type=at_least_one, default=defaults.CARD_PEOPLE, metavar="N", help=people)
-    parser.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
-    parser.add_argument("--all-rows", action="store_true", help="measure on all rows, those of the training among them")
+    parser.add_argument(
+        "--people", type=at_least_one, default=defaults.CARD_PEOPLE, metavar="N", help=people
+    )
+    parser.add_argument(
+        "--target-column",
+        metavar="COLUMN",
+        help="the column of the class (default: as in training)",
+    )
+    parser.add_argument(
+        "--all-rows",
+        action="store_true",
+        help="measure on all rows, those of the training among them",
+    )
     parser.add_argument("--out", metavar="FILE", help="the card (default: print it)")
-    parser.add_argument("--seed", type=not_negative, default=defaults.SEED, help="of random draws")
+    parser.add_argument(
+        "--seed", type=not_negative, default=defaults.SEED, help="of random draws"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -48,7 +61,10 @@ def run(arguments: argparse.Namespace) -> None:
         note("without --data there is nothing to measure; the card says so")
     else:
         measures = _measures(opened, arguments)
-    origin = opened.origin if isinstance(opened, TableModel) else None
+    if isinstance(opened, TableModel):
+        origin = opened.origin
+    else:
+        origin = None
     card = make_card(
         opened.classifier,
         name=opened.name
@@ -56,7 +72,9 @@ def run(arguments: argparse.Namespace) -> None:
         else f"a classifier of {origin.target}"
         if origin
         else "a classifier",
-        facts=[(key, Path(value).name if key == "file" else value) for key, value in opened.facts()],
+        facts=[
+            (key, Path(value).name if key == "file" else value) for key, value in opened.facts()
+        ],
         target=pick_label(arguments.target, opened.classifier.classes_, opened.positive),
         sha256=hashlib.sha256(Path(arguments.model).read_bytes()).hexdigest(),
         command=arguments.command_line,
@@ -80,4 +98,9 @@ def _measures(opened: Any, arguments: argparse.Namespace) -> dict[str, Any]:
 
     people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
     groups = columns(arguments.group, list(map(str, people.frame.columns)), "--group") or None
-    return {"frame": people.frame, "labels": people.labels, "groups": groups, "measured": people.said}
+    return {
+        "frame": people.frame,
+        "labels": people.labels,
+        "groups": groups,
+        "measured": people.said,
+    }

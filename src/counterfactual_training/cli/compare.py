@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from counterfactual_training.datasets.dataset import Dataset
 
 _CAPS = Caps()
-_CSV_ONLY = ("target", "separator", "na", "text", "drop", "keep", "schema", "missing", "test_share")
+_CSV_ONLY = (
+    "target",
+    "separator",
+    "na",
+    "text",
+    "drop",
+    "keep",
+    "schema",
+    "missing",
+    "test_share",
+)
 DESCRIPTION = """Train every regime on the same rows with at most as many input gradients, search counterfactuals that \
 end just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, \
 and one page. You can stop at any time: the same command resumes."""
@@ -41,23 +51,36 @@ def add(parser: argparse.ArgumentParser) -> None:
     data = "data sets, e.g. adult,ch, or a CSV file (default: the paper's nine)"
     parser.add_argument("--data", metavar="A,B", help=data)
     parser.add_argument("--regimes", default="all", metavar="A,B", help="only these")
-    searches = "recipes that search the counterfactuals to measure, by a line search where they can"
-    parser.add_argument("--generators", default=",".join(GENERATORS), metavar="A,B", help=searches)
-    parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
+    searches = (
+        "recipes that search the counterfactuals to measure, by a line search where they can"
+    )
+    parser.add_argument(
+        "--generators", default=",".join(GENERATORS), metavar="A,B", help=searches
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)"
+    )
     gradients = "input gradients that a regime may take per row and epoch"
     parser.add_argument("--gradients", type=int, default=GRADIENTS, metavar="K", help=gradients)
-    test = "measure on the test rows, once, after all choices are made (default: rows held out of the training rows)"
+    test = (
+        "measure on the test rows, once, after all choices are made (default: rows held out of "
+        "the training rows)"
+    )
     parser.add_argument("--test", action="store_true", help=test)
     caps = f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size}"
     uncapped = f"train on all rows with the published epochs and batches (default: {caps})"
     parser.add_argument("--uncapped", action="store_true", help=uncapped)
-    parser.add_argument("--out", default="arena", metavar="DIR", help="for tables, pictures and the page")
+    parser.add_argument(
+        "--out", default="arena", metavar="DIR", help="for tables, pictures and the page"
+    )
     parser.add_argument("--runs", default="runs/arena", metavar="DIR", help="for results")
     add_engine(parser)
     group = parser.add_argument_group("a CSV file")
     add_columns(group)
     add_schema(group)
-    group.add_argument("--test-share", type=float, metavar="SHARE", help="of its rows, held out (default: 0.2)")
+    group.add_argument(
+        "--test-share", type=float, metavar="SHARE", help="of its rows, held out (default: 0.2)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -100,8 +123,13 @@ def _tell_what_is_replaced(out: Path, table: pd.DataFrame) -> None:
     if len(table) and (before := out / "arena.csv").is_file():
         old = pd.read_csv(before)
         for column, what in (("data", "data sets"), ("model", "regimes")):
-            if gone := [str(name) for name in old[column].unique() if name not in set(table[column])]:
-                note(f"note: the tables in {str(out)!r} no longer show the {what} {', '.join(gone)}; --out keeps both")
+            if gone := [
+                str(name) for name in old[column].unique() if name not in set(table[column])
+            ]:
+                note(
+                    f"note: the tables in {str(out)!r} no longer show the {what} "
+                    f"{', '.join(gone)}; --out keeps both"
+                )
 
 
 def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
@@ -109,9 +137,13 @@ def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
     if arguments.data is None or not is_file_name(arguments.data):
         for option in _CSV_ONLY:
             if getattr(arguments, option) is not None:
-                raise InputError(f"--{option.replace('_', '-')} is for CSV files; name one with --data.")
+                raise InputError(
+                    f"--{option.replace('_', '-')} is for CSV files; name one with --data."
+                )
         given = names(arguments.data)
-        return None if given is None else [*given]
+        if given is None:
+            return None
+        return [*given]
     from counterfactual_training.cli.table import rules, training_table
     from counterfactual_training.datasets.frames import frame_dataset
     from counterfactual_training.estimator.inputs import resolve_schema
@@ -120,9 +152,14 @@ def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
     table = training_table(arguments)
     stated = rules(arguments, table)
     missing = stated.pop("missing")
-    share = 0.2 if arguments.test_share is None else arguments.test_share
+    if arguments.test_share is None:
+        share = 0.2
+    else:
+        share = arguments.test_share
     if arguments.test and not share:
-        raise InputError("--test measures on rows held out of the CSV file: give --test-share above 0.")
+        raise InputError(
+            "--test measures on rows held out of the CSV file: give --test-share above 0."
+        )
     train, held = table.split(share, 0)
     frames = [table.frame.iloc[part].reset_index(drop=True) for part in (train, held)]
     labels = [table.labels.iloc[part] for part in (train, held)]

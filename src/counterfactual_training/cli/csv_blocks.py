@@ -1,4 +1,6 @@
-"""A CSV file in blocks of rows, each read as `read_table` reads the whole: a column is what all of its cells say."""
+"""A CSV file in blocks of rows, each read as `read_table` reads the whole: a column is what all of
+its cells say.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,31 @@ from counterfactual_training.cli.output import note
 from counterfactual_training.errors import InputError
 
 # How a column is read. "bare" holds numbers between spaces, "pointed" ones such as 1.200 for 1200.
-How = Literal["written", "text", "bare", "thousands", "decimals", "pointed", "integer", "number", "boolean", "blank"]
+How = Literal[
+    "written",
+    "text",
+    "bare",
+    "thousands",
+    "decimals",
+    "pointed",
+    "integer",
+    "number",
+    "boolean",
+    "blank",
+]
 _AS_TEXT = ("written", "text", "bare", "thousands", "decimals", "pointed")
-_DTYPES: dict[str, Any] = {**dict.fromkeys(_AS_TEXT, str), "integer": np.int64, "number": np.float64}
+_DTYPES: dict[str, Any] = {
+    **dict.fromkeys(_AS_TEXT, str),
+    "integer": np.int64,
+    "number": np.float64,
+}
 
 
 class CsvBlocks:
     """The rows of a file, so many at a time; their index counts from 0 through the whole file.
 
-    The file is read several times from beginning to end, and never held in memory: first to find out what each column
-    holds, then once for every iteration.
+    The file is read several times from beginning to end, and never held in memory: first to find
+    out what each column holds, then once for every iteration.
 
     Args:
         path: of the file; any size.
@@ -45,12 +62,19 @@ class CsvBlocks:
     """
 
     def __init__(self, path: Path, reading: Reading, rows: int) -> None:
-        self.path, self.reading, self.rows = path, reading, rows
+        self.path = path
+        self.reading = reading
+        self.rows = rows
         self.form = csv_format(path, reading.separator, large=True)
         # By number of the column; first what pandas says, because the rest looks at texts only.
-        self.how = _from_pandas(self._parts(as_written(self.form, reading)), as_written(self.form, reading))
+        self.how = _from_pandas(
+            self._parts(as_written(self.form, reading)), as_written(self.form, reading)
+        )
         self.how |= self._numbers_among_texts()
-        self.decimal = "," if "decimals" in self.how.values() else "."
+        if "decimals" in self.how.values():
+            self.decimal = ","
+        else:
+            self.decimal = "."
         if self.decimal == ",":
             self.how |= self._pointed()
         self.names = self._named()
@@ -59,7 +83,9 @@ class CsvBlocks:
     def __iter__(self) -> Iterator[pd.DataFrame]:
         count = 0
         for part in self._parts(self._dtypes()):
-            frame = pd.DataFrame({j: self._column(part[j], how) for j, how in self.how.items()}, index=part.index)
+            frame = pd.DataFrame(
+                {j: self._column(part[j], how) for j, how in self.how.items()}, index=part.index
+            )
             frame = frame[~frame.isna().all(axis=1)]
             frame.index = pd.RangeIndex(count, count + len(frame))
             self._refuse_infinity(frame)
@@ -75,23 +101,29 @@ class CsvBlocks:
         raise IndexError(row)
 
     def need_numbers(self, names: Collection[str]) -> None:
-        """Raise if a column that a model knows as numbers holds text; names the first such cell by its line."""
+        """Raise if a column that a model knows as numbers holds text; names the first such cell by
+        its line.
+        """
         for j, name in enumerate(self.form.names):
             if name not in names or self.how[j] not in ("text", "boolean"):
                 continue
             blanks = {"", *BLANKS, *self.reading.na}
             strange = ((n, cells[j]) for n, cells in self._filled() if cells[j] not in blanks)
-            line, cell = next((found for found in strange if not NUMBER.fullmatch(found[1])), (None, ""))
+            line, cell = next(
+                (found for found in strange if not NUMBER.fullmatch(found[1])), (None, "")
+            )
             if line is None:
                 raise InputError(
-                    f"{self.path}: the numbers of {name!r} are not all written alike; write 1234.5 or 1234,5."
+                    f"{self.path}: the numbers of {name!r} are not all written alike; write "
+                    "1234.5 or 1234,5."
                 )
             raise InputError(
-                f"{self.path}, line {line}: {name!r} is {cell!r}, and the model takes numbers there. Correct the cell; "
+                f"{self.path}, line {line}: {name!r} is {cell!r}, and the model takes numbers "
+                "there. Correct the cell; "
                 "if it means 'not known', leave it blank."
             )
 
-    # ---- what the columns hold ---------------------------------------------------------------------------------------
+    # ---- what the columns hold -------------------------------------------------------------------
 
     def _numbers_among_texts(self) -> dict[int, How]:
         """Columns of text in which every cell is a number, and how it is written."""
@@ -99,10 +131,16 @@ class CsvBlocks:
         for part in self._parts(self._dtypes()) if seen else ():
             for j, texts in seen.items():
                 texts.look_at(*stripped(part[j], False, self.reading))
-        return {j: how for j, texts in seen.items() if (how := texts.how(self.form.separator)) is not None}
+        return {
+            j: how
+            for j, texts in seen.items()
+            if (how := texts.how(self.form.separator)) is not None
+        }
 
     def _pointed(self) -> dict[int, How]:
-        """Where commas are decimal signs, columns such as 1.200, 950, 12.000: points group thousands."""
+        """Where commas are decimal signs, columns such as 1.200, 950, 12.000: points group
+        thousands.
+        """
         pointed = {j: False for j, how in self.how.items() if how in ("number", "bare")}
         dtypes = self._dtypes() | dict.fromkeys(pointed, str)
         for part in self._parts(dtypes) if pointed else ():
@@ -119,7 +157,9 @@ class CsvBlocks:
         for j, name in enumerate(self.form.names):
             if name or j == 0 or self.how[j] == "blank":
                 continue
-            raise InputError(f"Column {j + 1} of {self.path} has no name; give it one in the first line.")
+            raise InputError(
+                f"Column {j + 1} of {self.path} has no name; give it one in the first line."
+            )
         return {j: name for j, name in enumerate(self.form.names) if name}
 
     def _tell(self) -> None:
@@ -131,14 +171,16 @@ class CsvBlocks:
         for line in notes:
             note(f"{self.path.name}: {line}")
 
-    # ---- cells -------------------------------------------------------------------------------------------------------
+    # ---- cells -----------------------------------------------------------------------------------
 
     def _dtypes(self) -> dict[int, Any]:
         return {j: _DTYPES[how] for j, how in self.how.items() if how in _DTYPES}
 
     def _parts(self, dtypes: dict[int, Any]) -> Iterator[pd.DataFrame]:
         try:
-            yield from read_parts(self.path, self.form, self.reading, self.rows, dtype=dtypes, low_memory=False)
+            yield from read_parts(
+                self.path, self.form, self.reading, self.rows, dtype=dtypes, low_memory=False
+            )
         except (ValueError, OverflowError, MemoryError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{self.path} cannot be read as a table: {reason}") from error
@@ -153,7 +195,9 @@ class CsvBlocks:
             text = text.str.replace(",", "", regex=False)
         if how == "decimals":
             text = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
-        return text if how in ("written", "text") else pd.to_numeric(text).astype(np.float64)
+        if how in ("written", "text"):
+            return text
+        return pd.to_numeric(text).astype(np.float64)
 
     def _points_off(self, cells: pd.Series) -> pd.Series:
         text = cells.str.strip()
@@ -164,7 +208,10 @@ class CsvBlocks:
         written = as_written(self.form, self.reading)
         stated = {"", *self.reading.na}
         for line, cells in rows_of(self.path, self.form):
-            if any(cell not in stated and (j in written or cell not in BLANKS) for j, cell in enumerate(cells)):
+            if any(
+                cell not in stated and (j in written or cell not in BLANKS)
+                for j, cell in enumerate(cells)
+            ):
                 yield line, cells
 
     def _refuse_infinity(self, frame: pd.DataFrame) -> None:
@@ -174,7 +221,8 @@ class CsvBlocks:
             infinite = np.flatnonzero(np.isinf(frame[j].to_numpy()))
             if len(infinite):
                 raise InputError(
-                    f"{self.path}, line {self.line(int(frame.index[infinite[0]]))}: {name!r} is infinity. Correct the "
+                    f"{self.path}, line {self.line(int(frame.index[infinite[0]]))}: {name!r} is "
+                    "infinity. Correct the "
                     "cell; if it means 'not known', leave it blank."
                 )
 
@@ -194,7 +242,8 @@ class _Texts:
         present = column.dropna()
         self.blanks |= blanks
         self.some |= len(present) > 0
-        # Once a cell is no number, it never is again; most columns of text are decided by their first block.
+        # Once a cell is no number, it never is again; most columns of text are decided by their
+        # first block.
         if self.numbers:
             self.numbers = not pd.to_numeric(present, errors="coerce").isna().any()
         if self.decimals:
@@ -207,7 +256,10 @@ class _Texts:
     def how(self, separator: str) -> How | None:
         if self.some and self.blanks and self.numbers:
             return "bare"
-        means = comma_means(self.decimals, self.thousands, separator) if self.commas else ""
+        if self.commas:
+            means = comma_means(self.decimals, self.thousands, separator)
+        else:
+            means = ""
         return means or None  # type: ignore[return-value]
 
 
@@ -217,7 +269,9 @@ def _from_pandas(parts: Iterator[pd.DataFrame], written: Collection[int]) -> dic
     for part in parts:
         for j in range(part.shape[1]):
             kinds[j].add(_kind(part[j]))
-    return {j: "written" if j in written else _joint(found) for j, found in sorted(kinds.items())}
+    return {
+        j: "written" if j in written else _joint(found) for j, found in sorted(kinds.items())
+    }
 
 
 def _kind(cells: pd.Series) -> str:
@@ -229,7 +283,9 @@ def _kind(cells: pd.Series) -> str:
         return "blank"
     if types.is_numeric_dtype(cells.dtype):
         return "number"
-    return "boolean" if types.infer_dtype(cells, skipna=True) == "boolean" else "text"
+    if types.infer_dtype(cells, skipna=True) == "boolean":
+        return "boolean"
+    return "text"
 
 
 def _joint(kinds: set[str]) -> How:
@@ -241,4 +297,6 @@ def _joint(kinds: set[str]) -> How:
         return "number"
     if filled == {"boolean"}:
         return "boolean"
-    return "text" if filled else "blank"
+    if filled:
+        return "text"
+    return "blank"

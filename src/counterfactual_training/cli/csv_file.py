@@ -16,7 +16,8 @@ from counterfactual_training.cli.output import note
 from counterfactual_training.cli.parsing import pasted
 from counterfactual_training.errors import InputError
 
-# "1.234,5" and "1234,5"; a column of which every cell is one, and some have a comma, holds decimal commas.
+# "1.234,5" and "1234,5"; a column of which every cell is one, and some have a comma, holds decimal
+# commas.
 COMMA = r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?"
 THOUSANDS = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
@@ -132,8 +133,13 @@ def _strip(frame: pd.DataFrame, text: Container[int], reading: Reading) -> None:
 
 
 def stripped(column: pd.Series, stays: bool, reading: Reading) -> tuple[pd.Series, bool]:
-    """A column of text without spaces at the ends, and whether that made blanks; ``stays``: as it is written."""
-    blanks = {"", *reading.na} if stays else {"", *BLANKS, *reading.na}
+    """A column of text without spaces at the ends, and whether that made blanks; ``stays``: as it
+    is written.
+    """
+    if stays:
+        blanks = {"", *reading.na}
+    else:
+        blanks = {"", *BLANKS, *reading.na}
     bare = column.str.strip()
     is_blank = bare.isin(blanks)
     return bare.where(~is_blank), bool(is_blank.any())
@@ -151,7 +157,9 @@ def _text_columns(frame: pd.DataFrame) -> list[int]:
     return [j for j in others if types.infer_dtype(frame[j], skipna=True) == "string"]
 
 
-def _without_blanks(path: Path, frame: pd.DataFrame, form: CsvFormat) -> tuple[pd.DataFrame, list[str]]:
+def _without_blanks(
+    path: Path, frame: pd.DataFrame, form: CsvFormat
+) -> tuple[pd.DataFrame, list[str]]:
     """The frame with its names, without blank rows and unnamed columns, and what to tell."""
     notes = []
     blank = frame.isna().all(axis=1)
@@ -163,9 +171,13 @@ def _without_blanks(path: Path, frame: pd.DataFrame, form: CsvFormat) -> tuple[p
         if frame[j].isna().all():
             notes.append(f"column {j + 1} has neither a name nor a value and is left out")
         elif j == 0:
-            notes.append("its first column has no name and is taken for the number of the row: left out")
+            notes.append(
+                "its first column has no name and is taken for the number of the row: left out"
+            )
         else:
-            raise InputError(f"Column {j + 1} of {path} has no name; give it one in the first line.")
+            raise InputError(
+                f"Column {j + 1} of {path} has no name; give it one in the first line."
+            )
     frame = frame.drop(columns=unnamed)
     return frame.set_axis([name for name in form.names if name], axis=1), notes
 
@@ -199,13 +211,18 @@ def _about_loss(form: CsvFormat, frame: pd.DataFrame, reading: Reading) -> list[
         )
     if words:
         shown = " and ".join(sorted(set(words.values())))
-        notes.append(f"{shown} in {_columns(words)} is taken for a blank; {_keep(words)} keeps it as a text")
+        notes.append(
+            f"{shown} in {_columns(words)} is taken for a blank; {_keep(words)} keeps it as a text"
+        )
     return notes
 
 
 def _columns(names: Iterable[str]) -> str:
     quoted = [repr(name) for name in names]
-    more = f" and {len(quoted) - _SHOWN} more" if len(quoted) > _SHOWN else ""
+    if len(quoted) > _SHOWN:
+        more = f" and {len(quoted) - _SHOWN} more"
+    else:
+        more = ""
     return ", ".join(quoted[:_SHOWN]) + more
 
 
@@ -217,8 +234,12 @@ def _keep(names: Mapping[str, str]) -> str:
 # ---- numbers that pandas took for text -----------------------------------------------------------
 
 
-def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, flags: bool) -> list[str]:
-    """Turn text into numbers, in place, in columns where every cell is one; returns what to tell."""
+def _understand_numbers(
+    path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, flags: bool
+) -> list[str]:
+    """Turn text into numbers, in place, in columns where every cell is one; returns what to
+    tell.
+    """
     notes = []
     decimal_commas = False
     written = as_written(form, reading)
@@ -230,7 +251,9 @@ def _understand_numbers(path: Path, form: CsvFormat, frame: pd.DataFrame, readin
             frame[j] = pd.to_numeric(frame[j].str.replace(",", "", regex=False))
         elif kind == "decimals":
             decimal_commas = True
-            plain = frame[j].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            plain = (
+                frame[j].str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+            )
             frame[j] = pd.to_numeric(plain)
         elif (mostly := _mostly_numbers(frame[j], form.names[j], flags)) is not None:
             notes.append(mostly)
@@ -255,7 +278,9 @@ def _refuse_infinity(path: Path, form: CsvFormat, frame: pd.DataFrame) -> None:
 
 
 def _comma_means(text: pd.Series, separator: str) -> str:
-    """What the commas of a column of numbers are: ``thousands``, ``decimals``, or nothing if a cell is no number."""
+    """What the commas of a column of numbers are: ``thousands``, ``decimals``, or nothing if a cell
+    is no number.
+    """
     if not text.str.contains(",", regex=False).any():
         return ""
     return comma_means(
@@ -267,14 +292,21 @@ def _comma_means(text: pd.Series, separator: str) -> str:
 
 def comma_means(decimals: bool, thousands: bool, separator: str) -> str:
     """The same, of a column that may be either, for all that its cells say."""
-    # "1,234" may be either. Files that are separated by commas come from where commas group thousands.
+    # "1,234" may be either. Files that are separated by commas come from where commas group
+    # thousands.
     if thousands and (separator == "," or not decimals):
         return "thousands"
-    return "decimals" if decimals else ""
+    if decimals:
+        return "decimals"
+    return ""
 
 
-def _pointed_thousands(path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, j: int) -> pd.Series:
-    """Where commas are decimal signs, the points of a column such as 1.200, 950, 12.000 group thousands."""
+def _pointed_thousands(
+    path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, j: int
+) -> pd.Series:
+    """Where commas are decimal signs, the points of a column such as 1.200, 950, 12.000 group
+    thousands.
+    """
     # As text, because pandas has already read 1.200 as a number of three decimals.
     text = _read(path, form, reading, usecols=[j], dtype=str)[j].str.strip()
     present = text[~text.isin(reading.na)].dropna()

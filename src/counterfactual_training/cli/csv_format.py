@@ -1,4 +1,6 @@
-"""How a text file writes a table: its encoding, what separates cells, names of columns; and whether it is one."""
+"""How a text file writes a table: its encoding, what separates cells, names of columns; and whether
+it is one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ _MARKS = (  # the longer marks first: that of UTF-32 begins like that of UTF-16
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_OTHER = ((b"PK\x03\x04", "an Excel or zip file"), (b"\x1f\x8b", "compressed"), (b"PAR1", "a Parquet file"))
+_OTHER = (
+    (b"PK\x03\x04", "an Excel or zip file"),
+    (b"\x1f\x8b", "compressed"),
+    (b"PAR1", "a Parquet file"),
+)
 # What the first lines of a file are judged by: so many of them, and about so many cells.
 _SAMPLE = 200
 _SAMPLE_CELLS = 2**20
@@ -64,7 +70,8 @@ class CsvFormat:
 
 
 def csv_format(path: Path, separator: str | None = None, large: bool = False) -> CsvFormat:
-    """Look at the whole file and find out how it is written; raises if it is no table with names of columns.
+    """Look at the whole file and find out how it is written; raises if it is no table with names of
+    columns.
 
     Args:
         large: whether a file of any size is taken, because nobody will hold all of it in memory.
@@ -72,13 +79,22 @@ def csv_format(path: Path, separator: str | None = None, large: bool = False) ->
     _check_size(path, math.inf if large else _LARGEST)
     encoding = _encoding(path)
     announced = _SEP_LINE.fullmatch(next(_lines(path, encoding), "").strip())
-    lead = 0 if announced is None else 1
+    if announced is None:
+        lead = 0
+    else:
+        lead = 1
     if separator is None:
-        chosen = announced[1] if announced is not None else _separator(path, encoding, lead)
+        if announced is not None:
+            chosen = announced[1]
+        else:
+            chosen = _separator(path, encoding, lead)
     else:
         chosen = _SPELLED.get(separator.lower(), separator)
         if len(chosen) != 1 or chosen in "\"'\r\n":
-            raise InputError(f"--separator takes one character, or one of {', '.join(_SPELLED)}; got {separator!r}.")
+            raise InputError(
+                f"--separator takes one character, or one of {', '.join(_SPELLED)}; got "
+                f"{separator!r}."
+            )
     return _checked(path, encoding, chosen, lead)
 
 
@@ -93,14 +109,15 @@ def _check_size(path: Path, largest: float) -> None:
     size = path.stat().st_size
     if size > largest:
         raise InputError(
-            f"{path} has {size / 2**30:.1f} GB; ct reads files of up to {largest / 2**30:.0f} GB. Take a part of its "
+            f"{path} has {size / 2**30:.1f} GB; ct reads files of up to {largest / 2**30:.0f} "
+            "GB. Take a part of its "
             f"rows, for example: head -n 1000000 {shlex.quote(path.name)} > part.csv"
         )
     if size == 0:
         raise InputError(f"{path} is empty.")
 
 
-# ---- encoding --------------------------------------------------------------------------------------------------------
+# ---- encoding ------------------------------------------------------------------------------------
 
 
 def _encoding(path: Path) -> str:
@@ -113,19 +130,27 @@ def _encoding(path: Path) -> str:
     candidates = [name for mark, name in _MARKS if head.startswith(mark)][:1]
     # UTF-16 without a mark, as some exports are.
     zeros = head[::2].count(0), head[1::2].count(0)
-    if not candidates and max(zeros) > 0.2 * len(head) / 2:  # every other byte of Latin letters is 0 in UTF-16
+    if (
+        not candidates and max(zeros) > 0.2 * len(head) / 2
+    ):  # every other byte of Latin letters is 0 in UTF-16
         candidates = ["utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"]
     if not candidates and any(zeros):
-        raise InputError(f"{path} is not text: it holds bytes that are 0. Save it as CSV first.")
+        raise InputError(
+            f"{path} is not text: it holds bytes that are 0. Save it as CSV first."
+        )
     for name in candidates or ("utf-8", "cp1252", "latin-1"):
         with contextlib.suppress(UnicodeError):
-            for _ in _lines(path, name):  # to the end: a file may begin as UTF-8 and go on otherwise
+            for _ in _lines(
+                path, name
+            ):  # to the end: a file may begin as UTF-8 and go on otherwise
                 pass
             return name
-    raise InputError(f"{path} begins as {candidates[0].upper()} and then is not; save it as UTF-8.")
+    raise InputError(
+        f"{path} begins as {candidates[0].upper()} and then is not; save it as UTF-8."
+    )
 
 
-# ---- cells -----------------------------------------------------------------------------------------------------------
+# ---- cells ---------------------------------------------------------------------------------------
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
@@ -133,15 +158,21 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
         yield from file
 
 
-def _records(path: Path, encoding: str, separator: str, lead: int) -> Iterator[tuple[int, list[str]]]:
+def _records(
+    path: Path, encoding: str, separator: str, lead: int
+) -> Iterator[tuple[int, list[str]]]:
     """The last line number and the cells of every record that is not blank."""
-    reader = csv.reader(itertools.islice(_lines(path, encoding), lead, None), delimiter=separator)
+    reader = csv.reader(
+        itertools.islice(_lines(path, encoding), lead, None), delimiter=separator
+    )
     try:
         for cells in reader:
             if len(cells) > 1 or "".join(cells).strip():
                 yield lead + reader.line_num, [cell.strip() for cell in cells]
     except csv.Error as error:
-        raise InputError(f"{path}, line {lead + reader.line_num}: {error}. Is a quotation mark missing?") from None
+        raise InputError(
+            f"{path}, line {lead + reader.line_num}: {error}. Is a quotation mark missing?"
+        ) from None
 
 
 def _separator(path: Path, encoding: str, lead: int) -> str:
@@ -201,8 +232,14 @@ def _checked(path: Path, encoding: str, separator: str, lead: int) -> CsvFormat:
             _remember(zeros, cells, _ZEROS.fullmatch)
     # Names of rows without a title, or a separator at the end of every row.
     if list(widths) == [len(header) + 1]:
-        header = [*header, ""] if trailing else ["", *header]
-    where = f"line {skipped}" if titles else "the first line"
+        if trailing:
+            header = [*header, ""]
+        else:
+            header = ["", *header]
+    if titles:
+        where = f"line {skipped}"
+    else:
+        where = "the first line"
     _check_widths(path, widths, len(header), where)
     _check_names(path, header, [cells for _, cells in sample[num_titles + 1 :]], where)
     notes = _about_titles(titles)
@@ -213,7 +250,9 @@ def _checked(path: Path, encoding: str, separator: str, lead: int) -> CsvFormat:
     return CsvFormat(encoding, separator, names, skipped, tuple(notes), zeros, words)
 
 
-def _remember(examples: dict[int, str], cells: Sequence[str], matches: Callable[[str], object]) -> None:
+def _remember(
+    examples: dict[int, str], cells: Sequence[str], matches: Callable[[str], object]
+) -> None:
     for j, cell in enumerate(cells):
         if matches(cell):
             examples.setdefault(j, cell)
@@ -222,8 +261,14 @@ def _remember(examples: dict[int, str], cells: Sequence[str], matches: Callable[
 def _check_widths(path: Path, widths: Mapping[int, int], num_names: int, where: str) -> None:
     for width, line in widths.items():
         if width != num_names:
-            cells = "1 cell" if width == 1 else f"{width} cells"
-            columns = "1 column" if num_names == 1 else f"{num_names} columns"
+            if width == 1:
+                cells = "1 cell"
+            else:
+                cells = f"{width} cells"
+            if num_names == 1:
+                columns = "1 column"
+            else:
+                columns = f"{num_names} columns"
             raise InputError(
                 f"{path}, line {line}: {cells}, where {where} names {columns}. Correct "
                 "or delete the line; text that contains the separator needs quotation marks."
@@ -245,17 +290,23 @@ def _count_titles(rows: Sequence[Sequence[str]]) -> int:
     while count + 1 < len(rows) and _is_title(rows[count], rows[count + 1], rows[count + 2 :]):
         count += 1
     table = rows[count:]
-    alike = [cells for cells in table if len(cells) > 1 and len(cells) - len(table[0]) in (0, 1)]
+    alike = [
+        cells for cells in table if len(cells) > 1 and len(cells) - len(table[0]) in (0, 1)
+    ]
     # Otherwise it is a table of one column, with or without mistakes.
     is_table = len(alike) >= 2 and len(table) < 2 * len(alike)
-    return count if is_table and count <= len(table) else 0
+    if is_table and count <= len(table):
+        return count
+    return 0
 
 
 def _is_comment(cells: Sequence[str]) -> bool:
     return len(cells) == 1 and cells[0].startswith("#")
 
 
-def _is_title(cells: Sequence[str], following: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+def _is_title(
+    cells: Sequence[str], following: Sequence[str], below: Sequence[Sequence[str]]
+) -> bool:
     """Whether a record above another one is no row of names."""
     if len(cells) == 1 and len(following) != 2:
         return True
@@ -280,7 +331,8 @@ def _rowlike(names: Sequence[str], below: Sequence[Sequence[str]]) -> list[str]:
     return [
         name
         for j, name in enumerate(names)
-        if name and (NUMBER.fullmatch(name) or any(name == row[j] for row in below if j < len(row)))
+        if name
+        and (NUMBER.fullmatch(name) or any(name == row[j] for row in below if j < len(row)))
     ]
 
 
@@ -290,20 +342,25 @@ def _about_titles(titles: Sequence[Sequence[str]]) -> list[str]:
     shown = repr(textwrap.shorten(" ".join(titles[0]), 60, placeholder=" …"))
     if len(titles) == 1:
         return [f"the line {shown} above the names of the columns is left out"]
-    return [f"{len(titles)} lines above the names of the columns are left out, the first {shown}"]
+    return [
+        f"{len(titles)} lines above the names of the columns are left out, the first {shown}"
+    ]
 
 
 # ---- names of columns ----------------------------------------------------------------------------
 
 
-def _check_names(path: Path, header: Sequence[str], sample: Sequence[Sequence[str]], where: str) -> None:
+def _check_names(
+    path: Path, header: Sequence[str], sample: Sequence[Sequence[str]], where: str
+) -> None:
     """Refuse a line of names that is a row."""
     num_named = sum(1 for name in header if name)
     rowlike = _rowlike(header, sample)
     if 2 * len(rowlike) > num_named or not num_named:
         shown = ", ".join(repr(name) for name in rowlike[:3]) or "nothing"
         raise InputError(
-            f"{where.capitalize()} of {path} looks like a row, not like names of columns ({shown}). Put a "
+            f"{where.capitalize()} of {path} looks like a row, not like names of columns "
+            f"({shown}). Put a "
             "line with the names at its top; a name that is a number needs a letter, such as y1990."
         )
 
@@ -324,7 +381,9 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _about_names(header: Sequence[str], names: Sequence[str]) -> list[str]:
-    renamed = [f"{old!r} is {new!r}" for old, new in zip(header, names, strict=True) if old != new]
+    renamed = [
+        f"{old!r} is {new!r}" for old, new in zip(header, names, strict=True) if old != new
+    ]
     if not renamed:
         return []
     shown = ", ".join(renamed[:3]) + (", …" if len(renamed) > 3 else "")

@@ -30,7 +30,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         action = add_common(actions.add_parser(name, help=purpose))
         action.set_defaults(run=run)
         if name != "list":
-            action.add_argument("name", metavar="NAME", help="a name or short name from `ct data list`")
+            action.add_argument(
+                "name", metavar="NAME", help="a name or short name from `ct data list`"
+            )
             action.add_argument("--variant", default=VARIANT, metavar="VARIANT", help=VARIANTS)
 
 
@@ -42,7 +44,10 @@ def show_list(arguments: argparse.Namespace) -> None:
     lines = [["name", "short", "on this machine", "what it is"]]
     for entry in entries:
         # Variants have files of their own: some may be here, others not.
-        ready = "yes" if entry["ready"] == entry["variants"] else ", ".join(entry["ready"]) or "no"
+        if entry["ready"] == entry["variants"]:
+            ready = "yes"
+        else:
+            ready = ", ".join(entry["ready"]) or "no"
         lines.append([entry["name"], entry["short_name"], ready, entry["title"]])
     emit(arguments, {"datasets": entries}, ruled(lines))
 
@@ -60,20 +65,32 @@ def _info_text(info: dict[str, Any]) -> str:
     counts = []
     for index, name in ((str(entry["index"]), entry["name"]) for entry in info["classes"]):
         count = info["train_classes"][name] + info["test_classes"][name]
-        shown = name if name == index else f"{index} = {name}"
+        if name == index:
+            shown = name
+        else:
+            shown = f"{index} = {name}"
         counts.append(f"{shown}: {count:,} ({info['shares'][name]:.1%})")
     # Of images, these are hundreds of pixels.
     held = info["protected"]
     lines = [
         ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],
         ["variant", f"{info['variant']}, of {', '.join(info['variants'])}"],
-        ["rows", f"{info['rows']:,}: {info['train_rows']:,} to train, {info['test_rows']:,} to test"],
+        [
+            "rows",
+            f"{info['rows']:,}: {info['train_rows']:,} to train, {info['test_rows']:,} to test",
+        ],
         ["features", f"{info['features']:,}, in {info['columns']:,} columns once encoded"],
         ["classes", "; ".join(counts)],
-        ["protected", ", ".join(held) if len(held) < 6 else f"{held[0]} … {held[-1]} ({len(held)} features)"],
+        [
+            "protected",
+            ", ".join(held)
+            if len(held) < 6
+            else f"{held[0]} … {held[-1]} ({len(held)} features)",
+        ],
         [
             "paper's settings",
-            f"batches of {info['batch_size']}, τ = {info['decision_threshold']}, λ_reg = {info['lambda_reg']}, "
+            f"batches of {info['batch_size']}, τ = {info['decision_threshold']}, λ_reg = "
+            f"{info['lambda_reg']}, "
             f"{info['num_counterfactuals']:,} counterfactuals per epoch",
         ],
     ]
@@ -84,9 +101,12 @@ def _info_text(info: dict[str, Any]) -> str:
 def fetch_files(arguments: argparse.Namespace) -> None:
     from counterfactual_training.datasets.catalog import fetch_dataset
 
-    name, variant = arguments.name, arguments.variant
+    name = arguments.name
+    variant = arguments.variant
     files = fetch_dataset(name, variant)
     for file in files:
         note(f"{file['file']} from {file['origin']}")
-    lines = [f"{file['path']}" for file in files] or [f"{name} is generated and needs no files."]
+    lines = [f"{file['path']}" for file in files] or [
+        f"{name} is generated and needs no files."
+    ]
     emit(arguments, {"name": name, "variant": variant, "files": files}, "\n".join(lines))

@@ -19,7 +19,9 @@ moons.png, and two models and people to ask about with `ct serve`. Takes about h
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="demo", metavar="DIR", help="folder to write to")
     parser.add_argument("--seed", type=int, default=0, help="of weights and counterfactuals")
-    parser.add_argument("--quick", action="store_true", help="a few seconds, too short for meaningful numbers")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds, too short for meaningful numbers"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,10 +48,16 @@ def run(arguments: argparse.Namespace) -> None:
         "date": info.date.isoformat(timespec="seconds"),
         "seconds": round(info.seconds, 1),
     }
-    text = f"{pairs_text(result.table)}\n\n* the better one of each pair. Open {out / 'report.html'} to read on."
+    text = (
+        f"{pairs_text(result.table)}\n\n* the better one of each pair. Open "
+        f"{out / 'report.html'} to read on."
+    )
     ours, other = (shlex.quote(str(out / name)) for name in LENDERS.values())
     people = shlex.quote(str(out / PEOPLE))
     # The ct that runs may not be on the PATH, as after `make demo`.
-    command = shlex.quote(sys.argv[0]) if Path(sys.argv[0]).name == "ct" else "ct"
+    if Path(sys.argv[0]).name == "ct":
+        command = shlex.quote(sys.argv[0])
+    else:
+        command = "ct"
     ask = f"To ask these models yourself: {command} serve {ours} --against {other} --data {people}"
     emit(arguments, document, f"{text}\n{ask}")

@@ -23,21 +23,35 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     target = "the column of the CSV file that holds the class (default: as in training)"
     parser.add_argument("--target", "--target-column", metavar="COLUMN", help=target)
-    every = "measure on all rows of the CSV file, those of the training among them (default: only on others)"
+    every = (
+        "measure on all rows of the CSV file, those of the training among them (default: only on "
+        "others)"
+    )
     parser.add_argument("--all-rows", action="store_true", help=every)
     parser.add_argument(
         "--protocol",
         default=PROTOCOLS[0],
         choices=PROTOCOLS,
-        help="paired: every test row, the same for every model; published: as in the paper, with the 100 individuals "
+        help="paired: every test row, the same for every model; published: as in the paper, with "
+        "the 100 individuals "
         "per run of its tabular data sets",
     )
     changes = parser.add_argument_group("instead of the protocol's own")
-    changes.add_argument("--individuals", type=int, metavar="N", dest="num_individuals", help="individuals per run")
+    changes.add_argument(
+        "--individuals",
+        type=int,
+        metavar="N",
+        dest="num_individuals",
+        help="individuals per run",
+    )
     changes.add_argument("--runs", type=int, metavar="N", dest="num_runs", help="repetitions")
-    changes.add_argument("--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack")
+    changes.add_argument(
+        "--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack"
+    )
     # A list of one, because a protocol has several attacks.
-    changes.add_argument("--attack", choices=["fgsm", "pgd"], nargs=1, dest="attacks", help="attack")
+    changes.add_argument(
+        "--attack", choices=["fgsm", "pgd"], nargs=1, dest="attacks", help="attack"
+    )
     changes.add_argument("--seed", type=int, help="of random draws")
 
 
@@ -48,10 +62,17 @@ def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.reports.comparison import metrics_text
 
     opened = open_model(arguments.model)
-    given = {name: getattr(arguments, name) for name in ("num_individuals", "num_runs", "epsilons", "attacks", "seed")}
-    changes = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if v is not None}
+    given = {
+        name: getattr(arguments, name)
+        for name in ("num_individuals", "num_runs", "epsilons", "attacks", "seed")
+    }
+    changes = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if v is not None
+    }
     protocol = protocol_named(arguments.protocol, **changes)
-    model, x, y, constraints, rows = opened.measurable(arguments.data, arguments.target, arguments.all_rows)
+    model, x, y, constraints, rows = opened.measurable(
+        arguments.data, arguments.target, arguments.all_rows
+    )
     table = evaluate(model, (x, y), protocol, constraints)
     numbers = summarise(table)
     document = {
@@ -64,8 +85,13 @@ def run(arguments: argparse.Namespace) -> None:
         **{str(name): float(value) for name, value in numbers.items()},
         "by_lambda_energy": table.to_dict("records"),
     }
-    attack = f"robust_accuracy: {protocol.attacks[0].upper()} with ε = {protocol.epsilons[0]:g}."
+    attack = (
+        f"robust_accuracy: {protocol.attacks[0].upper()} with ε = {protocol.epsilons[0]:g}."
+    )
     text = f"{metrics_text(numbers)}\n\nMeasured on {rows}. {attack} Protocol: {protocol.name}."
     if isinstance(opened, TableModel):
-        text += " It searches with fixed steps and shortens nothing; `ct report` measures the advice of `ct explain`."
+        text += (
+            " It searches with fixed steps and shortens nothing; `ct report` measures the advice "
+            "of `ct explain`."
+        )
     emit(arguments, document, text)

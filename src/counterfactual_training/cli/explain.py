@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from counterfactual_training.cli.options import add_engine, add_model, chosen_engine, several
 from counterfactual_training.cli.output import emit, not_over, writable
-from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, pick_label, pick_rows
+from counterfactual_training.cli.parsing import (
+    RANGE,
+    assignments,
+    columns,
+    interval,
+    pick_label,
+    pick_rows,
+)
 from counterfactual_training.errors import InputError, check_name, lookup
 from counterfactual_training.rules import meaning
 
@@ -21,29 +28,47 @@ if TYPE_CHECKING:
 _FIRST = 3
 # Options that only --all has.
 _FOR_ALL = ("out", "label", "workers", "engine", "address")
-DESCRIPTION = """Search counterfactual explanations for chosen rows and describe them in words; or, with --all, for \
-every row of a file of any length, into a table. You can stop that at any time: the same command resumes."""
+DESCRIPTION = r"""Search counterfactual explanations for chosen rows and describe them in words; or,
+with --all, for \ every row of a file of any length, into a table. You can stop that at any time:
+the same command resumes."""
 EPILOG = """\
-examples:
-  ct explain loan.safetensors --rows 0,1,2
-  ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
-  ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
-  ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 job=clerk,nurse
-  ct explain people.safetensors --data big.csv --all --out answers.csv --label customer_id --workers 8"""
+examples: ct explain loan.safetensors --rows 0,1,2 ct explain loan.safetensors --rows 0-9 --target
+"loan granted" --confidence 0.9 --json ct explain people.safetensors --data people.csv --rows 4
+--target yes --options 3 ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100
+--domain debt=0:30000 job=clerk,nurse ct explain people.safetensors --data big.csv --all --out
+answers.csv --label customer_id --workers 8"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--rows", help="numbers of rows from 0, such as 0,1,2 or 0-9 (default: the first three)")
+    parser.add_argument(
+        "--rows", help="numbers of rows from 0, such as 0,1,2 or 0-9 (default: the first three)"
+    )
     every = "explain every row, a block at a time, and write the answers to --out"
     parser.add_argument("--all", action="store_true", help=every)
-    parser.add_argument("--out", metavar="FILE", help="with --all: the CSV file for the answers, a line for each")
-    names = "with --all: a column that names people, such as customer_id, to copy to the answers"
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="with --all: the CSV file for the answers, a line for each",
+    )
+    names = (
+        "with --all: a column that names people, such as customer_id, to copy to the answers"
+    )
     parser.add_argument("--label", metavar="COLUMN", help=names)
-    wanted = "the wanted class (default: the one named by `ct train --positive`, else the next most probable one)"
+    wanted = (
+        "the wanted class (default: the one named by `ct train --positive`, else the next most "
+        "probable one)"
+    )
     parser.add_argument("--target", metavar="CLASS", help=wanted)
-    parser.add_argument("--confidence", type=float, metavar="P", help="probability to reach (default: the decision)")
-    parser.add_argument("--options", type=int, default=1, metavar="N", help="how many different answers per row")
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        metavar="P",
+        help="probability to reach (default: the decision)",
+    )
+    parser.add_argument(
+        "--options", type=int, default=1, metavar="N", help="how many different answers per row"
+    )
     # Not `several`, which would take a MODEL that follows for one more column.
     lock = f"{meaning('lock')}; write age,sex, or a name with a comma in a --lock of its own"
     parser.add_argument("--lock", action="append", metavar="COLUMNS", help=lock)
@@ -54,7 +79,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", **several("COLUMN=NUMBER"), help=meaning("step"))
     parser.add_argument("--max-change", **several("COLUMN=NUMBER"), help=meaning("max_change"))
     parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=meaning("difficulty"))
-    parser.add_argument("--relations", **several("RELATION"), help=f"{meaning('relations')}; write 'paid <= total'")
+    parser.add_argument(
+        "--relations",
+        **several("RELATION"),
+        help=f"{meaning('relations')}; write 'paid <= total'",
+    )
     add_engine(parser.add_argument_group("with --all, where to search"), all_processors=True)
 
 
@@ -68,8 +97,13 @@ def run(arguments: argparse.Namespace) -> None:
     opened = open_model(arguments.model)
     rows = opened.rows(arguments.data)
     # A file of new cases may hold a single one.
-    people = rows.head(_FIRST).reset_index(drop=True) if arguments.rows is None else pick_rows(rows, arguments.rows)
-    explanation = opened.classifier.explain(people, **_question(arguments, opened.classifier, opened.positive))
+    if arguments.rows is None:
+        people = rows.head(_FIRST).reset_index(drop=True)
+    else:
+        people = pick_rows(rows, arguments.rows)
+    explanation = opened.classifier.explain(
+        people, **_question(arguments, opened.classifier, opened.positive)
+    )
     document = {
         "model": arguments.model,
         "data": arguments.data or opened.name,
@@ -77,7 +111,10 @@ def run(arguments: argparse.Namespace) -> None:
         "rows": explanation.records(),
     }
     rest = f"\n\n{len(people)} of {len(rows)} rows; --rows 0-{len(rows) - 1} explains all."
-    more = rest if arguments.rows is None and len(rows) > len(people) else ""
+    if arguments.rows is None and len(rows) > len(people):
+        more = rest
+    else:
+        more = ""
     emit(arguments, document, f"{explanation}\n\n" + "\n".join(explanation.changes()) + more)
 
 
@@ -85,12 +122,18 @@ def _check_options(arguments: argparse.Namespace) -> None:
     if not arguments.all:
         for option in _FOR_ALL:
             if getattr(arguments, option) is not None:
-                raise InputError(f"--{option} is for --all, which explains every row and writes a file.")
+                raise InputError(
+                    f"--{option} is for --all, which explains every row and writes a file."
+                )
         return
     if arguments.rows is not None:
-        raise InputError("--all explains every row, --rows some of them: leave one of the two out.")
+        raise InputError(
+            "--all explains every row, --rows some of them: leave one of the two out."
+        )
     if arguments.out is None:
-        raise InputError("--all writes its answers to a file: name it with --out, such as --out answers.csv.")
+        raise InputError(
+            "--all writes its answers to a file: name it with --out, such as --out answers.csv."
+        )
 
 
 def _explain_all(arguments: argparse.Namespace) -> None:
@@ -119,12 +162,19 @@ def _explain_all(arguments: argparse.Namespace) -> None:
         "status": told.status,
         "resumed": told.resumed,
     }
-    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(told.status.items()))
-    said = f": {counts}." if counts else "."
+    counts = ", ".join(
+        f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(told.status.items())
+    )
+    if counts:
+        said = f": {counts}."
+    else:
+        said = "."
     emit(arguments, document, f"{told.rows:,} row(s) explained in {arguments.out}{said}")
 
 
-def _question(arguments: argparse.Namespace, classifier: CounterfactualClassifier, positive: Any) -> dict[str, Any]:
+def _question(
+    arguments: argparse.Namespace, classifier: CounterfactualClassifier, positive: Any
+) -> dict[str, Any]:
     """What is asked of each row, as arguments of ``explain``."""
     schema = classifier.schema_
     return {
@@ -136,14 +186,18 @@ def _question(arguments: argparse.Namespace, classifier: CounterfactualClassifie
         "max_changes": arguments.max_changes,
         "domain": _domains(arguments.domain, schema),
         "step": assignments(arguments.step, "step", "COLUMN=NUMBER", float) or None,
-        "max_change": assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float) or None,
-        "difficulty": assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float) or None,
+        "max_change": assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float)
+        or None,
+        "difficulty": assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float)
+        or None,
         "relations": arguments.relations,
     }
 
 
 def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:
-    """``["debt=0:30", "job=clerk,nurse", "degree=BSc:"]`` by column; categories as the model knows them."""
+    """``["debt=0:30", "job=clerk,nurse", "degree=BSc:"]`` by column; categories as the model knows
+    them.
+    """
     found: dict[str, Any] = {}
     for name, text in assignments(items, "domain", "COLUMN=RANGE").items():
         check_name("column in --domain", name, schema.names)
@@ -153,9 +207,16 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
             found |= assignments([f"{name}={text}"], "domain", RANGE, interval)
             continue
         ordered = feature.kind == "ordinal"
-        known, what = {str(category): category for category in feature.levels}, f"category of {name} in --domain"
-        ends = [text] if text in known and not ordered else text.split(":" if ordered else ",")
+        known = {str(category): category for category in feature.levels}
+        what = f"category of {name} in --domain"
+        if text in known and not ordered:
+            ends = [text]
+        else:
+            ends = text.split(":" if ordered else ",")
         if ordered and len(ends) != 2:
-            raise InputError(f"--domain of {name!r}, whose categories have an order, takes LOW:HIGH, got {text!r}.")
+            raise InputError(
+                f"--domain of {name!r}, whose categories have an order, takes LOW:HIGH, got "
+                f"{text!r}."
+            )
         found[name] = [lookup(what, end, known) if end or not ordered else None for end in ends]
     return found or None

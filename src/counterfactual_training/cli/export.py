@@ -17,7 +17,8 @@ examples:
   ct export people.safetensors
   ct export loan.safetensors models/loan.onnx --json
 
-A density gate stores encoded training rows: they are in the ONNX file, as they are in the model file."""
+A density gate stores encoded training rows: they are in the ONNX file, as they are in the model
+file."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     emit(
         arguments,
         document,
-        f"{out}: {len(columns)} columns in {document['inputs']} inputs, {len(described['classes'])} classes, "
+        f"{out}: {len(columns)} columns in {document['inputs']} inputs, "
+        f"{len(described['classes'])} classes, "
         f"{size / 1024:,.0f} kB. examples/onnx_service.py predicts and advises with it.",
     )

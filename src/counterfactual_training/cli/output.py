@@ -56,9 +56,13 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # an array or a scalar of numpy
         return plain(value.tolist())
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        return None
     # Paths, dates and the like.
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
 
 
 def folder(path: str) -> Path:
@@ -80,8 +84,17 @@ def writable(path: str, option: str = "--out") -> str:
 
 
 def not_over(path: str | Path, *inputs: str | None, option: str = "--out") -> None:
-    """Check, before any work is done, that a file to write is none of those to read, by whatever name or link."""
+    """Check, before any work is done, that a file to write is none of those to read, by whatever
+    name or link.
+    """
     for given in inputs:
         # Names of data sets are no files.
-        if given is not None and Path(path).exists() and Path(given).exists() and Path(path).samefile(given):
-            raise InputError(f"{option} would overwrite {given!r}, which this command reads; name another file.")
+        if (
+            given is not None
+            and Path(path).exists()
+            and Path(given).exists()
+            and Path(path).samefile(given)
+        ):
+            raise InputError(
+                f"{option} would overwrite {given!r}, which this command reads; name another file."
+            )

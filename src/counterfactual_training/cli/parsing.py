@@ -23,14 +23,22 @@ def is_file_name(spec: str) -> bool:
 
 
 def columns(items: Sequence[str] | None, known: Sequence[str], flag: str) -> list[str]:
-    """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name with a comma stands alone."""
+    """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name with a comma
+    stands alone.
+    """
     found: list[str] = []
     for item in items or ():
-        parts = [item] if item in known else [part.strip() for part in item.split(",") if part.strip()]
+        if item in known:
+            parts = [item]
+        else:
+            parts = [part.strip() for part in item.split(",") if part.strip()]
         for name in parts:
             if name not in known:
                 meant = [column for column in known if "," in column and column in item]
-                alone = f" A name with a comma stands alone: {pasted(flag, meant[:1])}." if meant else ""
+                if meant:
+                    alone = f" A name with a comma stands alone: {pasted(flag, meant[:1])}."
+                else:
+                    alone = ""
                 raise InputError(unknown(f"column in {flag}", name, known) + alone)
         found += parts
     return list(dict.fromkeys(found))
@@ -48,25 +56,42 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
         first, dash, last = part.strip().partition("-")
         try:
             start = int(first)
-            numbers += range(start, int(last) + 1) if dash else [start]
+            if dash:
+                numbers += range(start, int(last) + 1)
+            else:
+                numbers += [start]
         except ValueError:
-            raise InputError(f"--rows takes numbers such as 0,1,2 or 0-9, got {spec!r}.") from None
+            raise InputError(
+                f"--rows takes numbers such as 0,1,2 or 0-9, got {spec!r}."
+            ) from None
     missing = [number for number in numbers if not 0 <= number < len(frame)]
     if missing or not numbers:
-        asked = f"row {missing[0]}" if missing else "nothing"
+        if missing:
+            asked = f"row {missing[0]}"
+        else:
+            asked = "nothing"
         raise InputError(f"There are rows 0 to {len(frame) - 1}; {asked} was asked for.")
     return frame.iloc[numbers].set_axis(numbers, axis=0)
 
 
-def pick_label(text: str | None, classes: Any, default: Any = None, flag: str = "--target") -> Any:
+def pick_label(
+    text: str | None, classes: Any, default: Any = None, flag: str = "--target"
+) -> Any:
     """The class label that a user wrote as text, or the default."""
-    return default if text is None else lookup(f"class in {flag}", text, {str(label): label for label in classes})
+    if text is None:
+        return default
+    return lookup(f"class in {flag}", text, {str(label): label for label in classes})
 
 
 def assignments(
-    items: Sequence[str] | None, option: str, form: str = "COLUMN=VALUE", value: Callable[[str], Any] = str
+    items: Sequence[str] | None,
+    option: str,
+    form: str = "COLUMN=VALUE",
+    value: Callable[[str], Any] = str,
 ) -> dict[str, Any]:
-    """``["age=none", "debt=decrease"]`` as a dict; ``value`` reads what stands on the right, or raises ValueError."""
+    """``["age=none", "debt=decrease"]`` as a dict; ``value`` reads what stands on the right, or
+    raises ValueError.
+    """
     pairs = {}
     for item in items or ():
         name, _, text = item.rpartition("=")  # names of columns may contain "="
@@ -81,11 +106,15 @@ def assignments(
 
 def numbers(text: str) -> list[float | int]:
     """``-9,-8.5`` as numbers; whole ones as such."""
-    return [int(number) if number.is_integer() else number for number in map(float, text.split(","))]
+    return [
+        int(number) if number.is_integer() else number for number in map(float, text.split(","))
+    ]
 
 
 def settings(items: Sequence[str]) -> dict[str, Any]:
-    """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; text that is not a Python literal stays text."""
+    """``["burn_in=0.1", "adversarial_label=predicted"]`` as a dict; text that is not a Python
+    literal stays text.
+    """
 
     def literal(text: str) -> Any:
         try:

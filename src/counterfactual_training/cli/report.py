@@ -21,14 +21,29 @@ examples:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", nargs="+", metavar="MODEL|RUNS", help="a model file, or folders of finished models")
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="MODEL|RUNS",
+        help="a model file, or folders of finished models",
+    )
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page")
     model = parser.add_argument_group("models")
-    model.add_argument("--data", metavar="FILE", help="the CSV file; rows that were trained on are left out")
+    model.add_argument(
+        "--data", metavar="FILE", help="the CSV file; rows that were trained on are left out"
+    )
     wanted = "the class that people want (default: the one named by `ct train --positive`)"
     model.add_argument("--target", metavar="CLASS", help=wanted)
-    model.add_argument("--target-column", metavar="COLUMN", help="the column of the class (default: as in training)")
-    model.add_argument("--all-rows", action="store_true", help="measure on all rows, those of the training among them")
+    model.add_argument(
+        "--target-column",
+        metavar="COLUMN",
+        help="the column of the class (default: as in training)",
+    )
+    model.add_argument(
+        "--all-rows",
+        action="store_true",
+        help="measure on all rows, those of the training among them",
+    )
     model.add_argument("--seed", type=not_negative, default=0, help="of random draws")
     runs = parser.add_argument_group("folders")
     where = "where `ct reproduce figure1` wrote Figure 1, which is not made of finished models"
@@ -61,22 +76,35 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
     opened = open_model(arguments.what[0])
     if not isinstance(opened, TableModel):
         raise InputError(
-            f"{arguments.what[0]!r} is a model of the data set {opened.name!r}; a page is written about models that "
+            f"{arguments.what[0]!r} is a model of the data set {opened.name!r}; a page is "
+            "written about models that "
             "`ct train` made from a CSV file. `ct evaluate` measures this one."
         )
     source = opened.labelled(arguments.data, arguments.target_column, arguments.all_rows)
-    classifier, origin = opened.classifier, opened.origin
+    classifier = opened.classifier
+    origin = opened.origin
     target = pick_label(arguments.target, classifier.classes_, opened.positive)
     if target is None:
-        note("neither `ct train --positive` nor --target named the class that people want: everybody is led to another")
-    portrait = make_portrait(classifier, source.frame, source.labels, target, source.trained_on, arguments.seed)
+        note(
+            "neither `ct train --positive` nor --target named the class that people want: "
+            "everybody is led to another"
+        )
+    portrait = make_portrait(
+        classifier, source.frame, source.labels, target, source.trained_on, arguments.seed
+    )
     # A model that Python saved does not know what its class is called.
     column = arguments.target_column or (origin.target if origin is not None else "the class")
     run_info = RunInfo(arguments.command_line, time.perf_counter() - started)
     write_model_page(
-        portrait, arguments.out, facts=opened.facts(), columns=classifier.schema_.table().to_numpy().tolist(),
-        measured=source.said, name=column, relations=classifier.schema_.relations, run=run_info,
-    )  # fmt: skip
+        portrait,
+        arguments.out,
+        facts=opened.facts(),
+        columns=classifier.schema_.table().to_numpy().tolist(),
+        measured=source.said,
+        name=column,
+        relations=classifier.schema_.relations,
+        run=run_info,
+    )
     document = {
         "page": arguments.out,
         "rows": source.said,
@@ -89,5 +117,8 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
         "importance": portrait.importance.to_dict("records"),
         "compared_with": portrait.rival,
     }
-    said = f"accuracy {portrait.accuracy:.3f} (the most frequent class: {portrait.majority:.3f}) on {source.said}"
+    said = (
+        f"accuracy {portrait.accuracy:.3f} (the most frequent class: {portrait.majority:.3f}) on "
+        f"{source.said}"
+    )
     emit(arguments, document, f"{said[0].upper()}{said[1:]}.\nOpen {arguments.out} to read.")

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
+from counterfactual_training.cli.options import (
+    add_engine,
+    chosen_engine,
+    complain,
+    names,
+    need_report,
+)
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
 from counterfactual_training.experiments.paper.names import ALL, EXPERIMENTS
@@ -18,15 +24,34 @@ EPILOG = "\n".join(["experiments:", *_LISTED, f"  {ALL:<14} all of them"])
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, ALL], metavar="EXPERIMENT", help="see the list below")
-    parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all it uses)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
-    parser.add_argument("--quick", action="store_true", help="a minute or less: synthetic data, short training")
-    parser.add_argument("--out", default="reproduced", metavar="DIR", help="for tables, figures")
+    parser.add_argument(
+        "experiment",
+        choices=[*EXPERIMENTS, ALL],
+        metavar="EXPERIMENT",
+        help="see the list below",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="A,B",
+        help="only these data sets, e.g. LS,CH,MNIST (default: all it uses)",
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a minute or less: synthetic data, short training"
+    )
+    parser.add_argument(
+        "--out", default="reproduced", metavar="DIR", help="for tables, figures"
+    )
     parser.add_argument("--runs", default="runs", metavar="DIR", help="for finished models")
     add_engine(parser)
-    changed = "train with a setting other than the published one, e.g. adversarial_label=predicted"
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=changed)
+    changed = (
+        "train with a setting other than the published one, e.g. adversarial_label=predicted"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help=changed
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -58,8 +83,12 @@ def run(arguments: argparse.Namespace) -> None:
     failures = {label: reason for one in found for label, reason in one.failures.items()}
     # Who asks for the main table gets its comparison free of the step size, too.
     if arguments.experiment in ("main", ALL):
-        truth, lost = step_free(arguments.runs, **chosen, workers=arguments.workers, stream=sys.stderr)
-        files += write_truth(truth, out, f"Measured on the test rows. Made with: {arguments.command_line}")
+        truth, lost = step_free(
+            arguments.runs, **chosen, workers=arguments.workers, stream=sys.stderr
+        )
+        files += write_truth(
+            truth, out, f"Measured on the test rows. Made with: {arguments.command_line}"
+        )
         texts += [table.text() for table in truth_texts(truth)]
         tables |= truth
         failures |= lost

@@ -49,10 +49,13 @@ def open_model(path: str) -> DatasetModel | TableModel:
             return TableModel(path, CounterfactualClassifier.load(path))
         except FileError as second:
             if "of your own" in str(second):
-                raise FileError(f"{second} A command cannot: use Python, as docs/how-to/serve.md shows.") from None
+                raise FileError(
+                    f"{second} A command cannot: use Python, as docs/how-to/serve.md shows."
+                ) from None
             if "counterfactual regressor" in str(second):
                 raise FileError(
-                    f"{path!r} holds a regressor, and commands take classifiers: use CounterfactualRegressor.load in "
+                    f"{path!r} holds a regressor, and commands take classifiers: use "
+                    "CounterfactualRegressor.load in "
                     "Python."
                 ) from None
             # Show the error of the kind that the file claims to be.
@@ -63,7 +66,8 @@ class DatasetModel:
     """A model of a named data set; its rows are the test rows."""
 
     def __init__(self, path: str, trained: TrainedClassifier) -> None:
-        self.path, self.trained = path, trained
+        self.path = path
+        self.trained = trained
         self.name = trained.recipe.data
         self.positive = None  # nobody says which class of a named data set people want
 
@@ -72,20 +76,27 @@ class DatasetModel:
         data = load_dataset(self.name, self.trained.recipe.variant)
         inputs = next(self.trained.model.parameters()).shape[1]
         if data.num_features != inputs:
-            raise FileError(f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}.")
+            raise FileError(
+                f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}."
+            )
         return data
 
     @cached_property
     def classifier(self) -> CounterfactualClassifier:
         """The model as a scikit-learn estimator."""
-        data, threshold = self.data, self.data.settings.decision_threshold
+        data = self.data
+        threshold = self.data.settings.decision_threshold
         name = self.trained.recipe.generator
-        generator = make_generator(name, data.x_train, data.y_train, decision_threshold=threshold)
+        generator = make_generator(
+            name, data.x_train, data.y_train, decision_threshold=threshold
+        )
         return as_classifier(self.trained.model, data, generator, self.trained.recipe.protected)
 
     def table(self, file: str, empty: bool = False) -> pd.DataFrame:
         """All columns of a CSV file, which may be ``empty`` but for their names."""
-        return read_table(file, Reading(text=_codes(self.data.schema)), flags=False, empty=empty)
+        return read_table(
+            file, Reading(text=_codes(self.data.schema)), flags=False, empty=empty
+        )
 
     def rows(self, data: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""
@@ -97,12 +108,18 @@ class DatasetModel:
     def portfolio(self, data: str | None, label: str | None) -> Portfolio:
         """All rows to explain, a block at a time."""
         if data is not None and is_file_name(data):
-            return _portfolio(data, Reading(text=_codes(self.data.schema)), self.data.schema, label)
+            return _portfolio(
+                data, Reading(text=_codes(self.data.schema)), self.data.schema, label
+            )
         self._same(data)
         frame = self.data.frame_test.reset_index(drop=True)
         if label is not None:
-            raise InputError(f"--label names a column of a CSV file; {self.name!r} is the name of a data set.")
-        mark = hashlib.sha256(pd.util.hash_pandas_object(frame).to_numpy().tobytes()).hexdigest()
+            raise InputError(
+                f"--label names a column of a CSV file; {self.name!r} is the name of a data set."
+            )
+        mark = hashlib.sha256(
+            pd.util.hash_pandas_object(frame).to_numpy().tobytes()
+        ).hexdigest()
         starts = range(0, len(frame), BLOCK_ROWS)
         return Portfolio(
             blocks=lambda: (frame[start : start + BLOCK_ROWS] for start in starts),
@@ -113,14 +130,20 @@ class DatasetModel:
 
     def every_row(
         self, data: str, target: str | None
-    ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:  # fmt: skip
-        """Rows to show, their classes if they are known, and which of them were trained on, if anybody knows."""
+    ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:
+        """Rows to show, their classes if they are known, and which of them were trained on, if
+        anybody knows.
+        """
         if is_file_name(data):
             return self.rows(data), None, None
         self._same(data)
         names = np.array(self.data.class_names, dtype=object)
         # Test rows only, none of which was trained on.
-        return self.data.frame_test, pd.Series(names[self.data.y_test.numpy()]), np.zeros(len(self.data.y_test), bool)
+        return (
+            self.data.frame_test,
+            pd.Series(names[self.data.y_test.numpy()]),
+            np.zeros(len(self.data.y_test), bool),
+        )
 
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""
@@ -129,18 +152,30 @@ class DatasetModel:
         return [
             ("file", self.path),
             ("data set", self.name),
-            ("rows", f"{len(self.data.y_train):,} to train on, {len(self.data.y_test):,} to test on"),
+            (
+                "rows",
+                f"{len(self.data.y_train):,} to train on, {len(self.data.y_test):,} to test on",
+            ),
             ("classes", ", ".join(map(str, self.data.class_names))),
             ("model", in_words(describe(self.trained.model))),
-            ("training", "conventional" if conventional else f"with counterfactuals ({recipe.objective})"),
+            (
+                "training",
+                "conventional"
+                if conventional
+                else f"with counterfactuals ({recipe.objective})",
+            ),
             ("epochs", str(recipe.epochs)),
             ("gate", "none"),
         ]
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
-        """Model, test rows in model space, their classes, the constraints to search under, and which rows they are."""
+        """Model, test rows in model space, their classes, the constraints to search under, and
+        which rows they are.
+        """
         self._same(data)
-        constraints = protected_constraints(self.data, self.data.constraints, self.trained.recipe.protected)
+        constraints = protected_constraints(
+            self.data, self.data.constraints, self.trained.recipe.protected
+        )
         said = f"{len(self.data.y_test):,} test rows of {self.name}"
         return self.trained.model, self.data.x_test, self.data.y_test, constraints, said
 
@@ -174,7 +209,10 @@ class TableModel:
         self.classifier = classifier
         origin = classifier.origin_
         self.origin = origin
-        self.positive = origin.positive if origin is not None else None
+        if origin is not None:
+            self.positive = origin.positive
+        else:
+            self.positive = None
         # Files are read as that of the training was.
         reading = _reading(path, {} if origin is None else origin.reading)
         text = (*reading.text, *_codes(classifier.schema_))
@@ -192,7 +230,9 @@ class TableModel:
         """All rows to explain, a block at a time."""
         return _portfolio(self._file(data), self.reading, self.classifier.schema_, label)
 
-    def labelled(self, data: str | None, target: str | None, all_rows: bool = False) -> LabelledRows:
+    def labelled(
+        self, data: str | None, target: str | None, all_rows: bool = False
+    ) -> LabelledRows:
         """Rows with their classes: those that training did not see, unless all are asked for."""
         file = self._file(data)
         frame = self.table(file)
@@ -203,32 +243,47 @@ class TableModel:
         labels = self._labels(known[target], file)
         rows = wanted(known, self.classifier.schema_.names, file)
         if self.origin is None or all_rows:
-            doubt = "" if all_rows else "; the model file does not say which of them it was trained on"
+            if all_rows:
+                doubt = ""
+            else:
+                doubt = "; the model file does not say which of them it was trained on"
             return LabelledRows(rows, labels, f"all {len(rows):,} rows of {file}{doubt}")
         marks = row_marks(rows, labels)
-        seen, held = self.origin.seen(marks), self.origin.held(marks)
+        seen = self.origin.seen(marks)
+        held = self.origin.held(marks)
         if seen.all():
             raise InputError(
-                f"All {len(rows):,} rows of {file} were trained on. Name a file with others by --data, or measure "
+                f"All {len(rows):,} rows of {file} were trained on. Name a file with others by "
+                "--data, or measure "
                 "these with --all-rows."
             )
         # Rows are known by their content; a file that was rounded since holds none of them.
-        if not seen.any() and not held.any() and len(rows) == len(self.origin.trained) + len(self.origin.held_out):
+        if (
+            not seen.any()
+            and not held.any()
+            and len(rows) == len(self.origin.trained) + len(self.origin.held_out)
+        ):
             note(
-                f"{file} has as many rows as the file of the training, but none of those: if it is the same, rounded "
+                f"{file} has as many rows as the file of the training, but none of those: if it "
+                "is the same, rounded "
                 "or edited, the rows of the training cannot be told from the others"
             )
         kinds = ((held, "held out of training"), (~seen & ~held, "that training never saw"))
         parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]
         # A file that holds only some of the rows trained on is no fair material for a rival model.
-        trained_on = (rows[seen], labels[seen]) if int(seen.sum()) == len(self.origin.trained) else None
+        if int(seen.sum()) == len(self.origin.trained):
+            trained_on = (rows[seen], labels[seen])
+        else:
+            trained_on = None
         said = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
         return LabelledRows(rows[~seen], labels[~seen], said, trained_on)
 
     def every_row(
         self, data: str, target: str | None
-    ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:  # fmt: skip
-        """Rows to show, their classes if they are known, and which of them were trained on, if anybody knows."""
+    ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:
+        """Rows to show, their classes if they are known, and which of them were trained on, if
+        anybody knows.
+        """
         file = self._file(data)
         frame = self.table(file)
         rows = wanted(frame, self.classifier.schema_.names, file)
@@ -237,18 +292,27 @@ class TableModel:
             return frame, None, None  # new people, whose class nobody knows
         target = need_target(Path(file), frame, target)
         known = frame[target].notna()
-        # People whose class is not known are not shown: they could be neither measured nor told from those trained on.
+        # People whose class is not known are not shown: they could be neither measured nor told
+        # from those trained on.
         if not known.all():
             note(f"{file}: {int((~known).sum())} rows without a class are left out")
-        frame, rows = frame[known].reset_index(drop=True), rows[known].reset_index(drop=True)
+        frame = frame[known].reset_index(drop=True)
+        rows = rows[known].reset_index(drop=True)
         labels = self._labels(frame[target], file)
-        seen = None if self.origin is None else self.origin.seen(row_marks(rows, labels))
+        if self.origin is None:
+            seen = None
+        else:
+            seen = self.origin.seen(row_marks(rows, labels))
         return frame.drop(columns=target), labels, seen
 
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""
-        classifier, origin = self.classifier, self.origin
-        gates = [] if classifier.gate_ is None else [str(part["kind"]) for part in classifier.gate_.describe()]
+        classifier = self.classifier
+        origin = self.origin
+        if classifier.gate_ is None:
+            gates = []
+        else:
+            gates = [str(part["kind"]) for part in classifier.gate_.describe()]
         facts = [
             ("classes", ", ".join(map(str, classifier.classes_))),
             ("model", in_words(describe(classifier.model_))),
@@ -257,7 +321,13 @@ class TableModel:
             ("blank cells", "filled in" if classifier.missing == "impute" else "not accepted"),
         ]
         if origin is not None:
-            facts.insert(0, ("rows", f"{len(origin.trained):,} trained on, {len(origin.held_out):,} held out"))
+            facts.insert(
+                0,
+                (
+                    "rows",
+                    f"{len(origin.trained):,} trained on, {len(origin.held_out):,} held out",
+                ),
+            )
         return [("file", self.path), *facts]
 
     def _training(self) -> list[tuple[str, str]]:
@@ -267,7 +337,10 @@ class TableModel:
             return []
         mature = history.last("share_mature")
         conventional = mature != mature
-        training = "conventional" if conventional else "with counterfactuals"
+        if conventional:
+            training = "conventional"
+        else:
+            training = "with counterfactuals"
         return [("training", training), ("epochs", str(len(history.records)))]
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
@@ -280,17 +353,27 @@ class TableModel:
         return classifier.model_, x, y, classifier.constraints_, source.said
 
     def _labels(self, column: pd.Series, file: str) -> pd.Series:
-        """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may hold yes only."""
+        """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may
+        hold yes only.
+        """
         classes = self.classifier.classes_.tolist()
         by_text = {str(label): label for label in classes}
-        texts = [text if text in by_text else text.removesuffix(".0") for text in map(str, column.tolist())]
+        texts = [
+            text if text in by_text else text.removesuffix(".0")
+            for text in map(str, column.tolist())
+        ]
         found = [lookup(f"class in {file}", text, by_text) for text in texts]
         return pd.Series(found, index=column.index, dtype=object)
 
     def _file(self, data: str | None) -> str:
         if data is None or not is_file_name(data):
-            said = "" if data is None else f", not {data!r}"
-            raise InputError(f"{self.path!r} was trained on a table: name a CSV file with --data{said}.")
+            if data is None:
+                said = ""
+            else:
+                said = f", not {data!r}"
+            raise InputError(
+                f"{self.path!r} was trained on a table: name a CSV file with --data{said}."
+            )
         return data
 
 
@@ -299,9 +382,14 @@ def wanted(frame: pd.DataFrame, names: Sequence[str], file: str) -> pd.DataFrame
     absent = [name for name in names if name not in frame.columns]
     if absent:
         near = difflib.get_close_matches(absent[0], list(map(str, frame.columns)), n=1)
-        hint = f" (is it {near[0]!r}?)" if near else ""
+        if near:
+            hint = f" (is it {near[0]!r}?)"
+        else:
+            hint = ""
         shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
-        raise InputError(f"{file} lacks {len(absent)} column(s) that the model needs: {shown}{hint}.")
+        raise InputError(
+            f"{file} lacks {len(absent)} column(s) that the model needs: {shown}{hint}."
+        )
     return frame[list(names)]
 
 
@@ -343,6 +431,12 @@ def _reading(path: str, stated: Mapping[str, Any]) -> Reading:
     lists = [stated.get("na", ()), stated.get("text", ())]
     listed = all(isinstance(texts, (list, tuple)) for texts in lists)
     sound = separator is None or isinstance(separator, str)
-    if not sound or not listed or not all(isinstance(text, str) for texts in lists for text in texts):
-        raise FileError(f"{path!r} is damaged or was altered: it does not say how its table was read.")
+    if (
+        not sound
+        or not listed
+        or not all(isinstance(text, str) for texts in lists for text in texts)
+    ):
+        raise FileError(
+            f"{path!r} is damaged or was altered: it does not say how its table was read."
+        )
     return Reading(separator, *lists)

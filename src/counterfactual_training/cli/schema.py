@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
     from counterfactual_training.tabular.feature import Feature
 
-DESCRIPTION = """Read a CSV file and write a TOML file with a table for every column: its kind and its categories, \
-and, as comments to be edited, the rules that advice may have to keep. Give the edited file to `ct train --schema`."""
+DESCRIPTION = r"""Read a CSV file and write a TOML file with a table for every column: its kind and
+its categories, \ and, as comments to be edited, the rules that advice may have to keep. Give the
+edited file to `ct train --schema`."""
 EPILOG = """\
 examples:
   ct schema people.csv --target granted > rules.toml
   ct schema people.csv --target granted --drop name,phone"""
 
-# A draft asks about one or two negative values that repeat; `fit` warns only of numbers far from all others.
-_MOST_CODES, _CODE_ROWS = 2, 3
+# A draft asks about one or two negative values that repeat; `fit` warns only of numbers far from
+# all others.
+_MOST_CODES = 2
+_CODE_ROWS = 3
 # A field, the value to suggest, and its meaning.
 Hint = tuple[str, Any, str]
 
@@ -50,12 +53,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.target is not None:
         need_target(path, frame, arguments.target)
     frame, left_out = usable(path, frame, arguments.target, arguments)
-    features, tables = [], []
+    features = []
+    tables = []
     for name in frame.columns:
         if name == arguments.target:
             continue
         try:
-            feature = infer_feature(frame[name], {"mutability": "none"} if cannot_change(name) else {})
+            feature = infer_feature(
+                frame[name], {"mutability": "none"} if cannot_change(name) else {}
+            )
         except InputError as error:
             tables.append(f"# [{toml_key(name)}]  is not used as it is: {in_flags(str(error))}")
             continue
@@ -63,7 +69,9 @@ def run(arguments: argparse.Namespace) -> None:
         tables.append(_table(feature, frame[name]))
     if not features:
         raise InputError(f"No column of {path} can be used; --debug shows more.")
-    text = "\n\n".join([_head(path, arguments.target, left_out), *_relations(features, frame), *tables])
+    text = "\n\n".join(
+        [_head(path, arguments.target, left_out), *_relations(features, frame), *tables]
+    )
     described = {feature.name: feature_to_dict(feature) for feature in features}
     emit(arguments, {"data": str(path), "left_out": left_out, "columns": described}, text)
 
@@ -71,14 +79,20 @@ def run(arguments: argparse.Namespace) -> None:
 def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
     from counterfactual_training.tabular.schema_file import toml_key
 
-    chosen = shlex.quote(target) if target is not None else "COLUMN"
+    if target is not None:
+        chosen = shlex.quote(target)
+    else:
+        chosen = "COLUMN"
     said = [
-        f"# Rules for the columns of {path.name}, drafted by `ct schema`. A line that begins with # is not in force:",
+        f"# Rules for the columns of {path.name}, drafted by `ct schema`. A line that begins "
+        "with # is not in force:",
         "# remove the # and change the value where it matters. Then:",
         f"#   ct train {shlex.quote(path.name)} --target {chosen} --schema rules.toml",
     ]
     # As keys of TOML, because a line break in a name would end the comment.
-    return "\n".join([*said, *([f"# Left out: {', '.join(map(toml_key, left_out))}."] if left_out else [])])
+    return "\n".join(
+        [*said, *([f"# Left out: {', '.join(map(toml_key, left_out))}."] if left_out else [])]
+    )
 
 
 def _relations(features: Sequence[Feature], frame: pd.DataFrame) -> list[str]:
@@ -88,16 +102,23 @@ def _relations(features: Sequence[Feature], frame: pd.DataFrame) -> list[str]:
     from counterfactual_training.tabular.schema_file import relations_key, toml
 
     names = [feature.name for feature in features]
-    numbers = sorted((f for f in features if not f.is_category), key=lambda f: f.mutability == "none")
+    numbers = sorted(
+        (f for f in features if not f.is_category), key=lambda f: f.mutability == "none"
+    )
     if len(numbers) < 2:
         return []
     low, high = sorted((f.name for f in numbers[:2]), key=lambda name: frame[name].median())
     for quote in ("", "'", "`", '"'):  # names such as "1990" need quotes
         text = f"{quote}{low}{quote} <= {quote}{high}{quote}"
         with contextlib.suppress(InputError):
-            if read_relation(text, names) == Comparison(Expression.column(low), "<=", Expression.column(high)):
+            if read_relation(text, names) == Comparison(
+                Expression.column(low), "<=", Expression.column(high)
+            ):
                 key = relations_key(names)
-                return [f"# {key} = [{toml(text)}]  # an example of what advice can keep; more after commas"]
+                return [
+                    f"# {key} = [{toml(text)}]  # an example of what advice can keep; more after "
+                    "commas"
+                ]
     return []
 
 
@@ -113,23 +134,43 @@ def _table(feature: Feature, column: pd.Series) -> str:
         about = f"{len(feature.levels)} categories"
         if len(feature.levels) > 2:
             hints.append(("allowed", list(feature.levels), meaning("allowed")))
-            aside = ['# For categories with an order: kind = "ordinal", and categories from low to high.']
+            aside = [
+                '# For categories with an order: kind = "ordinal", and categories from low to high.'
+            ]
     else:
         codes = _codes(column)
         known = column[~column.isin(codes)].dropna().astype(float)
-        about = f"from {_plain(known.min())} to {_plain(known.max())}, median {_plain(known.median())}"
+        about = (
+            f"from {_plain(known.min())} to {_plain(known.max())}, median "
+            f"{_plain(known.median())}"
+        )
         hints += _number_hints(known)
         if codes:
             hints.append(("special", codes, meaning("special")))
             shown = ",".join(map(str, codes))
-            aside = [f"# Is {shown} a code for 'not known'? To fill such cells in, add --na={shown} --missing impute."]
+            aside = [
+                f"# Is {shown} a code for 'not known'? To fill such cells in, add --na={shown} "
+                "--missing impute."
+            ]
     blanks = int(column.isna().sum())
-    about += f", {blanks} of {len(column)} cells are blank" if blanks else ""
+    if blanks:
+        about += f", {blanks} of {len(column)} cells are blank"
+    else:
+        about += ""
     lines = [f"[{toml_key(feature.name)}]  # {about}"]
     for field, value in feature_to_dict(feature).items():
-        why = "  # nobody can change this, judging by the name; if that is wrong: both" if field == "mutability" else ""
+        if field == "mutability":
+            why = "  # nobody can change this, judging by the name; if that is wrong: both"
+        else:
+            why = ""
         lines.append(f"{field} = {toml(value)}{why}")
-    return "\n".join([*lines, *(f"# {field} = {toml(value)}  # {meaning}" for field, value, meaning in hints), *aside])
+    return "\n".join(
+        [
+            *lines,
+            *(f"# {field} = {toml(value)}  # {meaning}" for field, value, meaning in hints),
+            *aside,
+        ]
+    )
 
 
 def _number_hints(known: pd.Series) -> list[Hint]:
@@ -138,10 +179,14 @@ def _number_hints(known: pd.Series) -> list[Hint]:
     from counterfactual_training.tabular.rounding import seen_decimals
 
     low, high = (float(known.quantile(share)) for share in BULK)
-    decimals, deviation = seen_decimals(known.to_numpy(), known.dtype), float(known.std())
+    decimals = seen_decimals(known.to_numpy(), known.dtype)
+    deviation = float(known.std())
     domain = [_plain(low), _plain(high)]
     if decimals is not None:  # outward, to numbers that the column could hold
-        ends = math.floor(round(low * 10**decimals, 6)), math.ceil(round(high * 10**decimals, 6))
+        ends = (
+            math.floor(round(low * 10**decimals, 6)),
+            math.ceil(round(high * 10**decimals, 6)),
+        )
         domain = [end if decimals == 0 else end / 10**decimals for end in ends]
     hints: list[Hint] = [
         ("domain", domain, f"{meaning('domain')}; here, 99 % of rows"),
@@ -149,7 +194,8 @@ def _number_hints(known: pd.Series) -> list[Hint]:
     ]
     if not deviation > 0:  # one value, or a single row
         return hints
-    # A power of ten between a hundredth and a tenth of the deviation, but none that the column itself does not resolve.
+    # A power of ten between a hundredth and a tenth of the deviation, but none that the column
+    # itself does not resolve.
     power = math.floor(math.log10(deviation)) - 1
     step = _plain(float(f"1e{power if decimals is None else max(power, -decimals)}"))
     most = _plain(float(f"{deviation:.2g}"))
@@ -163,11 +209,17 @@ def _number_hints(known: pd.Series) -> list[Hint]:
 def _codes(column: pd.Series) -> list[float | int]:
     """The only negative values of a column of numbers, if they are few and repeated."""
     counts = column[column < 0].value_counts()
-    if not 0 < len(counts) <= _MOST_CODES or counts.min() < _CODE_ROWS or not (column >= 0).any():
+    if (
+        not 0 < len(counts) <= _MOST_CODES
+        or counts.min() < _CODE_ROWS
+        or not (column >= 0).any()
+    ):
         return []
     return [_plain(value) for value in sorted(counts.index)]
 
 
 def _plain(value: float) -> float | int:
     """At most six digits; whole numbers as such."""
-    return int(value) if value == int(value) else float(f"{value:.6g}")
+    if value == int(value):
+        return int(value)
+    return float(f"{value:.6g}")

@@ -1,4 +1,6 @@
-"""A user's table as rows and classes to train on, as the options of `ct train`, `ct tune` and `ct schema` say."""
+"""A user's table as rows and classes to train on, as the options of `ct train`, `ct tune` and `ct
+schema` say.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from counterfactual_training.cli.csv_file import Reading, read_table
 from counterfactual_training.cli.csv_format import csv_format
 from counterfactual_training.cli.options import names
 from counterfactual_training.cli.output import note
-from counterfactual_training.cli.parsing import RANGE, assignments, columns, interval, numbers, pasted, pick_label
+from counterfactual_training.cli.parsing import (
+    RANGE,
+    assignments,
+    columns,
+    interval,
+    numbers,
+    pasted,
+    pick_label,
+)
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.estimator.file import Origin, row_marks
 from counterfactual_training.estimator.fit import validation_split
@@ -29,7 +39,9 @@ from counterfactual_training.tabular.schema_file import read_features
 # Fewer rows than this may hold different numbers by chance.
 _FEWEST_ROWS = 10
 _MOST_CLASSES = 50
-_ID_NAME = re.compile(r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE)
+_ID_NAME = re.compile(
+    r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE
+)
 _DIRECTIONS = {"protect": "none", "increase": "increase", "decrease": "decrease"}
 
 
@@ -67,7 +79,9 @@ class TrainingTable:
     def origin(self, train: np.ndarray, held_out: np.ndarray) -> Origin:
         """What the model file should remember."""
         marks = row_marks(self.frame, self.labels)
-        return Origin(self.target, self.positive, self.reading._asdict(), marks[train], marks[held_out])
+        return Origin(
+            self.target, self.positive, self.reading._asdict(), marks[train], marks[held_out]
+        )
 
 
 def read_as_asked(arguments: argparse.Namespace) -> tuple[pd.DataFrame, Reading]:
@@ -86,22 +100,33 @@ def training_table(arguments: argparse.Namespace) -> TrainingTable:
     frame, left_out = usable(path, frame, target, arguments)
     rows = frame[target].notna()
     if not rows.all():
-        note(f"{path.name}: {int((~rows).sum())} row(s) without a value of {target!r} are left out")
+        note(
+            f"{path.name}: {int((~rows).sum())} row(s) without a value of {target!r} are left out"
+        )
     labels = _classes(frame.loc[rows, target], target)
     frame = frame.loc[rows].drop(columns=target).reset_index(drop=True)
-    positive = pick_label(arguments.positive, sorted(labels.unique().tolist()), flag="--positive")
-    return TrainingTable(path, frame, labels.reset_index(drop=True), target, positive, left_out, reading)
+    positive = pick_label(
+        arguments.positive, sorted(labels.unique().tolist()), flag="--positive"
+    )
+    return TrainingTable(
+        path, frame, labels.reset_index(drop=True), target, positive, left_out, reading
+    )
 
 
 def need_target(path: Path, frame: pd.DataFrame, target: str | None) -> str:
     if len(frame.columns) == 1:
         raise InputError(
-            f"{path} has one column, {frame.columns[0]!r}; a table needs the class and at least one more. If something "
+            f"{path} has one column, {frame.columns[0]!r}; a table needs the class and at least "
+            "one more. If something "
             "other than , ; | or a tab separates its cells, say what: --separator."
         )
     if target is None:
-        shown = ", ".join(map(shlex.quote, frame.columns[:20])) + (", …" if len(frame.columns) > 20 else "")
-        raise InputError(f"Say which column of {path} holds the class: --target COLUMN, one of {shown}.")
+        shown = ", ".join(map(shlex.quote, frame.columns[:20])) + (
+            ", …" if len(frame.columns) > 20 else ""
+        )
+        raise InputError(
+            f"Say which column of {path} holds the class: --target COLUMN, one of {shown}."
+        )
     check_name(f"column of {path} in --target", target, list(frame.columns))
     return target
 
@@ -109,24 +134,41 @@ def need_target(path: Path, frame: pd.DataFrame, target: str | None) -> str:
 def usable(
     path: Path, frame: pd.DataFrame, target: str | None, arguments: argparse.Namespace
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The frame without the columns that were named, are empty, or only tell rows apart; and their names."""
+    """The frame without the columns that were named, are empty, or only tell rows apart; and their
+    names.
+    """
     known = list(frame.columns)
     dropped = columns(arguments.drop, known, "--drop")
     if target in dropped:
         raise InputError(f"{target!r} is named by --target and by --drop; it cannot be both.")
-    ruled = _by_column(arguments, known).values()  # columns that a rule names are meant to be used
-    keep = {*columns(arguments.keep, known, "--keep"), *dropped, *(name for rule in ruled for name in rule), target}
-    noticed = {name: why for name in known if name not in keep and (why := _useless(frame[name])) is not None}
+    ruled = _by_column(
+        arguments, known
+    ).values()  # columns that a rule names are meant to be used
+    keep = {
+        *columns(arguments.keep, known, "--keep"),
+        *dropped,
+        *(name for rule in ruled for name in rule),
+        target,
+    }
+    noticed = {
+        name: why
+        for name in known
+        if name not in keep and (why := _useless(frame[name])) is not None
+    }
     for name, why in noticed.items():
         note(f"{path.name}: {name!r} {why} and is left out; {_helps(frame[name])}")
     left_out = (*dropped, *noticed)
     if not set(known) - {*left_out, target}:
-        raise InputError(f"Nothing is left of {path} to learn from: {', '.join(left_out) or 'nothing'} left out.")
+        raise InputError(
+            f"Nothing is left of {path} to learn from: {', '.join(left_out) or 'nothing'} left out."
+        )
     return frame.drop(columns=list(left_out)), left_out
 
 
 def _useless(column: pd.Series) -> str | None:
-    """Why nothing can be learned from a column as it is: it is empty, holds dates, or only tells rows apart."""
+    """Why nothing can be learned from a column as it is: it is empty, holds dates, or only tells
+    rows apart.
+    """
     present = column.dropna()
     if len(present) == 0:
         return "is empty"
@@ -142,7 +184,9 @@ def _useless(column: pd.Series) -> str | None:
     whole = types.is_integer_dtype(column.dtype) or bool((present % 1 == 0).all())
     if whole and present.max() - present.min() == len(present) - 1:
         return "counts the rows"
-    return "numbers the rows" if whole and _ID_NAME.fullmatch(str(column.name)) else None
+    if whole and _ID_NAME.fullmatch(str(column.name)):
+        return "numbers the rows"
+    return None
 
 
 def _helps(column: pd.Series) -> str:
@@ -155,19 +199,29 @@ def _helps(column: pd.Series) -> str:
 def _classes(labels: pd.Series, target: str) -> pd.Series:
     found = labels.nunique()
     if found < 2:
-        only = f", {labels.iloc[0]!r}" if len(labels) else ""
-        raise InputError(f"--target {target!r} holds {found} class(es){only}; a classifier needs at least two.")
+        if len(labels):
+            only = f", {labels.iloc[0]!r}"
+        else:
+            only = ""
+        raise InputError(
+            f"--target {target!r} holds {found} class(es){only}; a classifier needs at least two."
+        )
     if found > _MOST_CLASSES:
         raise InputError(
-            f"--target {target!r} holds {found} different values, too many for classes. Name another column, or write "
+            f"--target {target!r} holds {found} different values, too many for classes. Name "
+            "another column, or write "
             "classes such as 'low' and 'high' into the file."
         )
-    if types.is_float_dtype(labels.dtype) and (labels % 1 == 0).all():  # blanks made pandas store floats
+    if (
+        types.is_float_dtype(labels.dtype) and (labels % 1 == 0).all()
+    ):  # blanks made pandas store floats
         return labels.astype(np.int64)
-    return labels.astype(str) if types.is_float_dtype(labels.dtype) else labels
+    if types.is_float_dtype(labels.dtype):
+        return labels.astype(str)
+    return labels
 
 
-# ---- rules -----------------------------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 
 
 def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]:
@@ -175,25 +229,39 @@ def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]
     by_column = _by_column(arguments, list(table.frame.columns))
     schema = None
     if arguments.schema is not None:
-        # A file may also describe the class and columns that are left out; it is one for the whole CSV file.
-        stated, unused = read_features(arguments.schema), {table.target, *table.left_out}
+        # A file may also describe the class and columns that are left out; it is one for the whole
+        # CSV file.
+        stated = read_features(arguments.schema)
+        unused = {table.target, *table.left_out}
         for name, spec in stated.items():
             if isinstance(spec, Mapping):  # others are relations
-                check_name(f"column in --schema {arguments.schema}", name, [*table.frame.columns, *unused])
+                check_name(
+                    f"column in --schema {arguments.schema}",
+                    name,
+                    [*table.frame.columns, *unused],
+                )
         schema = {name: spec for name, spec in stated.items() if name not in unused}
-    # No mutability at all, unlike an empty one, lets `fit` point out columns that nobody can change.
+    # No mutability at all, unlike an empty one, lets `fit` point out columns that nobody can
+    # change.
     by_column["mutability"] = by_column["mutability"] or None
     return {**by_column, "schema": schema, "missing": arguments.missing or "error"}
 
 
 def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str, Any]:
-    """``mutability``, ``domain`` and ``special`` by column, as the options say; `ct schema` has none of them."""
+    """``mutability``, ``domain`` and ``special`` by column, as the options say; `ct schema` has
+    none of them.
+    """
     directed: dict[str, str] = {}
     for option, how in _DIRECTIONS.items():
-        flag = "--immutable" if option == "protect" else f"--{option}"
+        if option == "protect":
+            flag = "--immutable"
+        else:
+            flag = f"--{option}"
         for name in columns(getattr(arguments, option, None), known, flag):
             if directed.setdefault(name, how) != how:
-                raise InputError(f"{name!r} is named by {flag}, and another option says {directed[name]}.")
+                raise InputError(
+                    f"{name!r} is named by {flag}, and another option says {directed[name]}."
+                )
     found: dict[str, dict[str, Any]] = {}
     for option, form, value in (
         ("mutability", "COLUMN=VALUE", str),

@@ -1,11 +1,19 @@
-"""``ct truth``: methods compared by a protocol that depends neither on a step size nor on the scale of the logits."""
+"""``ct truth``: methods compared by a protocol that depends neither on a step size nor on the scale
+of the logits.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from counterfactual_training.cli.options import add_engine, chosen_engine, complain, names, need_report
+from counterfactual_training.cli.options import (
+    add_engine,
+    chosen_engine,
+    complain,
+    names,
+    need_report,
+)
 from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.experiments.truth.caps import METHOD_NAMES, UNCAPPED, Caps
 
@@ -17,10 +25,21 @@ EPILOG = f"methods: {', '.join(METHOD_NAMES)}. `ct compare` compares other ways 
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="A,B", help="only these data sets, e.g. LS,CH,MNIST (default: all nine)")
-    parser.add_argument("--methods", metavar="A,B", help="only these methods and their twins (default: all)")
-    parser.add_argument("--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)")
-    test = "measure on the test rows, once, after all choices are made (default: rows held out of the training rows)"
+    parser.add_argument(
+        "--data",
+        metavar="A,B",
+        help="only these data sets, e.g. LS,CH,MNIST (default: all nine)",
+    )
+    parser.add_argument(
+        "--methods", metavar="A,B", help="only these methods and their twins (default: all)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)"
+    )
+    test = (
+        "measure on the test rows, once, after all choices are made (default: rows held out of "
+        "the training rows)"
+    )
     parser.add_argument("--test", action="store_true", help=test)
     caps = f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size}"
     uncapped = f"train on all rows with the published epochs and batches (default: {caps})"
@@ -57,8 +76,13 @@ def run(arguments: argparse.Namespace) -> None:
     head = truth_head(scope, arguments.command_line)
     files = write_truth(tables, out, head)
     if arguments.page:
-        measured = list(dict.fromkeys(tables["truth"]["data"])) if len(tables["truth"]) else []
-        files += write_truth_page(arguments.page, tables | picture_tables(scope, measured), out, head)
+        if len(tables["truth"]):
+            measured = list(dict.fromkeys(tables["truth"]["data"]))
+        else:
+            measured = []
+        files += write_truth_page(
+            arguments.page, tables | picture_tables(scope, measured), out, head
+        )
     document = {
         "rows": "test" if arguments.test else "tuning",
         "tables": {name: table.to_dict("records") for name, table in tables.items()},

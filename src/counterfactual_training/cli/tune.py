@@ -1,4 +1,6 @@
-"""``ct tune``: better settings for a data set or a CSV file, found on validation rows, confirmed once on test rows."""
+"""``ct tune``: better settings for a data set or a CSV file, found on validation rows, confirmed
+once on test rows.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from counterfactual_training.experiments.tune import TuningEffort
     from counterfactual_training.tuning import Measure, Task, Tuning
 
-DESCRIPTION = """Find settings of counterfactual training that beat the published ones, on validation rows only. Of a \
-CSV file, a part is held out as by `ct train`, and the best settings are trained and saved as model.safetensors."""
+DESCRIPTION = r"""Find settings of counterfactual training that beat the published ones, on
+validation rows only. Of a \ CSV file, a part is held out as by `ct train`, and the best settings
+are trained and saved as model.safetensors."""
 EPILOG = """\
 examples:
   ct tune moons --minimise ip --at-most-lost 1 --out tuned --confirm
@@ -38,35 +41,68 @@ examples:
   ct tune people.csv --target granted --positive yes --immutable age,sex --trials 32 --confirm
   ct tune moons --space ranges.toml --storage postgresql://user@host/base --study moons
 
-An interrupted study is resumed by the same command; several commands with one storage share the work. A file of ranges
-has a table per setting, such as [lambda_reg] with low, high and log, or choices = […]; "published" keeps one fixed."""
+An interrupted study is resumed by the same command; several commands with one storage share the
+work. A file of ranges has a table per setting, such as [lambda_reg] with low, high and log, or
+choices = […]; "published" keeps one fixed."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATASET", help="a name from `ct data list`, or a CSV file")
+    parser.add_argument(
+        "data", metavar="DATASET", help="a name from `ct data list`, or a CSV file"
+    )
     goal = parser.add_mutually_exclusive_group()
-    goal.add_argument("--objectives", metavar="NAME,…", help=f"improve several measures: {', '.join(defaults.GOALS)}")
-    goal.add_argument("--minimise", "--improve", metavar="NAME", help="one measure to improve (default: ip)")
+    goal.add_argument(
+        "--objectives",
+        metavar="NAME,…",
+        help=f"improve several measures: {', '.join(defaults.GOALS)}",
+    )
+    goal.add_argument(
+        "--minimise", "--improve", metavar="NAME", help="one measure to improve (default: ip)"
+    )
     lost = "percentage points of accuracy (default with --minimise: 1)"
     parser.add_argument("--at-most-lost", type=float, metavar="POINTS", help=lost)
     reference = "the model whose accuracy is the reference"
-    parser.add_argument("--against", choices=get_args(defaults.Reference), default=defaults.REFERENCE, help=reference)
+    parser.add_argument(
+        "--against",
+        choices=get_args(defaults.Reference),
+        default=defaults.REFERENCE,
+        help=reference,
+    )
     parser.add_argument("--trials", type=at_least_one, default=defaults.TRIALS, help="in total")
-    parser.add_argument("--batch", type=int, default=defaults.TRIALS_PER_FLEET, help="trials per fleet")
-    parser.add_argument("--epochs", type=at_least_one, default=defaults.EPOCHS, help="of each trial")
-    parser.add_argument("--seeds", type=at_least_one, default=defaults.TRAININGS_PER_TRIAL, help="trainings per trial")
+    parser.add_argument(
+        "--batch", type=int, default=defaults.TRIALS_PER_FLEET, help="trials per fleet"
+    )
+    parser.add_argument(
+        "--epochs", type=at_least_one, default=defaults.EPOCHS, help="of each trial"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=at_least_one,
+        default=defaults.TRAININGS_PER_TRIAL,
+        help="trainings per trial",
+    )
     parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
-    parser.add_argument("--space", metavar="FILE", help="TOML file of ranges that differ from the default ones")
+    parser.add_argument(
+        "--space", metavar="FILE", help="TOML file of ranges that differ from the default ones"
+    )
     parser.add_argument("--variant", default=defaults.VARIANT, help=VARIANTS)
     parser.add_argument("--out", default="tuned", metavar="FOLDER", help="for tables, figures")
     storage = "where to keep the study (default: study.journal in the folder)"
     parser.add_argument("--storage", metavar="URL|FILE", help=storage)
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: the data set's)")
-    parser.add_argument("--confirm", action="store_true", help="measure the result on the test rows, once per study")
+    parser.add_argument(
+        "--study", metavar="NAME", help="name of the study (default: the data set's)"
+    )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="measure the result on the test rows, once per study",
+    )
     group = parser.add_argument_group("CSV files")
     add_table(group, gate=" (default: none)")
     immutable = "columns that people cannot change"
-    group.add_argument("--immutable", "--protect", **several("COLUMNS"), dest="protect", help=immutable)
+    group.add_argument(
+        "--immutable", "--protect", **several("COLUMNS"), dest="protect", help=immutable
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +113,8 @@ class _Job:
         name: of the data set, or of the file without its ending.
         space: the ranges that differ from the default ones.
         test: rows to confirm on, if asked for.
-        save: trains a model with the best settings and returns its file; ``None`` for named data sets.
+        save: trains a model with the best settings and returns its file; ``None`` for named data
+            sets.
     """
 
     name: str
@@ -98,17 +135,26 @@ def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.tuning.storage import is_url
     from counterfactual_training.tuning.tuner import StudyStatus
 
-    started, lost = time.monotonic(), arguments.at_most_lost
+    started = time.monotonic()
+    lost = arguments.at_most_lost
     if arguments.objectives is None and lost is None:
         lost = 1.0  # one measure alone would be bought with accuracy
-    aims = names(arguments.objectives) if arguments.objectives is not None else [arguments.minimise or "ip"]
+    if arguments.objectives is not None:
+        aims = names(arguments.objectives)
+    else:
+        aims = [arguments.minimise or "ip"]
     goal = Goal(tuple(aims or ()), lost, arguments.against)
     effort = TuningEffort(arguments.epochs, arguments.seeds, arguments.seed)
     job = (_table_job if is_file_name(arguments.data) else _named_job)(arguments, effort)
     out = folder(arguments.out)
     storage = arguments.storage or out / "study.journal"
-    plan = TuningPlan(arguments.trials, arguments.batch, storage, arguments.study or job.name, arguments.seed)
-    note(f"tuning {goal.describe()}; study {plan.study!r} in {'a database' if is_url(storage) else storage}")
+    plan = TuningPlan(
+        arguments.trials, arguments.batch, storage, arguments.study or job.name, arguments.seed
+    )
+    note(
+        f"tuning {goal.describe()}; study {plan.study!r} in "
+        f"{'a database' if is_url(storage) else storage}"
+    )
     tuning = tune(job.task, goal, plan, job.space, StudyStatus(sys.stderr, "ct: "))
     files = write_tuning(tuning, job.name if job.save is None else None, effort, out)
     confirmation = None
@@ -116,8 +162,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.confirm and job.test is not None:
         confirmation, first = confirm(job.test, job.task, tuning, plan, effort, out)
         if not first:
-            note(f"the test rows were looked at before, on {confirmation['date']}; showing that result again")
-    files += [] if job.save is None else [job.save(tuning, out)]
+            note(
+                f"the test rows were looked at before, on {confirmation['date']}; showing that "
+                "result again"
+            )
+    if job.save is None:
+        files += []
+    else:
+        files += [job.save(tuning, out)]
     seconds = time.monotonic() - started
     document = {
         "data": job.name,
@@ -127,7 +179,11 @@ def run(arguments: argparse.Namespace) -> None:
         "seconds": seconds,
         "conventional": tuning.conventional,
         "published": tuning.published.metrics,
-        "best": {"trial": tuning.best.number, "settings": tuning.settings(tuning.best), **tuning.best.metrics},
+        "best": {
+            "trial": tuning.best.number,
+            "settings": tuning.settings(tuning.best),
+            **tuning.best.metrics,
+        },
         "front": [{"trial": trial.number, **trial.metrics} for trial in tuning.front],
         "confirmation": confirmation,
         "files": files,
@@ -156,17 +212,25 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
 
     table = training_table(arguments)
     classifier = CounterfactualClassifier(
-        preset="as_run", gate=arguments.gate, epochs=effort.epochs, random_state=effort.seed, progress=False,
+        preset="as_run",
+        gate=arguments.gate,
+        epochs=effort.epochs,
+        random_state=effort.seed,
+        progress=False,
         **rules(arguments, table),
-    )  # fmt: skip
+    )
     train, held_out = table.split(arguments.test_share, arguments.seed)
-    frame, labels = table.frame.iloc[train], table.labels.iloc[train]
+    frame = table.frame.iloc[train]
+    labels = table.labels.iloc[train]
     task, prepared = table_task(classifier, frame, labels, effort)
     space = checked_space(prepared, classifier.get_params(deep=False), arguments.space)
     if arguments.confirm and not len(held_out):
         raise InputError("--confirm needs rows to confirm on: --test-share above 0.")
     rows = table.frame.iloc[held_out], table.labels.iloc[held_out]
-    test = held_out_rows(prepared, *rows) if arguments.confirm else None
+    if arguments.confirm:
+        test = held_out_rows(prepared, *rows)
+    else:
+        test = None
 
     # Trials train on a part of these rows; the model that is saved trains on all of them.
     def save(tuning: Tuning, out: Path) -> str:

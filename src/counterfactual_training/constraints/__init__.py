@@ -5,7 +5,12 @@ from counterfactual_training.constraints.constraints import CategoryProjection, 
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
 from counterfactual_training.constraints.domain import Domain
 from counterfactual_training.constraints.imply import imply, may_become
-from counterfactual_training.constraints.mutability import DIRECTIONS, Direction, parse_direction, parse_mutability
+from counterfactual_training.constraints.mutability import (
+    DIRECTIONS,
+    Direction,
+    parse_direction,
+    parse_mutability,
+)
 from counterfactual_training.constraints.relations import Follower, Implication, Relations
 
 __all__ = [

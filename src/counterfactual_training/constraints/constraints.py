@@ -1,6 +1,7 @@
 """Which features may change, in which direction, how far, and which belong together.
 
-Training, search, attacks, metrics and reports all use the same :class:`Constraints`. Its four main methods:
+Training, search, attacks, metrics and reports all use the same :class:`Constraints`. Its four main
+methods:
 
 ``mask_step``  removes the part of a step that mutability forbids (search, diagnosis)
 ``project``    moves a point back into the domain (search)
@@ -24,7 +25,12 @@ from counterfactual_training.constraints.bounds import Bounds
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup, check_columns
 from counterfactual_training.constraints.domain import Domain, parse_domain
 from counterfactual_training.constraints.imply import imply
-from counterfactual_training.constraints.mutability import Direction, Mutability, direction_from, parse_mutability
+from counterfactual_training.constraints.mutability import (
+    Direction,
+    Mutability,
+    direction_from,
+    parse_mutability,
+)
 from counterfactual_training.constraints.relations import Relations
 from counterfactual_training.constraints.violations import find_violations
 from counterfactual_training.errors import ConstraintError, check_name
@@ -38,16 +44,20 @@ class Constraints:
 
     Attributes:
         may_increase: ``(..., d)`` mask of the features that may rise.
-        may_decrease: ``(..., d)`` mask of those that may fall; where both are false, a feature is immutable.
+        may_decrease: ``(..., d)`` mask of those that may fall; where both are false, a feature is
+            immutable.
         domain: the box.
         groups: one-hot groups of categorical features.
         lattices: integer columns and columns with a list of allowed values.
         names: feature names, used in messages.
-        category_projection: when a relaxed group becomes one category again: at the ``"end"`` of the search, after
-            every ``"step"`` (as the authors do at evaluation), or ``"never"`` (as they do in training).
+        category_projection: when a relaxed group becomes one category again: at the ``"end"`` of
+            the search, after every ``"step"`` (as the authors do at evaluation), or ``"never"`` (as
+            they do in training).
         reach: ``(d,)`` the largest change of each feature, infinite where there is none.
-        keep_outside: factuals outside the domain may stay there; otherwise they are pulled in, or refused if stated.
-        coded: columns ``(number, flags)`` of numbers with special codes: where a flag is set, the number stays.
+        keep_outside: factuals outside the domain may stay there; otherwise they are pulled in, or
+            refused if stated.
+        coded: columns ``(number, flags)`` of numbers with special codes: where a flag is set, the
+            number stays.
         relations: between features; ``None`` without any.
 
     Examples:
@@ -78,7 +88,10 @@ class Constraints:
         cls,
         num_features: int,
         mutability: Mutability = None,
-        domain: Domain | Mapping[Any, tuple[float | None, float | None]] | tuple[float, float] | None = None,
+        domain: Domain
+        | Mapping[Any, tuple[float | None, float | None]]
+        | tuple[float, float]
+        | None = None,
         groups: Sequence[OneHotGroup | Sequence[int]] = (),
         lattices: Sequence[Lattice] = (),
         names: Sequence[str] | None = None,
@@ -89,8 +102,8 @@ class Constraints:
         Args:
             num_features: d.
             mutability: see :func:`parse_mutability`.
-            domain: a :class:`Domain`; one ``(lower, upper)`` for all features; or a dict from column to
-                ``(lower, upper)``, where ``None`` means no bound on that side.
+            domain: a :class:`Domain`; one ``(lower, upper)`` for all features; or a dict from
+                column to ``(lower, upper)``, where ``None`` means no bound on that side.
             groups: one-hot groups, each a list of column indices or a :class:`OneHotGroup`.
             lattices: columns with integer or listed values.
             names: column names; dicts may then use names instead of indices.
@@ -99,9 +112,16 @@ class Constraints:
         if names is not None and len(names) != num_features:
             raise ConstraintError(f"{len(names)} names for {num_features} features.")
         directions = parse_mutability(mutability, num_features, names)
-        parsed_groups = tuple(g if isinstance(g, OneHotGroup) else OneHotGroup(tuple(g)) for g in groups)
+        parsed_groups = tuple(
+            g if isinstance(g, OneHotGroup) else OneHotGroup(tuple(g)) for g in groups
+        )
         check_columns(parsed_groups, lattices, num_features)
-        check_name("category_projection", category_projection, get_args(CategoryProjection), ConstraintError)
+        check_name(
+            "category_projection",
+            category_projection,
+            get_args(CategoryProjection),
+            ConstraintError,
+        )
         return cls(
             may_increase=torch.tensor([d in ("both", "increase") for d in directions]),
             may_decrease=torch.tensor([d in ("both", "decrease") for d in directions]),
@@ -114,9 +134,15 @@ class Constraints:
 
     @classmethod
     def infer(
-        cls, x: Tensor, mutability: Mutability = None, num_std: float = 2.0, domain: Any = None, **kwargs: Any
+        cls,
+        x: Tensor,
+        mutability: Mutability = None,
+        num_std: float = 2.0,
+        domain: Any = None,
+        **kwargs: Any,
     ) -> Constraints:
-        """As :meth:`build`; bounds that ``domain`` does not state are inferred from data ``(n, ...)`` by Eq. 12.
+        """As :meth:`build`; bounds that ``domain`` does not state are inferred from data ``(n,
+        ...)`` by Eq. 12.
 
         Args:
             x: the data.
@@ -139,7 +165,10 @@ class Constraints:
     @property
     def directions(self) -> tuple[Direction, ...]:
         """One word per feature (in a fleet, of the first member)."""
-        up, down = (mask.reshape(-1, self.num_features)[0].tolist() for mask in (self.may_increase, self.may_decrease))
+        up, down = (
+            mask.reshape(-1, self.num_features)[0].tolist()
+            for mask in (self.may_increase, self.may_decrease)
+        )
         return tuple(map(direction_from, up, down))
 
     @property
@@ -179,7 +208,9 @@ class Constraints:
         return bool((self.may_increase & self.may_decrease).all())
 
     @cached_property
-    @torch.inference_mode(False)  # the cache outlives the search, so it must not hold inference tensors
+    @torch.inference_mode(
+        False
+    )  # the cache outlives the search, so it must not hold inference tensors
     def _step_limits(self) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(self.domain.lower)
         low = zero.masked_fill(self.may_decrease, -torch.inf)
@@ -202,10 +233,15 @@ class Constraints:
         return {}
 
     def _to(self, like: Tensor) -> Constraints:
-        up, down = self.may_increase.to(like.device), self.may_decrease.to(like.device)
+        up = self.may_increase.to(like.device)
+        down = self.may_decrease.to(like.device)
         moved = {"reach": self.reach, "relations": self.relations}
-        others: dict[str, Any] = {name: None if value is None else value.to(like) for name, value in moved.items()}
-        return replace(self, may_increase=up, may_decrease=down, domain=self.domain.to(like), **others)
+        others: dict[str, Any] = {
+            name: None if value is None else value.to(like) for name, value in moved.items()
+        }
+        return replace(
+            self, may_increase=up, may_decrease=down, domain=self.domain.to(like), **others
+        )
 
     def relaxed(self) -> Constraints:
         """The same box and directions with every column continuous, as the authors train."""
@@ -213,83 +249,139 @@ class Constraints:
 
     @cached_property
     def _without_still_groups(self) -> tuple[Constraints, list[int]]:
-        """These constraints without the groups that are immutable, and the columns of those groups."""
-        moves = (self.may_increase | self.may_decrease).reshape(-1, self.num_features).any(0).tolist()
-        loose = tuple(group for group in self.groups if any(moves[column] for column in group.columns))
+        """These constraints without the groups that are immutable, and the columns of those
+        groups.
+        """
+        moves = (
+            (self.may_increase | self.may_decrease)
+            .reshape(-1, self.num_features)
+            .any(0)
+            .tolist()
+        )
+        loose = tuple(
+            group for group in self.groups if any(moves[column] for column in group.columns)
+        )
         # Relations read all groups.
         if self.relations is not None or len(loose) == len(self.groups):
             return self, []
-        still = [column for group in self.groups if group not in loose for column in group.columns]
+        still = [
+            column for group in self.groups if group not in loose for column in group.columns
+        ]
         return replace(self, groups=loose), still
 
-    # ---- methods of the search and of training ---------------------------------------------------------------------
+    # ---- methods of the search and of training ---------------------------------------------------
 
     def mask_step(self, step: Tensor) -> Tensor:
         """Zero, in place, the parts of a step ``(..., n, d)`` that mutability forbids."""
-        return step if self.masks_nothing else step.clamp_(*self._step_limits)  # one pass over the step
+        return (
+            step if self.masks_nothing else step.clamp_(*self._step_limits)
+        )  # one pass over the step
 
     def bounds(self, x: Tensor) -> Bounds:
-        """The box around the factuals x ``(..., n, d)``, and their categories if these are projected at every step.
+        """The box around the factuals x ``(..., n, d)``, and their categories if these are
+        projected at every step.
 
-        The box is the domain. It is wider where a factual lies outside the domain and may not come back, and narrower
-        where transitions forbid a category; also at the factual by directions, if there are relations.
+        The box is the domain. It is wider where a factual lies outside the domain and may not come
+        back, and narrower where transitions forbid a category; also at the factual by directions,
+        if there are relations.
         """
         if self.relations is not None:
             free = replace(self, relations=None)  # or interval() would come back here
             lower, upper = free.interval(x)
-            return free.bounds(x)._replace(lower=lower.expand_as(x), upper=upper.expand_as(x), factual=x)
+            return free.bounds(x)._replace(
+                lower=lower.expand_as(x), upper=upper.expand_as(x), factual=x
+            )
         if self.groups and self.category_projection == "step":
             return self._category_bounds(x)
         lower, upper = self._box(x)
         # Only a category outside the box can be trapped there, which _category_bounds finds out.
-        if self.category_projection == "end" and bool((((x < lower) | (x > upper)) & self._in_groups).any()):
+        if self.category_projection == "end" and bool(
+            (((x < lower) | (x > upper)) & self._in_groups).any()
+        ):
             lower, upper, *_ = self._category_bounds(x)
         nothing = torch.empty(1, 0, dtype=torch.bool, device=x.device)
         return Bounds(lower, upper, nothing, nothing)
 
     def interval(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Where each value of x ``(..., n, d)`` may go: the box, cut at the factual by directions and by ``held``."""
+        """Where each value of x ``(..., n, d)`` may go: the box, cut at the factual by directions
+        and by ``held``.
+        """
         bounds = self.bounds(x).hold(x, held)
-        lower = torch.where(self.may_decrease.unsqueeze(-2), bounds.lower, torch.maximum(bounds.lower, x))
-        upper = torch.where(self.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x))
+        lower = torch.where(
+            self.may_decrease.unsqueeze(-2), bounds.lower, torch.maximum(bounds.lower, x)
+        )
+        upper = torch.where(
+            self.may_increase.unsqueeze(-2), bounds.upper, torch.minimum(bounds.upper, x)
+        )
         return lower, upper
 
     def project(self, x_cf: Tensor, bounds: Bounds, before: Tensor | None = None) -> Tensor:
-        """Move points ``(..., n, d)`` back into the bounds of their factuals, in place; ``before`` is as in confine."""
-        return self.project_categories(self.confine(x_cf, bounds.factual, bounds.lower, bounds.upper, before), bounds)
+        """Move points ``(..., n, d)`` back into the bounds of their factuals, in place; ``before``
+        is as in confine.
+        """
+        return self.project_categories(
+            self.confine(x_cf, bounds.factual, bounds.lower, bounds.upper, before), bounds
+        )
 
     def project_categories(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Round every group to an allowed category, in place, if categories are projected at every step."""
+        """Round every group to an allowed category, in place, if categories are projected at every
+        step.
+        """
         if self.category_projection != "step":
             return x_cf
         bounds.settle(self.groups, x_cf)
-        return x_cf if self.relations is None else x_cf.copy_(imply(self, x_cf, bounds.factual))
+        if self.relations is None:
+            return x_cf
+        return x_cf.copy_(imply(self, x_cf, bounds.factual))
 
-    def confine(self, points: Tensor, x: Tensor, lower: Tensor, upper: Tensor, before: Tensor | None = None) -> Tensor:
-        """Move points ``(..., n, d)``, in place, into a box and what relations leave; the step began at ``before``."""
+    def confine(
+        self,
+        points: Tensor,
+        x: Tensor,
+        lower: Tensor,
+        upper: Tensor,
+        before: Tensor | None = None,
+    ) -> Tensor:
+        """Move points ``(..., n, d)``, in place, into a box and what relations leave; the step
+        began at ``before``.
+        """
         points.clamp_(lower, upper)
         if self.relations is None:
             return points
-        return points.copy_(self.follow(self.relations.project(points, x, lower, upper, before), x))
+        return points.copy_(
+            self.follow(self.relations.project(points, x, lower, upper, before), x)
+        )
 
     def follow(self, points: Tensor, x: Tensor) -> Tensor:
         """Points ``(..., n, d)`` in which features that follow others do so; x are the factuals."""
-        return points if self.relations is None else self.relations.follow(points, x)
+        if self.relations is None:
+            return points
+        return self.relations.follow(points, x)
 
     def through(self, grad: Tensor, points: Tensor) -> Tensor:
-        """The gradient at points ``(..., n, d)``, that of features which follow others passed on to the others."""
-        return grad if self.relations is None else self.relations.through(grad, points)
+        """The gradient at points ``(..., n, d)``, that of features which follow others passed on to
+        the others.
+        """
+        if self.relations is None:
+            return grad
+        return self.relations.through(grad, points)
 
     def snap(self, x_cf: Tensor, x: Tensor, held: Tensor | None = None) -> Tensor:
-        """A copy of x_cf with valid values that x can reach; relations may change more, but no cells under ``held``."""
+        """A copy of x_cf with valid values that x can reach; relations may change more, but no
+        cells under ``held``.
+        """
         loose, still = self._without_still_groups
-        # What nobody may change, and did not change, needs no rounding: often most categories of a person.
+        # What nobody may change, and did not change, needs no rounding: often most categories of a
+        # person.
         if loose is not self and torch.equal(x_cf[..., still], x[..., still]):
             return loose.snap(x_cf, x, held)
         x_cf = x_cf.clone()
         projects = bool(self.groups) and self.category_projection == "end"
         # Worked out once for both: with many categories, the box is most of the work.
-        box = self._box(x) if projects or self.lattices else None
+        if projects or self.lattices:
+            box = self._box(x)
+        else:
+            box = None
         if projects:
             self._category_bounds(x, box).settle(self.groups, x_cf)
         if self.lattices:
@@ -303,12 +395,13 @@ class Constraints:
     def protect(self, x_pos: Tensor, x_cf: Tensor) -> Tensor:
         """x⁺ with ``x⁺[d] := x′[d]`` wherever moving x′ towards it would break mutability (§3.4).
 
-        The three conditions: d is immutable; x⁺ > x′ but d may only decrease; x⁺ < x′ but d may only increase.
-        Both ``(..., n, d)``.
+        The three conditions: d is immutable; x⁺ > x′ but d may only decrease; x⁺ < x′ but d may
+        only increase. Both ``(..., n, d)``.
         """
         if self.masks_nothing:  # then there are no codes either: their flags are immutable
             return x_pos
-        up, down = self.may_increase.unsqueeze(-2), self.may_decrease.unsqueeze(-2)
+        up = self.may_increase.unsqueeze(-2)
+        down = self.may_decrease.unsqueeze(-2)
         out = torch.where(up, x_pos, torch.minimum(x_pos, x_cf))  # x⁺ above x′ asks for a rise
         out = torch.where(down, out, torch.maximum(out, x_cf))  # and below it for a fall
         for number, flags in self.coded:
@@ -318,17 +411,25 @@ class Constraints:
 
     def name(self, index: int) -> str:
         """What messages call the feature with this index."""
-        return self.names[index] if self.names is not None else f"feature {index}"
+        if self.names is not None:
+            return self.names[index]
+        return f"feature {index}"
 
     def categories(self, group: OneHotGroup, x: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories that a counterfactual of x ``(..., n, d)`` may have."""
+        """Mask ``(..., n, max(k, 2))`` of the categories that a counterfactual of x ``(..., n, d)``
+        may have.
+        """
         lower, upper = (bound.expand_as(x)[..., group.index] for bound in self._box(x))
         return self._categories(group, x, lower, upper)
 
     def check_factuals(self, x: Tensor) -> None:
-        """Raise if factuals ``(..., n, d)`` have another number of features or lie outside a stated domain."""
+        """Raise if factuals ``(..., n, d)`` have another number of features or lie outside a stated
+        domain.
+        """
         if x.shape[-1] != self.num_features:
-            raise ConstraintError(f"The constraints are for {self.num_features} features, x has {x.shape[-1]}.")
+            raise ConstraintError(
+                f"The constraints are for {self.num_features} features, x has {x.shape[-1]}."
+            )
         if not self.keep_outside:
             self.domain.check_factuals(x, self.name)
 
@@ -337,46 +438,69 @@ class Constraints:
         return find_violations(self, x_cf, x, tolerance)
 
     def _box(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds around the factuals, without regard to which categories the domain leaves."""
-        lower, upper = self.domain.lower.unsqueeze(-2), self.domain.upper.unsqueeze(-2)
+        """Lower and upper bounds around the factuals, without regard to which categories the domain
+        leaves.
+        """
+        lower = self.domain.lower.unsqueeze(-2)
+        upper = self.domain.upper.unsqueeze(-2)
         # A factual outside an inferred domain comes back inside, except against its direction.
         stuck_low = (x < lower) & (~self.may_increase.unsqueeze(-2) | self.keep_outside)
         stuck_high = (x > upper) & (~self.may_decrease.unsqueeze(-2) | self.keep_outside)
         if bool(stuck_low.any()) or bool(stuck_high.any()):  # else one box serves all rows
-            lower, upper = torch.where(stuck_low, x, lower), torch.where(stuck_high, x, upper)
+            lower = torch.where(stuck_low, x, lower)
+            upper = torch.where(stuck_high, x, upper)
         if self.reach is not None:
-            least, most = x - self.reach, x + self.reach
-            # A factual far outside the domain comes back towards it, but no further than it may change.
+            least = x - self.reach
+            most = x + self.reach
+            # A factual far outside the domain comes back towards it, but no further than it may
+            # change.
             lower = torch.minimum(torch.maximum(lower, least), most)
             upper = torch.maximum(torch.minimum(upper, most), least)
         limited = [group for group in self.groups if group.transitions is not None]
         if limited or self.coded:
-            lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
+            lower = lower.expand_as(x).clone()
+            upper = upper.expand_as(x).clone()
         for group in limited:
             group.narrow(x, lower, upper)
         for number, flags in self.coded:
-            stays, own = (x[..., list(flags)] > 0.5).any(-1), x[..., number]  # a code hides the number
+            stays, own = (
+                (x[..., list(flags)] > 0.5).any(-1),
+                x[..., number],
+            )  # a code hides the number
             for bound in (lower, upper):
                 bound[..., number] = torch.where(stays, own, bound[..., number])
         return lower, upper
 
     def _category_bounds(self, x: Tensor, box: tuple[Tensor, Tensor] | None = None) -> Bounds:
-        """Box and categories, whenever categories are projected; ``box`` is that of x, if it is known."""
-        lower, upper = self._box(x) if box is None else box
-        home, choices = x, []
+        """Box and categories, whenever categories are projected; ``box`` is that of x, if it is
+        known.
+        """
+        if box is None:
+            lower, upper = self._box(x)
+        else:
+            lower, upper = box
+        home = x
+        choices = []
         for group in self.groups:
             columns = group.index
-            part, low, high = x[..., columns], lower[..., columns], upper[..., columns]
-            categories, own = self._categories(group, x, low, high), group.own(x)
+            part = x[..., columns]
+            low = lower[..., columns]
+            high = upper[..., columns]
+            categories = self._categories(group, x, low, high)
+            own = group.own(x)
             inside = ((part >= low) & (part <= high)).all(-1, keepdim=True)
-            # Outside the box and without a category to go to: widen the box so that the row may stay as it is.
+            # Outside the box and without a category to go to: widen the box so that the row may
+            # stay as it is.
             trapped = ~inside & ~categories.any(-1, keepdim=True)
             if bool(trapped.any()):
-                lower, upper = lower.expand_as(x).clone(), upper.expand_as(x).clone()
+                lower = lower.expand_as(x).clone()
+                upper = upper.expand_as(x).clone()
                 lower[..., columns] = torch.where(trapped, torch.minimum(low, part), low)
                 upper[..., columns] = torch.where(trapped, torch.maximum(high, part), high)
             decoded = (categories & own).any(-1, keepdim=True)
-            if self.category_projection == "end":  # a group that was no clean category before need not become one
+            if (
+                self.category_projection == "end"
+            ):  # a group that was no clean category before need not become one
                 decoded = decoded & ~inside
             clean = group.encode(group.category(x).clamp_min(0), x.dtype)
             if bool((decoded & (clean != part)).any()):
@@ -384,22 +508,36 @@ class Constraints:
                 home[..., columns] = torch.where(decoded, clean, part)
             stay = inside | trapped
             choices += [categories | (own & stay), ~own.any(-1, keepdim=True) & stay]
-        return Bounds(lower, upper, home, torch.cat(choices, -1) if choices else x.new_empty(1, 0, dtype=torch.bool))
+        return Bounds(
+            lower,
+            upper,
+            home,
+            torch.cat(choices, -1) if choices else x.new_empty(1, 0, dtype=torch.bool),
+        )
 
-    def _categories(self, group: OneHotGroup, x: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Mask ``(..., n, max(k, 2))`` of the categories within the box ``(..., n, k)`` of the group's columns."""
-        up, down = (mask[..., group.index].unsqueeze(-2) for mask in (self.may_increase, self.may_decrease))
+    def _categories(
+        self, group: OneHotGroup, x: Tensor, lower: Tensor, upper: Tensor
+    ) -> Tensor:
+        """Mask ``(..., n, max(k, 2))`` of the categories within the box ``(..., n, k)`` of the
+        group's columns.
+        """
+        up, down = (
+            mask[..., group.index].unsqueeze(-2)
+            for mask in (self.may_increase, self.may_decrease)
+        )
         return group.possible(x, lower, upper, up, down)
 
     def _round(self, x_cf: Tensor, x: Tensor, box: tuple[Tensor, Tensor] | None = None) -> None:
         """Round to integers and allowed values, in place."""
         lower, upper = (bound.expand_as(x) for bound in (self._box(x) if box is None else box))
-        up, down = self.may_increase.unsqueeze(-2).expand_as(x), self.may_decrease.unsqueeze(-2).expand_as(x)
+        up = self.may_increase.unsqueeze(-2).expand_as(x)
+        down = self.may_decrease.unsqueeze(-2).expand_as(x)
         # A value that did not change is kept, and often few columns of many did.
         moved = x_cf != x
         some = moved.reshape(-1, self.num_features).any(0).tolist()
         for lattice in (lattice for lattice in self.lattices if some[lattice.column]):
-            j, rows = lattice.column, moved[..., lattice.column]
+            j = lattice.column
+            rows = moved[..., lattice.column]
             own = x[..., j][rows]
             low = torch.where(down[..., j][rows], lower[..., j][rows], own)
             high = torch.where(up[..., j][rows], upper[..., j][rows], own)

@@ -32,7 +32,9 @@ class Expression:
 
     @property
     def parts(self) -> tuple[Expression, ...]:
-        return () if self.left is None or self.right is None else (self.left, self.right)
+        if self.left is None or self.right is None:
+            return ()
+        return (self.left, self.right)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -62,7 +64,8 @@ class Expression:
             return a - b, _sum(by_a, 1.0, by_b, -1.0)
         if self.op == "*":
             return a * b, _sum(by_a, b, by_b, a)
-        # Division by zero is left to the values' own rules: tensors give infinity, which callers filter.
+        # Division by zero is left to the values' own rules: tensors give infinity, which callers
+        # filter.
         return a / b, _sum(by_a, 1 / b, by_b, -a / (b * b))
 
     def linear(self) -> tuple[dict[str, float], float] | None:
@@ -75,22 +78,33 @@ class Expression:
         if a is None or b is None:
             return None
         if self.op in "+-":
-            sign = 1.0 if self.op == "+" else -1.0
+            if self.op == "+":
+                sign = 1.0
+            else:
+                sign = -1.0
             return _sum(a[0], 1.0, b[0], sign), a[1] + sign * b[1]
         if self.op == "*":
             a, b = (b, a) if a[0] else (a, b)  # the constant first
-        # A quotient is linear only over a constant other than 0; dividing is then multiplying by its inverse.
+        # A quotient is linear only over a constant other than 0; dividing is then multiplying by
+        # its inverse.
         elif b[0] or b[1] == 0:
             return None
         else:
             a, b = ({}, 1 / b[1]), a
         # A product of two columns is not linear.
-        return None if a[0] else (_sum(b[0], a[1], {}, 0.0), a[1] * b[1])
+        if a[0]:
+            return None
+        return (_sum(b[0], a[1], {}, 0.0), a[1] * b[1])
 
 
-def _sum(one: dict[str, Any], by_one: Any, other: dict[str, Any], by_other: Any) -> dict[str, Any]:
+def _sum(
+    one: dict[str, Any], by_one: Any, other: dict[str, Any], by_other: Any
+) -> dict[str, Any]:
     """``one · by_one + other · by_other``, column by column."""
     scaled = {name: value * by_one for name, value in one.items()}
     for name, value in other.items():
-        scaled[name] = scaled[name] + value * by_other if name in scaled else value * by_other
+        if name in scaled:
+            scaled[name] = scaled[name] + value * by_other
+        else:
+            scaled[name] = value * by_other
     return scaled

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from counterfactual_training.constraints.constraints import Constraints
 
 
-def imply(constraints: Constraints, x_cf: Tensor, x: Tensor, held: Tensor | None = None) -> Tensor:
+def imply(
+    constraints: Constraints, x_cf: Tensor, x: Tensor, held: Tensor | None = None
+) -> Tensor:
     """Points ``(..., n, d)`` that break no implication their factuals x keep.
 
-    A category that is needed is taken if x may take it; otherwise the one that needs it is given up.
+    A category that is needed is taken if x may take it; otherwise the one that needs it is given
+    up.
 
     Args:
         held: mask ``(..., n, d)`` of cells that keep their value.
@@ -31,27 +34,42 @@ def imply(constraints: Constraints, x_cf: Tensor, x: Tensor, held: Tensor | None
             may = broken & may_become(constraints, rule.needed, rule.needed_code, x, held)
             # Only now: most calls find nothing broken and return the points they were given.
             x_cf = x_cf.clone()
-            needed, given = list(rule.needed), list(rule.given)
+            needed = list(rule.needed)
+            given = list(rule.given)
             code = x_cf.new_tensor(rule.needed_code)
             x_cf[..., needed] = torch.where(may.unsqueeze(-1), code, x_cf[..., needed])
             # Giving up means the factual's own category, which is always allowed.
-            x_cf[..., given] = torch.where((broken & ~may).unsqueeze(-1), x[..., given], x_cf[..., given])
-        # A full round without a change: no later round would make one. The loop bounds cycles of rules.
+            x_cf[..., given] = torch.where(
+                (broken & ~may).unsqueeze(-1), x[..., given], x_cf[..., given]
+            )
+        # A full round without a change: no later round would make one. The loop bounds cycles of
+        # rules.
         if torch.equal(before, x_cf):
             break
     return x_cf
 
 
 def may_become(
-    constraints: Constraints, columns: Sequence[int], code: Sequence[float], x: Tensor, held: Tensor | None = None
+    constraints: Constraints,
+    columns: Sequence[int],
+    code: Sequence[float],
+    x: Tensor,
+    held: Tensor | None = None,
 ) -> Tensor:
-    """Mask ``(..., n)`` of the factuals x whose columns may take the code of a category, or have it already."""
+    """Mask ``(..., n)`` of the factuals x whose columns may take the code of a category, or have it
+    already.
+    """
     wanted = x.new_tensor(code)
     own = ((x[..., list(columns)] - wanted).abs() < 1e-3).all(-1)
-    group = next((group for group in constraints.groups if group.columns == tuple(columns)), None)
+    group = next(
+        (group for group in constraints.groups if group.columns == tuple(columns)), None
+    )
     if group is not None:
         # A single binary column holds its category as a number; wider groups mark it.
-        place = int(wanted.argmax()) if len(columns) > 1 else int(wanted[0])
+        if len(columns) > 1:
+            place = int(wanted.argmax())
+        else:
+            place = int(wanted[0])
         may = constraints.categories(group, x)[..., place]
     else:
         lower, upper = (end.expand_as(x)[..., list(columns)] for end in constraints.interval(x))
@@ -60,7 +78,10 @@ def may_become(
             if (lattice.column,) == tuple(columns):
                 # The code of an ordinal level must be one of the values that the lattice leaves.
                 snapped = lattice.snap(
-                    wanted.expand_as(x[..., 0]), x[..., lattice.column], lower[..., 0], upper[..., 0]
+                    wanted.expand_as(x[..., 0]),
+                    x[..., lattice.column],
+                    lower[..., 0],
+                    upper[..., 0],
                 )
                 may = may & ((snapped - wanted).abs() < 1e-3)
     return own | (may if held is None else may & ~held[..., list(columns)].any(-1))

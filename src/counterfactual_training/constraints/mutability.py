@@ -19,11 +19,19 @@ Mutability = Mapping[str, object] | Mapping[int, object] | Sequence[object] | No
 
 def direction_from(increase: bool, decrease: bool) -> Direction:
     """The word for a feature that may move up, down, both ways or not at all."""
-    return ("both" if decrease else "increase") if increase else ("decrease" if decrease else "none")
+    if increase:
+        if decrease:
+            return "both"
+        return "increase"
+    if decrease:
+        return "decrease"
+    return "none"
 
 
 def parse_direction(value: object) -> Direction:
-    """``"both" | "none" | "increase" | "decrease"``, or −1, 0, +1 as in scikit-learn's ``monotonic_cst``."""
+    """``"both" | "none" | "increase" | "decrease"``, or −1, 0, +1 as in scikit-learn's
+    ``monotonic_cst``.
+    """
     if isinstance(value, str) and value in DIRECTIONS:
         return value
     # True would pass as +1, though a user who writes it hardly means "increase".
@@ -32,12 +40,14 @@ def parse_direction(value: object) -> Direction:
     raise ConstraintError(unknown("direction", value, [*DIRECTIONS, -1, 0, 1]))
 
 
-def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] | None = None) -> tuple[Direction, ...]:
+def parse_mutability(
+    spec: Mutability, num_features: int, names: Sequence[str] | None = None
+) -> tuple[Direction, ...]:
     """One direction per feature.
 
     Args:
-        spec: ``None`` (all features may move), one entry per feature, or a dict from column name or index to a
-            direction; features that the dict does not name may move both ways.
+        spec: ``None`` (all features may move), one entry per feature, or a dict from column name or
+            index to a direction; features that the dict does not name may move both ways.
         num_features: d.
         names: column names, needed for dicts keyed by name.
     """
@@ -46,7 +56,8 @@ def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] |
     # A word is a sequence, too: the error below would count its letters.
     if isinstance(spec, str):
         raise ConstraintError(
-            f"mutability={spec!r} is one word for {num_features} features; pass a dict such as {{'age': {spec!r}}} "
+            f"mutability={spec!r} is one word for {num_features} features; pass a dict such as "
+            f"{{'age': {spec!r}}} "
             "or one entry per feature."
         )
     if isinstance(spec, Mapping):
@@ -57,7 +68,8 @@ def parse_mutability(spec: Mutability, num_features: int, names: Sequence[str] |
     entries = list(spec)
     if len(entries) != num_features:
         raise ConstraintError(
-            f"mutability has {len(entries)} entries for {num_features} features; pass one per feature, or a dict."
+            f"mutability has {len(entries)} entries for {num_features} features; pass one per "
+            "feature, or a dict."
         )
     return tuple(parse_direction(value) for value in entries)
 
@@ -70,4 +82,6 @@ def feature_index(key: object, num_features: int, names: Sequence[str] | None) -
         if -num_features <= key < num_features:
             return key % num_features
         raise ConstraintError(f"Feature index {key} is outside 0..{num_features - 1}.")
-    raise ConstraintError(unknown("column", key, names if names is not None else range(num_features)))
+    raise ConstraintError(
+        unknown("column", key, names if names is not None else range(num_features))
+    )

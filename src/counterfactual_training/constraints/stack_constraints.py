@@ -15,28 +15,48 @@ from counterfactual_training.errors import ConstraintError
 
 
 def constraint_structure(constraints: Constraints) -> str:
-    """Equal for constraints that :func:`stack_constraints` can join: those that differ in masks and boxes only."""
+    """Equal for constraints that :func:`stack_constraints` can join: those that differ in masks and
+    boxes only.
+    """
     groups = [(group.columns, _listed(group.transitions)) for group in constraints.groups]
-    lattices = [[_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices]
+    lattices = [
+        [_listed(value) for value in vars(lattice).values()] for lattice in constraints.lattices
+    ]
     # The class too: a subclass may override any of the verbs.
-    kind = type(constraints), constraints.num_features, constraints.category_projection, constraints.keep_outside
+    kind = (
+        type(constraints),
+        constraints.num_features,
+        constraints.category_projection,
+        constraints.keep_outside,
+    )
     rules = constraints.relations
-    related = None if rules is None else [_listed(value) for value in vars(rules).values()]
+    if rules is None:
+        related = None
+    else:
+        related = [_listed(value) for value in vars(rules).values()]
     boxes = _listed(constraints.domain.inferred), _listed(constraints.reach), constraints.coded
     return repr((*kind, groups, lattices, *boxes, related))
 
 
 def stack_constraints(members: Sequence[Constraints]) -> Constraints:
-    """Stack the masks and boxes ``(d,)`` of M members to ``(M, d)``; what all members share stays ``(d,)``."""
+    """Stack the masks and boxes ``(d,)`` of M members to ``(M, d)``; what all members share stays
+    ``(d,)``.
+    """
     if len({constraint_structure(member) for member in members}) != 1:
-        raise ConstraintError("Only constraints with the same groups, lattices and kind of domain can be stacked.")
+        raise ConstraintError(
+            "Only constraints with the same groups, lattices and kind of domain can be stacked."
+        )
     first = members[0]
-    up, down = [member.may_increase for member in members], [member.may_decrease for member in members]
-    lower, upper = [member.domain.lower for member in members], [member.domain.upper for member in members]
+    up = [member.may_increase for member in members]
+    down = [member.may_decrease for member in members]
+    lower = [member.domain.lower for member in members]
+    upper = [member.domain.upper for member in members]
     domain = first.domain
     if not (_same(lower) and _same(upper)):
         domain = Domain(torch.stack(lower), torch.stack(upper), domain.inferred)
-    up_all, down_all = (masks[0] if _same(masks) else torch.stack(masks) for masks in (up, down))
+    up_all, down_all = (
+        masks[0] if _same(masks) else torch.stack(masks) for masks in (up, down)
+    )
     return replace(first, may_increase=up_all, may_decrease=down_all, domain=domain)
 
 
@@ -52,7 +72,9 @@ def unstack_constraints(constraints: Constraints, index: int) -> Constraints:
 
 def _listed(value: Any) -> Any:
     # All values: repr() of a large tensor is abbreviated, so different tensors may print alike.
-    return value.tolist() if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return value
 
 
 def _same(values: Sequence[Tensor]) -> bool:

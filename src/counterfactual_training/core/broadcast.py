@@ -8,6 +8,10 @@ Number = float | Tensor
 
 
 def per_member(value: Number, trailing: int) -> Number:
-    """A plain number unchanged; a tensor ``(members,)`` with trailing dimensions of size one appended."""
+    """A plain number unchanged; a tensor ``(members,)`` with trailing dimensions of size one
+    appended.
+    """
     # A tensor without dimensions is a plain number too: it broadcasts as it is.
-    return value.reshape(value.shape + (1,) * trailing) if isinstance(value, Tensor) and value.dim() else value
+    if isinstance(value, Tensor) and value.dim():
+        return value.reshape(value.shape + (1,) * trailing)
+    return value

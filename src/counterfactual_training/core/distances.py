@@ -28,7 +28,8 @@ class L1Reference:
 
         Σ_r |v − r| = v (2k − m) + S_m − 2 S_k,    k = #{r ≤ v},    S_k = sum of the k smallest,
 
-    so a value costs one binary search instead of m differences, and no tensor of size n × m × d is needed.
+    so a value costs one binary search instead of m differences, and no tensor of size n × m × d is
+    needed.
 
     Attributes:
         columns: ``(..., d, m)`` the centred values of each feature, ascending.
@@ -44,8 +45,11 @@ class L1Reference:
     def prepare(cls, reference: Tensor) -> L1Reference:
         """From points ``(..., m, d)``; leading dimensions hold separate sets."""
         if reference.dim() < 2 or not reference.is_floating_point():
-            raise InputError(f"Expected floating-point points (..., m, d), got {_describe(reference)}.")
-        # In double precision: S_m − 2 S_k subtracts sums over all m points to get what may be a small distance.
+            raise InputError(
+                f"Expected floating-point points (..., m, d), got {_describe(reference)}."
+            )
+        # In double precision: S_m − 2 S_k subtracts sums over all m points to get what may be a
+        # small distance.
         columns = accumulating(reference.detach().transpose(-1, -2))
         centre = columns.mean(-1, keepdim=True)
         columns = (columns - centre).contiguous().sort(-1).values
@@ -54,28 +58,46 @@ class L1Reference:
         return cls(columns, sums, centre)
 
     def mean_distance(self, x: Tensor) -> Tensor:
-        """``mean_r ‖x_i − r‖₁`` for points x ``(..., n, d)``: ``(..., n)``; NaN where the set is empty."""
-        lead, num_features = self.columns.shape[:-2], self.columns.shape[-2]
+        """``mean_r ‖x_i − r‖₁`` for points x ``(..., n, d)``: ``(..., n)``; NaN where the set is
+        empty.
+        """
+        lead = self.columns.shape[:-2]
+        num_features = self.columns.shape[-2]
         if x.dim() < 1 or x.shape[-1] != num_features or x.device != self.columns.device:
-            raise InputError(f"x is {_describe(x)}; the reference has {num_features} features on {self.centre.device}.")
+            raise InputError(
+                f"x is {_describe(x)}; the reference has {num_features} features on "
+                f"{self.centre.device}."
+            )
         shape = x.shape[:-1]
         # If all share one set, the leading dimensions of x are just more rows.
-        rows = x.detach().expand(*lead, *x.shape[-2:]) if lead else x.detach().reshape(-1, num_features)
+        if lead:
+            rows = x.detach().expand(*lead, *x.shape[-2:])
+        else:
+            rows = x.detach().reshape(-1, num_features)
         block = max(1, _BLOCK_VALUES // max(1, prod(lead) * num_features))
         out = torch.cat([self._block(part) for part in rows.split(block, -2)], -1)
         # Back in the caller's precision, but no mean in half precision.
         return (out if lead else out.reshape(shape)).to(at_least_single(x.new_empty(0)).dtype)
 
     def _block(self, rows: Tensor) -> Tensor:
-        # One sorted row per feature, as searchsorted wants it; a transposed view it would copy at every call.
-        values = (accumulating(rows.transpose(-1, -2)) - self.centre).contiguous()  # (..., d, n)
-        below, num_points = torch.searchsorted(self.columns, values, right=True), self.columns.shape[-1]
-        total = values * (2 * below - num_points) + self.sums[..., -1:] - 2 * self.sums.gather(-1, below)
+        # One sorted row per feature, as searchsorted wants it; a transposed view it would copy at
+        # every call.
+        values = (
+            accumulating(rows.transpose(-1, -2)) - self.centre
+        ).contiguous()  # (..., d, n)
+        below = torch.searchsorted(self.columns, values, right=True)
+        num_points = self.columns.shape[-1]
+        total = (
+            values * (2 * below - num_points)
+            + self.sums[..., -1:]
+            - 2 * self.sums.gather(-1, below)
+        )
         return total.sum(-2) / num_points
 
 
 def mean_l1(x: Tensor, reference: Tensor) -> Tensor:
-    """``mean_r ‖x_i − r‖₁`` of points x ``(..., n, d)`` to the set of points reference ``(..., m, d)``: ``(..., n)``.
+    """``mean_r ‖x_i − r‖₁`` of points x ``(..., n, d)`` to the set of points reference ``(..., m,
+    d)``: ``(..., n)``.
 
     For many calls with one set, keep an :class:`L1Reference`.
     """

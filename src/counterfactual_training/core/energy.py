@@ -6,7 +6,9 @@ from torch import Tensor
 
 
 def energy(logits: Tensor, y: Tensor) -> Tensor:
-    """Energy ``E(x, y) = −M(x)[y]`` ``(..., n)`` of logits ``(..., n, k)`` and classes y ``(..., n)``."""
+    """Energy ``E(x, y) = −M(x)[y]`` ``(..., n)`` of logits ``(..., n, k)`` and classes y ``(...,
+    n)``.
+    """
     return -logits.gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
@@ -23,19 +25,28 @@ def contrastive_divergence(
 ) -> Tensor:
     """Eq. 3, averaged over rows: ``mean_i E(x⁺_i, y⁺_i) − E(x′_i, y⁺_i)``.
 
-    Minimising it lowers the energy of real target-class samples and raises that of counterfactuals. Logits at x⁺ and x′
-    are ``(..., n, k)``, y_target and weight (see :func:`mean_rows`) ``(..., n)``, the result ``(...)``.
+    Minimising it lowers the energy of real target-class samples and raises that of counterfactuals.
+    Logits at x⁺ and x′ are ``(..., n, k)``, y_target and weight (see :func:`mean_rows`) ``(...,
+    n)``, the result ``(...)``.
     """
     return mean_rows(energy(logits_pos, y_target) - energy(logits_cf, y_target), weight)
 
 
-def energy_ridge(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """``mean_i E(x⁺_i, y⁺_i)² + E(x′_i, y⁺_i)²``: keeps energies small, because Eq. 3 only compares them."""
-    return mean_rows(energy(logits_pos, y_target).square() + energy(logits_cf, y_target).square(), weight)
+def energy_ridge(
+    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """``mean_i E(x⁺_i, y⁺_i)² + E(x′_i, y⁺_i)²``: keeps energies small, because Eq. 3 only compares
+    them.
+    """
+    return mean_rows(
+        energy(logits_pos, y_target).square() + energy(logits_cf, y_target).square(), weight
+    )
 
 
 def mean_rows(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean over the last dimension; with weights ``Σ w v / Σ w``, and zero where no row has weight."""
+    """Mean over the last dimension; with weights ``Σ w v / Σ w``, and zero where no row has
+    weight.
+    """
     if weight is None:
         return values.mean(-1)
     # Weights may have another precision, to which they would lift the loss.

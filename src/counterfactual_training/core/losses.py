@@ -41,20 +41,24 @@ def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tenso
 
 
 def value_loss(outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean squared error over rows ``(...)`` of outputs ``(..., n, 1)`` for numbers y ``(..., n)``."""
+    """Mean squared error over rows ``(...)`` of outputs ``(..., n, 1)`` for numbers y ``(...,
+    n)``.
+    """
     return mean_rows((outputs.squeeze(-1) - y).square(), weight)
 
 
 def softmax(logits: Tensor) -> Tensor:
     """Class probabilities ``(..., n, k)``."""
-    return torch.sigmoid(logits - logits.flip(-1)) if _is_binary_fleet(logits) else logits.softmax(-1)
+    if _is_binary_fleet(logits):
+        return torch.sigmoid(logits - logits.flip(-1))
+    return logits.softmax(-1)
 
 
 def _is_binary_fleet(logits: Tensor) -> bool:
     """Whether these are two-class logits of a fleet.
 
-    Torch's softmax over two columns is ten times slower than a sigmoid, which matters in a fleet. A lone model keeps
-    torch's softmax, so its results stay the same bit by bit.
+    Torch's softmax over two columns is ten times slower than a sigmoid, which matters in a fleet. A
+    lone model keeps torch's softmax, so its results stay the same bit by bit.
     """
     return logits.dim() > 2 and logits.shape[-1] == 2
 
@@ -67,22 +71,35 @@ def adversarial_loss(logits_adv: Tensor, y_adv: Tensor, weight: Tensor | None = 
 def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     """``M(x)[y] − log Σ_{k≠y} exp M(x)[k]`` ``(..., n)``: logit of the probability of y."""
     chosen = y.unsqueeze(-1)
-    # exp(−∞) = 0 leaves y out of the sum. Unlike log p − log(1 − p), this keeps its digits where p is near 0 or 1.
+    # exp(−∞) = 0 leaves y out of the sum. Unlike log p − log(1 − p), this keeps its digits where p
+    # is near 0 or 1.
     others = logits.scatter(-1, chosen, -torch.inf).logsumexp(-1)
     return logits.gather(-1, chosen).squeeze(-1) - others
 
 
-def logistic_contrast(logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target, m₀ = logit .95.
+def logistic_contrast(
+    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
+) -> Tensor:
+    """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target,
+    m₀ = logit .95.
 
-    Like Eq. 3 it prefers real samples to counterfactuals, but it is bounded below: it levels off once the probability
-    of the target is above .95 at x⁺ and below .95 at x′. Shapes as in :func:`contrastive_divergence`.
+    Like Eq. 3 it prefers real samples to counterfactuals, but it is bounded below: it levels off
+    once the probability of the target is above .95 at x⁺ and below .95 at x′. Shapes as in
+    :func:`contrastive_divergence`.
     """
-    real, found = log_odds(logits_pos, y_target), log_odds(logits_cf, y_target)
-    return mean_rows(functional.softplus(CONTRAST_GOAL - real) + functional.softplus(found - CONTRAST_GOAL), weight)
+    real = log_odds(logits_pos, y_target)
+    found = log_odds(logits_cf, y_target)
+    return mean_rows(
+        functional.softplus(CONTRAST_GOAL - real) + functional.softplus(found - CONTRAST_GOAL),
+        weight,
+    )
 
 
 def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:
-    """Gradient of the summed cross-entropy in the logits ``(..., n, k)``: ``softmax(M(x)) − onehot(y)``."""
+    """Gradient of the summed cross-entropy in the logits ``(..., n, k)``: ``softmax(M(x)) −
+    onehot(y)``.
+    """
     # −1 is added at y alone; a one-hot would be another (..., n, k).
-    return probability.scatter_add(-1, y.unsqueeze(-1), probability.new_full((1,), -1.0).expand(*y.shape, 1))
+    return probability.scatter_add(
+        -1, y.unsqueeze(-1), probability.new_full((1,), -1.0).expand(*y.shape, 1)
+    )

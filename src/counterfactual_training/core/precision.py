@@ -11,7 +11,9 @@ _WITHOUT_FLOAT64 = ("mps",)
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
     """float64 where the device has it, else float32."""
-    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
+    if device.type in _WITHOUT_FLOAT64:
+        return torch.float32
+    return torch.float64
 
 
 def accumulating(x: Tensor) -> Tensor:
@@ -20,10 +22,16 @@ def accumulating(x: Tensor) -> Tensor:
 
 
 def at_least_single(x: Tensor) -> Tensor:
-    """bfloat16 and float16 as float32, because their means would keep three digits only; others unchanged."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    """bfloat16 and float16 as float32, because their means would keep three digits only; others
+    unchanged.
+    """
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return x.float()
+    return x
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Context that switches off a caller's ``torch.autocast``, which is meant for models, not for formulas."""
+    """Context that switches off a caller's ``torch.autocast``, which is meant for models, not for
+    formulas.
+    """
     return torch.autocast(device.type, enabled=False)

@@ -46,8 +46,10 @@ class Dataset:
         class_names: what the classes 0, 1, … are called.
         feature_names: what the columns of x are called.
         schema: the columns in the user's units, with the changes that make sense for a person.
-        encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both hold the same numbers.
-        constraints: box and one-hot groups of the experiments; the schema's mutability is not applied.
+        encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both hold the same
+            numbers.
+        constraints: box and one-hot groups of the experiments; the schema's mutability is not
+            applied.
         training_constraints: the same, as used by the search in training.
         protected: columns of x that the paper's mutability experiments hold fixed.
         settings: the paper's training settings for this data set.
@@ -109,20 +111,29 @@ class Dataset:
         """The same constraints with the protected columns immutable."""
         may_move = torch.ones(self.num_features, dtype=torch.bool)
         may_move[list(self.protected)] = False
-        up, down = constraints.may_increase & may_move, constraints.may_decrease & may_move
+        up = constraints.may_increase & may_move
+        down = constraints.may_decrease & may_move
         return replace(constraints, may_increase=up, may_decrease=down)
 
     def validation_split(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Row numbers ``(train, validation)`` of the training rows: stratified, with the paper's number held out."""
+        """Row numbers ``(train, validation)`` of the training rows: stratified, with the paper's
+        number held out.
+        """
         return stratified_split(self.y_train, self.settings.num_validation, rng)
 
     def info(self) -> dict[str, Any]:
         """Sizes, classes and shares as plain values."""
-        train, test = (y.bincount(minlength=self.num_classes) for y in (self.y_train, self.y_test))
+        train, test = (
+            y.bincount(minlength=self.num_classes) for y in (self.y_train, self.y_test)
+        )
         shares = ((train + test) / (train + test).sum()).tolist()
         spec = self.schema.to_dict()
-        if len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema):  # all alike: describe one
-            spec = {f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))}
+        if len(spec) > 1 and all(
+            feature.kind == "pixel" for feature in self.schema
+        ):  # all alike: describe one
+            spec = {
+                f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))
+            }
         return {
             "name": self.name,
             "title": self.title,
@@ -133,7 +144,9 @@ class Dataset:
             "features": len(self.schema.features),
             "columns": self.num_features,
             "one_hot_groups": len(self.constraints.groups),
-            "classes": [{"index": index, "name": name} for index, name in enumerate(self.class_names)],
+            "classes": [
+                {"index": index, "name": name} for index, name in enumerate(self.class_names)
+            ],
             "train_classes": dict(zip(self.class_names, train.tolist(), strict=True)),
             "test_classes": dict(zip(self.class_names, test.tolist(), strict=True)),
             "shares": dict(zip(self.class_names, shares, strict=True)),
@@ -145,9 +158,15 @@ class Dataset:
     def __repr__(self) -> str:
         info = self.info()
         shares = ", ".join(f"{name} {share:.1%}" for name, share in info["shares"].items())
-        wide = f" ({info['columns']} columns)" if info["columns"] != info["features"] else ""
+        if info["columns"] != info["features"]:
+            wide = f" ({info['columns']} columns)"
+        else:
+            wide = ""
         held = info["protected"]
-        protected = ", ".join(held) if len(held) <= 3 else f"{len(held)} of them, {held[0]} … {held[-1]}"
+        if len(held) <= 3:
+            protected = ", ".join(held)
+        else:
+            protected = f"{len(held)} of them, {held[0]} … {held[-1]}"
         return (
             f"Dataset {self.name!r} ({self.variant}): {self.title}\n"
             f"  {info['train_rows']:,} rows to train, {info['test_rows']:,} to test\n"
@@ -156,4 +175,6 @@ class Dataset:
         )
 
     def _frame(self, part: int, x: Tensor) -> pd.DataFrame:
-        return self._frames[part] if self._frames else pd.DataFrame(x.numpy(), columns=list(self.feature_names))
+        if self._frames:
+            return self._frames[part]
+        return pd.DataFrame(x.numpy(), columns=list(self.feature_names))

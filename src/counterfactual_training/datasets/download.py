@@ -1,6 +1,7 @@
 """Find a data file in the user's folder or the cache, or download it from its official source.
 
-Every file is checked by sha256 before it is used. A download enters the cache under a lock, by an atomic rename.
+Every file is checked by sha256 before it is used. A download enters the cache under a lock, by an
+atomic rename.
 """
 
 from __future__ import annotations
@@ -24,10 +25,19 @@ from counterfactual_training.progress import StatusLine, bar
 
 LOCK_TIMEOUT = 1800.0
 _STALL_SECONDS = 20.0
-_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_GZIP = b"\x1f\x8b"
+_ZIP = b"PK\x03\x04"
 # The largest file has 47 MB. Reading stops here, so a small archive cannot fill the memory.
 _MAX_BYTES = 100_000_000
-_BROKEN = (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
+_BROKEN = (
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,
+    zlib.error,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,9 @@ class FetchedFile:
 def data_home() -> Path | None:
     """The user's own data folder, ``CT_DATA_HOME``; searched first, never written to."""
     value = os.environ.get("CT_DATA_HOME", "").strip()
-    return Path(value).expanduser() if value else None
+    if value:
+        return Path(value).expanduser()
+    return None
 
 
 def cache_home() -> Path:
@@ -58,14 +70,18 @@ def cache_home() -> Path:
 def present(file: DataFile) -> Path | None:
     """The path of a file of this name on this machine; its content is not checked."""
     folders = [folder for folder in (data_home(), cache_home()) if folder is not None]
-    return next((path for folder in folders for path in _candidates(file, folder) if path.is_file()), None)
+    return next(
+        (path for folder in folders for path in _candidates(file, folder) if path.is_file()),
+        None,
+    )
 
 
 def fetch(file: DataFile, *, allow_download: bool = True) -> FetchedFile:
     """The file from ``CT_DATA_HOME``, the cache, or the first source that has it.
 
     Raises:
-        FileError: nothing worked; the message lists what was tried, and how to place the file by hand.
+        FileError: nothing worked; the message lists what was tried, and how to place the file by
+            hand.
     """
     tried: list[str] = []
     home = data_home()
@@ -91,7 +107,7 @@ def fetch(file: DataFile, *, allow_download: bool = True) -> FetchedFile:
     return found
 
 
-# ---- on this machine ------------------------------------------------------------------------------------------------
+# ---- on this machine -----------------------------------------------------------------------------
 
 
 def _candidates(file: DataFile, folder: Path) -> list[Path]:
@@ -104,7 +120,9 @@ def _read_from(folder: Path, file: DataFile, tried: list[str]) -> FetchedFile | 
     existing = [path for path in candidates if path.is_file()]
     for path in existing:
         try:
-            return FetchedFile(path, str(path), _checked(_unpack(path.read_bytes(), file.name), file))
+            return FetchedFile(
+                path, str(path), _checked(_unpack(path.read_bytes(), file.name), file)
+            )
         except (FileError, OSError) as error:
             warnings.warn(f"{path} is not used: {error}", stacklevel=from_outside())
             tried.append(f"{path}: {error}")
@@ -114,9 +132,11 @@ def _read_from(folder: Path, file: DataFile, tried: list[str]) -> FetchedFile | 
 
 
 def _unpack(data: bytes, member: str, is_archive: bool = False) -> bytes:
-    """The content of a file that is stored plain, gzipped, or as ``member`` of a zip or (``is_archive``) tar.gz.
+    """The content of a file that is stored plain, gzipped, or as ``member`` of a zip or
+    (``is_archive``) tar.gz.
 
-    Archives are read in memory. Nothing is extracted to disk, so no archive can write outside the cache.
+    Archives are read in memory. Nothing is extracted to disk, so no archive can write outside the
+    cache.
     """
     stream = io.BytesIO(data)
     try:
@@ -125,7 +145,11 @@ def _unpack(data: bytes, member: str, is_archive: bool = False) -> bytes:
                 return content.read(_MAX_BYTES)
         if is_archive:
             with tarfile.open(fileobj=stream, mode="r:gz") as tar:
-                entry = next(entry for entry in tar if entry.name.removeprefix("./") == member and entry.isfile())
+                entry = next(
+                    entry
+                    for entry in tar
+                    if entry.name.removeprefix("./") == member and entry.isfile()
+                )
                 return tar.extractfile(entry).read(_MAX_BYTES)  # type: ignore[union-attr]  # it is a regular file
         if data.startswith(_GZIP):
             return gzip.GzipFile(fileobj=stream).read(_MAX_BYTES)
@@ -141,22 +165,30 @@ def _checked(content: bytes, file: DataFile) -> bytes:
     if digest not in file.sha256:
         known = " or ".join(f"{digest[:12]}…" for digest in file.sha256)
         found = f"{len(content):,} bytes with sha256 {digest[:12]}…"
-        raise FileError(f"not {file.name}, truncated or altered: found {found}, expected {known}")
+        raise FileError(
+            f"not {file.name}, truncated or altered: found {found}, expected {known}"
+        )
     return content
 
 
-# ---- from the network -----------------------------------------------------------------------------------------------
+# ---- from the network ----------------------------------------------------------------------------
 
 
 class _DownloadProgress:
     """The progress bar that pooch asks for, on the status line."""
 
     def __init__(self, name: str) -> None:
-        self.line, self.name, self.total, self.done = StatusLine(), name, 0, 0
+        self.line = StatusLine()
+        self.name = name
+        self.total = 0
+        self.done = 0
 
     def update(self, num_bytes: int) -> None:
         self.done += num_bytes
-        share = self.done / self.total if self.total else 0.0
+        if self.total:
+            share = self.done / self.total
+        else:
+            share = 0.0
         self.line.show(f"{self.name}  {bar(share)}  {self.done / 1e6:.1f} MB")
 
     def reset(self) -> None:
@@ -171,7 +203,9 @@ def _download(file: DataFile, tried: list[str]) -> FetchedFile | None:
     for remote in file.remotes:
         try:
             data = _retrieve(remote.url, file.name)
-            content = _checked(_unpack(data, remote.member or file.name, remote.member is not None), file)
+            content = _checked(
+                _unpack(data, remote.member or file.name, remote.member is not None), file
+            )
         except FileError as error:
             tried.append(f"{remote.url}: {error}")
             continue
@@ -189,7 +223,9 @@ def _retrieve(url: str, name: str) -> bytes:
     pooch.get_logger().setLevel("WARNING")
     with tempfile.TemporaryDirectory(dir=cache_home()) as folder:
         # No hash here: those of the archives are not published. The file inside is checked instead.
-        source = pooch.create(folder, base_url="", registry={name: None}, urls={name: url}, retry_if_failed=1)
+        source = pooch.create(
+            folder, base_url="", registry={name: None}, urls={name: url}, retry_if_failed=1
+        )
         try:
             return Path(source.fetch(name, downloader=downloader)).read_bytes()
         except (OSError, ValueError) as error:  # those of requests are OSErrors
@@ -210,7 +246,9 @@ def _store(content: bytes, file: DataFile) -> Path:
 def _store_others(data: bytes, remote: Remote, file: DataFile) -> None:
     """Keep the other data files of a downloaded archive, so that it is not downloaded again."""
     for other in FILES.values():
-        members = [r.member for r in other.remotes if r.url == remote.url and r.member is not None]
+        members = [
+            r.member for r in other.remotes if r.url == remote.url and r.member is not None
+        ]
         if other != file and members and present(other) is None:
             try:
                 _store(_checked(_unpack(data, members[0], is_archive=True), other), other)

@@ -1,6 +1,7 @@
 """The paper's four two-dimensional data sets and its loan example; stratified splits.
 
-Every sampler returns ``x (n, 2)`` float32 and ``y (n,)`` int64; classes are balanced and in random order.
+Every sampler returns ``x (n, 2)`` float32 and ``y (n,)`` int64; classes are balanced and in random
+order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from counterfactual_training.errors import InputError
 
 DATA_SEED = 42
 
-# The authors drew both centres uniformly from [−10, 10]² with Julia's Xoshiro(42), which cannot be repeated here.
+# The authors drew both centres uniformly from [−10, 10]² with Julia's Xoshiro(42), which cannot be
+# repeated here.
 CENTRES = ((2.586902462852178, -0.4518571313436439), (-0.9932211880761272, 4.062596980064029))
 LOAN_CLASSES = ("loan withheld", "loan granted")
 LOAN_ORIGIN = (42.0, 20.0)
@@ -28,7 +30,9 @@ Sampler = Callable[[int, torch.Generator | None], Sample]
 
 
 class LoanSample(NamedTuple):
-    """Applicants of the loan example: ``frame`` holds the same numbers as ``x (n, 2)``, with names."""
+    """Applicants of the loan example: ``frame`` holds the same numbers as ``x (n, 2)``, with
+    names.
+    """
 
     x: Tensor
     y: Tensor
@@ -37,7 +41,11 @@ class LoanSample(NamedTuple):
     @property
     def labels(self) -> pd.Series:
         """The decision on each applicant, in words."""
-        return pd.Series([LOAN_CLASSES[label] for label in self.y.tolist()], index=self.frame.index, name="decision")
+        return pd.Series(
+            [LOAN_CLASSES[label] for label in self.y.tolist()],
+            index=self.frame.index,
+            name="decision",
+        )
 
 
 def linearly_separable(n: int, rng: torch.Generator | None = None) -> Sample:
@@ -51,7 +59,9 @@ def overlapping(n: int, rng: torch.Generator | None = None) -> Sample:
 
 
 def circles(n: int, rng: torch.Generator | None = None) -> Sample:
-    """Class 0 a blob around the origin (radius 0.01), class 1 the unit circle around it; noise σ = 0.15."""
+    """Class 0 a blob around the origin (radius 0.01), class 1 the unit circle around it; noise σ =
+    0.15.
+    """
     rng = _seeded(rng)
     y = _labels(n, rng)
     angle = 2 * math.pi * torch.rand(n, generator=rng, dtype=torch.float64)
@@ -61,7 +71,8 @@ def circles(n: int, rng: torch.Generator | None = None) -> Sample:
 
 
 def moons(n: int, rng: torch.Generator | None = None) -> Sample:
-    """Two half circles: class 0 ``(cos θ, sin θ)``, class 1 ``(1 + cos θ, 0.3 − sin θ)``, θ ∈ [0, π]; noise σ = 0.1.
+    """Two half circles: class 0 ``(cos θ, sin θ)``, class 1 ``(1 + cos θ, 0.3 − sin θ)``, θ ∈ [0,
+    π]; noise σ = 0.1.
 
     MLJ's geometry; scikit-learn's second moon runs the other way and sits 0.2 higher.
     """
@@ -74,17 +85,19 @@ def moons(n: int, rng: torch.Generator | None = None) -> Sample:
 
 
 def loan(n: int, rng: torch.Generator | None = None) -> LoanSample:
-    """Figure 1: *age* (whole years) and *debt* (thousand dollars, one decimal) of people who apply for a loan.
+    """Figure 1: *age* (whole years) and *debt* (thousand dollars, one decimal) of people who apply
+    for a loan.
 
-    The blobs of :func:`linearly_separable` in the user's units. Class 0, "loan withheld", is younger and owes more
-    than class 1, "loan granted", as Prop. 3.1 assumes.
+    The blobs of :func:`linearly_separable` in the user's units. Class 0, "loan withheld", is
+    younger and owes more than class 1, "loan granted", as Prop. 3.1 assumes.
 
     Args:
         n: how many people.
         rng: draws them; by default always the same.
 
     Returns:
-        Features ``x (n, 2)``, classes ``y (n,)``, the same features as a ``frame``, and classes in words as ``labels``.
+        Features ``x (n, 2)``, classes ``y (n,)``, the same features as a ``frame``, and classes in
+        words as ``labels``.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -104,20 +117,28 @@ def loan(n: int, rng: torch.Generator | None = None) -> LoanSample:
     return LoanSample(torch.stack([age, debt], -1).float(), y, frame)
 
 
-def stratified_split(y: Tensor, num_validation: int, rng: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Row numbers ``(train, validation)``, each ascending; exactly ``num_validation`` rows are held out.
+def stratified_split(
+    y: Tensor, num_validation: int, rng: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Row numbers ``(train, validation)``, each ascending; exactly ``num_validation`` rows are held
+    out.
 
-    scikit-learn's ``StratifiedShuffleSplit`` draws other rows. Published results depend on the rows drawn here.
+    scikit-learn's ``StratifiedShuffleSplit`` draws other rows. Published results depend on the rows
+    drawn here.
     """
     n = len(y)
     if not 0 <= num_validation < n:
-        raise InputError(f"num_validation={num_validation} rows cannot be held out of {n}; give 0 to {n - 1}.")
+        raise InputError(
+            f"num_validation={num_validation} rows cannot be held out of {n}; give 0 to {n - 1}."
+        )
     rng = _seeded(rng)
     classes, counts = y.unique(return_counts=True)
     quota = counts.double() * num_validation / n
     take = quota.floor().long()
     # Largest remainders first, so that the counts add up.
-    take[(quota - take).argsort(descending=True, stable=True)[: num_validation - int(take.sum())]] += 1
+    take[
+        (quota - take).argsort(descending=True, stable=True)[: num_validation - int(take.sum())]
+    ] += 1
     held_out = torch.zeros(n, dtype=torch.bool)
     for label, k in zip(classes, take.tolist(), strict=True):
         rows = (y == label).nonzero().flatten()
@@ -126,7 +147,9 @@ def stratified_split(y: Tensor, num_validation: int, rng: torch.Generator | None
 
 
 def _seeded(rng: torch.Generator | None) -> torch.Generator:
-    return torch.Generator().manual_seed(DATA_SEED) if rng is None else rng
+    if rng is None:
+        return torch.Generator().manual_seed(DATA_SEED)
+    return rng
 
 
 def _labels(n: int, rng: torch.Generator) -> Tensor:
@@ -139,7 +162,9 @@ def _noisy(x: Tensor, std: float, rng: torch.Generator) -> Tensor:
     return (x + std * torch.randn(x.shape, generator=rng, dtype=torch.float64)).float()
 
 
-def _blobs(n: int, rng: torch.Generator | None, centres: tuple[tuple[float, float], ...], std: float) -> Sample:
+def _blobs(
+    n: int, rng: torch.Generator | None, centres: tuple[tuple[float, float], ...], std: float
+) -> Sample:
     rng = _seeded(rng)
     y = _labels(n, rng)
     return _noisy(torch.tensor(centres, dtype=torch.float64)[y], std, rng), y

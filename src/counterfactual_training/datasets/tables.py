@@ -1,10 +1,13 @@
 """Adult, California housing, Credit default and Give Me Some Credit, as the paper prepared them.
 
-The first 80 % of the rows are for training, the rest for testing. Numbers are z-scored with the mean and sample SD of
-the training rows. Categories are one-hot encoded without dropping a level; the levels are those of all rows.
+The first 80 % of the rows are for training, the rest for testing. Numbers are z-scored with the
+mean and sample SD of the training rows. Categories are one-hot encoded without dropping a level;
+the levels are those of all rows.
 
-The mutability of a column is advice for recourse: for example, age cannot change. What the paper's experiments hold
-fixed is another matter: see ``protected``. Every column with categories is ``categorical``, even with two or ordered
+The mutability of a column is advice for recourse: for example, age cannot change. What the paper's
+    experiments hold
+fixed is another matter: see ``protected``. Every column with categories is ``categorical``, even
+    with two or ordered
 ones: the paper one-hot encodes them all.
 """
 
@@ -51,7 +54,9 @@ class Table:
     class_names: tuple[str, str]
     files: tuple[str, ...]  #: names of the data files with the paper's rows
     full_files: tuple[str, ...]  #: those with all rows
-    read: Callable[[Read, bool], TableRows]  #: reads the rows; the second argument asks for all of them
+    read: Callable[
+        [Read, bool], TableRows
+    ]  #: reads the rows; the second argument asks for all of them
     decision_threshold: float = 0.5
     lambda_reg: float = 0.25
     protected: str = "age"  #: column that the paper's mutability experiments hold fixed
@@ -61,16 +66,22 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     """The table as a data set; ``read`` returns the content of a data file."""
     rows = table.read(read, variant == "full")
     frame, features = _with_levels(rows.frame, table.features)
-    train, test = frame.iloc[: rows.num_train], frame.iloc[rows.num_train :].reset_index(drop=True)
+    train = frame.iloc[: rows.num_train]
+    test = frame.iloc[rows.num_train :].reset_index(drop=True)
     schema = Schema(features)
     encoder = Encoder(schema).fit(train)
-    x_train, x_test = (torch.from_numpy(encoder.transform(part).astype(np.float32)) for part in (train, test))
+    x_train, x_test = (
+        torch.from_numpy(encoder.transform(part).astype(np.float32)) for part in (train, test)
+    )
     y = torch.from_numpy(rows.y.astype(np.int64))
     names = tuple(encoder.get_feature_names_out())
-    layout = {name: tuple(range(part.start, part.stop)) for name, part in encoder.slices_.items()}
+    layout = {
+        name: tuple(range(part.start, part.stop)) for name, part in encoder.slices_.items()
+    }
     groups = {feature.name: layout[feature.name] for feature in features if feature.is_category}
     if variant == "as_run" and "education_num" in layout:
-        # The authors grouped columns by "name contains", so this standardised number became one more level.
+        # The authors grouped columns by "name contains", so this standardised number became one
+        # more level.
         groups["education"] += layout["education_num"]
     constraints = Constraints.infer(
         x_train,
@@ -92,7 +103,8 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
         schema=schema,
         encoder=encoder,
         constraints=constraints,
-        # The authors searched over continuous dummies in training and over projected ones at evaluation.
+        # The authors searched over continuous dummies in training and over projected ones at
+        # evaluation.
         training_constraints=constraints.relaxed() if variant == "as_run" else constraints,
         protected=layout[table.protected],
         settings=PaperSettings(1000, table.decision_threshold, table.lambda_reg, 5000, 1000),
@@ -100,16 +112,24 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     )
 
 
-def _with_levels(frame: pd.DataFrame, features: Sequence[Feature]) -> tuple[pd.DataFrame, tuple[Feature, ...]]:
-    """The frame with categorical dtypes, and the features with the levels of all rows; stated orders are kept."""
-    completed, columns = [], {}
+def _with_levels(
+    frame: pd.DataFrame, features: Sequence[Feature]
+) -> tuple[pd.DataFrame, tuple[Feature, ...]]:
+    """The frame with categorical dtypes, and the features with the levels of all rows; stated
+    orders are kept.
+    """
+    completed = []
+    columns = {}
     for feature in features:
         series = frame[feature.name]
         if feature.is_category:
             # Sorted: the order of columns must not depend on the order of rows.
             levels = feature.categories or tuple(sorted(series.unique().tolist()))
             targets = tuple(level for level in levels if level not in NO_ADVICE)
-            allowed = targets if len(targets) < len(levels) and feature.mutability != "none" else None
+            if len(targets) < len(levels) and feature.mutability != "none":
+                allowed = targets
+            else:
+                allowed = None
             feature = replace(feature, categories=levels, allowed=allowed)
             ordered = feature.mutability in ("increase", "decrease")
             series = series.astype(pd.CategoricalDtype(list(levels), ordered=ordered))
@@ -123,28 +143,48 @@ def _cut(frame: pd.DataFrame, y: pd.Series) -> TableRows:
 
 
 def _shuffled(frame: pd.DataFrame, y: pd.Series) -> TableRows:
-    """Rows in a fixed random order: the raw files have no test rows, and California housing is sorted by place."""
+    """Rows in a fixed random order: the raw files have no test rows, and California housing is
+    sorted by place.
+    """
     order = np.random.default_rng(DATA_SEED).permutation(len(y))
     return _cut(frame.iloc[order].reset_index(drop=True), y.iloc[order])
 
 
-# ---- the columns, in the order of the paper --------------------------------------------------------------------------
+# ---- the columns, in the order of the paper ------------------------------------------------------
 
 EDUCATION_LEVELS = (
-    "Preschool", "1st-4th", "5th-6th", "7th-8th", "9th", "10th", "11th", "12th", "HS-grad", "Some-college", "Assoc-voc",
-    "Assoc-acdm", "Bachelors", "Masters", "Prof-school", "Doctorate",
-)  # fmt: skip
+    "Preschool",
+    "1st-4th",
+    "5th-6th",
+    "7th-8th",
+    "9th",
+    "10th",
+    "11th",
+    "12th",
+    "HS-grad",
+    "Some-college",
+    "Assoc-voc",
+    "Assoc-acdm",
+    "Bachelors",
+    "Masters",
+    "Prof-school",
+    "Doctorate",
+)
 
 
 def _number(name: str, unit: str, low: float | None = None, **rules: Any) -> Feature:
     return Feature(name, "numeric", unit, domain=(low, None), **rules)
 
 
-def _whole(name: str, unit: str | None, low: int | None = 0, high: int | None = None, **rules: Any) -> Feature:
+def _whole(
+    name: str, unit: str | None, low: int | None = 0, high: int | None = None, **rules: Any
+) -> Feature:
     return Feature(name, "integer", unit, domain=(low, high), **rules)
 
 
-def _category(name: str, mutability: Direction = "both", categories: tuple[str, ...] | None = None) -> Feature:
+def _category(
+    name: str, mutability: Direction = "both", categories: tuple[str, ...] | None = None
+) -> Feature:
     return Feature(name, "categorical", mutability=mutability, categories=categories)
 
 
@@ -153,7 +193,8 @@ ADULT = (
     _category("workclass"),
     _whole("fnlwgt", "people represented", mutability="none"),
     _category("education", "increase", EDUCATION_LEVELS),
-    # The rank of education again. Changed alone, it would contradict education, so education carries the change.
+    # The rank of education again. Changed alone, it would contradict education, so education
+    # carries the change.
     _whole("education_num", None, 1, 16, mutability="none"),
     _category("marital_status", "none"),
     _category("occupation"),
@@ -202,7 +243,7 @@ GMSC = (
 )
 
 
-# ---- the four files -------------------------------------------------------------------------------------------------
+# ---- the four files ------------------------------------------------------------------------------
 
 
 def _csv(content: bytes, **options: Any) -> pd.DataFrame:
@@ -212,21 +253,49 @@ def _csv(content: bytes, **options: Any) -> pd.DataFrame:
 def _read_adult(read: Read, full: bool) -> TableRows:
     names = [feature.name for feature in ADULT]
     # The test file starts with a comment line and ends its labels with a dot.
-    options = {"header": None, "names": [*names, "income"], "skipinitialspace": True, "comment": "|"}
-    parts = [_csv(read(name), keep_default_na=False, **options) for name in ("adult.data", "adult.test")[: 1 + full]]
+    options = {
+        "header": None,
+        "names": [*names, "income"],
+        "skipinitialspace": True,
+        "comment": "|",
+    }
+    parts = [
+        _csv(read(name), keep_default_na=False, **options)
+        for name in ("adult.data", "adult.test")[: 1 + full]
+    ]
     frame = pd.concat(parts, ignore_index=True)
     y = frame.pop("income").str.rstrip(".") == ">50K"
-    return TableRows(frame, y.to_numpy(), len(parts[0])) if full else _cut(frame, y)
+    if full:
+        return TableRows(frame, y.to_numpy(), len(parts[0]))
+    return _cut(frame, y)
 
 
 def _read_california(read: Read, full: bool) -> TableRows:
     if not full:
-        frame = _csv(read("cal_housing.csv")).astype({"HouseAge": int, "Population": int, "target": int})
+        frame = _csv(read("cal_housing.csv")).astype(
+            {"HouseAge": int, "Population": int, "target": int}
+        )
         return _cut(frame, frame.pop("target"))
     content = read("cal_housing.data")
-    raw = ["Longitude", "Latitude", "HouseAge", "rooms", "bedrooms", "Population", "households", "MedInc", "value"]
-    frame = _csv(content, header=None, names=raw, skiprows=int(content.startswith(b"longitude")))
-    for name, total in (("AveRooms", "rooms"), ("AveBedrms", "bedrooms"), ("AveOccup", "Population")):
+    raw = [
+        "Longitude",
+        "Latitude",
+        "HouseAge",
+        "rooms",
+        "bedrooms",
+        "Population",
+        "households",
+        "MedInc",
+        "value",
+    ]
+    frame = _csv(
+        content, header=None, names=raw, skiprows=int(content.startswith(b"longitude"))
+    )
+    for name, total in (
+        ("AveRooms", "rooms"),
+        ("AveBedrms", "bedrooms"),
+        ("AveOccup", "Population"),
+    ):
         frame[name] = frame[total] / frame["households"]
     y = (frame["value"] >= frame["value"].median()).astype(int)
     frame = frame.astype({"HouseAge": int, "Population": int})
@@ -251,7 +320,8 @@ def _read_gmsc(read: Read, full: bool) -> TableRows:
         return _cut(frame[names], frame["target"])
     raw = _csv(read("cs-training.csv"), index_col=0)
     frame, y, num_train = _shuffled(raw[names], 1 - raw["SeriousDlqin2yrs"])
-    # Income is missing in 20 % of the rows, dependents in 3 %. Both are whole numbers, so the median is rounded.
+    # Income is missing in 20 % of the rows, dependents in 3 %. Both are whole numbers, so the
+    # median is rounded.
     frame = frame.fillna(frame.iloc[:num_train].median().round())
     whole = {feature.name: int for feature in GMSC if feature.kind == "integer"}
     return TableRows(frame.astype(whole), y, num_train)

@@ -33,71 +33,94 @@ ModelFactory = Callable[[int, int], nn.Module]
 
 
 class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator):
-    """A scikit-learn classifier of data frames that explains what would have to change for another decision.
+    """A scikit-learn classifier of data frames that explains what would have to change for another
+    decision.
 
-    By default a network is trained conventionally, and a gate learns what real rows of each class look like: advice
-    flips the decision where a row is at least as plausible as not. Decisions are the network's alone.
-    ``preset="as_run"`` is Counterfactual Training as published, without a gate.
+    By default a network is trained conventionally, and a gate learns what real rows of each class
+    look like: advice flips the decision where a row is at least as plausible as not. Decisions are
+    the network's alone. ``preset="as_run"`` is Counterfactual Training as published, without a
+    gate.
 
-    A schema states more about columns, see :class:`Feature`; what it leaves out is inferred from the data. Categories
-    never seen in training are not recommended, unless ``allowed`` lists them.
+    A schema states more about columns, see :class:`Feature`; what it leaves out is inferred from
+    the data. Categories never seen in training are not recommended, unless ``allowed`` lists them.
 
-    Where ``None`` is the default, the preset decides; ``shuffle``, ``num_std`` and the automatic sizes hold for every
-    preset. Arguments about counterfactuals in training have no effect if the objective uses none.
+    Where ``None`` is the default, the preset decides; ``shuffle``, ``num_std`` and the automatic
+    sizes hold for every preset. Arguments about counterfactuals in training have no effect if the
+    objective uses none.
 
-    ``set_params`` after ``fit``: new ``mutability``, ``domain`` and ``num_std`` hold from the next explanation on; the
-    gate still takes as given what could not change in ``fit``. Other rules need another ``fit``.
+    ``set_params`` after ``fit``: new ``mutability``, ``domain`` and ``num_std`` hold from the next
+    explanation on; the gate still takes as given what could not change in ``fit``. Other rules need
+    another ``fit``.
 
     Args:
-        model: ``"mlp"``, ``"linear"``, ``"mlp-plr"`` or ``"mlp-ple"`` (periodic or piecewise-linear embeddings of
-            numbers), ``"tabm"`` (an ensemble that shares weights), ``"neurotree"`` (smooth decision trees), or a
-            function ``(num_features, num_classes)`` that returns a module for logits.
-        hidden, activation: widths of the hidden layers, where there are any; ``"relu"``, ``"swish"`` or ``"tanh"``.
-        objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``, ``"adversarial"``, or an
-            :class:`Objective`.
-        generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``, ``"generic"``, ``"revise"``,
-            ``"line"``, a registered name or a :class:`Generator`.
-        lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2). ``lambda_div`` alone brings the published
-            ridge ``lambda_reg`` with it, without which the divergence falls without end.
+        model: ``"mlp"``, ``"linear"``, ``"mlp-plr"`` or ``"mlp-ple"`` (periodic or piecewise-linear
+            embeddings of numbers), ``"tabm"`` (an ensemble that shares weights), ``"neurotree"``
+            (smooth decision trees), or a function ``(num_features, num_classes)`` that returns a
+            module for logits.
+        hidden, activation: widths of the hidden layers, where there are any; ``"relu"``,
+            ``"swish"`` or ``"tanh"``.
+        objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``,
+            ``"adversarial"``, or an :class:`Objective`.
+        generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``,
+            ``"generic"``, ``"revise"``, ``"line"``, a registered name or a :class:`Generator`.
+        lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2). ``lambda_div`` alone
+            brings the published ridge ``lambda_reg`` with it, without which the divergence falls
+            without end.
         lambda_cost, lambda_energy: weights of the search (Eq. 1).
         decision_threshold: τ, the probability of the target at which a search stops.
-        max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has its own T.
+        max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has
+            its own T.
         epsilon: ε of the adversarial examples.
-        epochs, learning_rate: passes over the data, and the step size of Adam (``"neurotree"`` has its own default).
+        epochs, learning_rate: passes over the data, and the step size of Adam (``"neurotree"`` has
+            its own default).
         batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000.
-        num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to 5000.
+        num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to
+            5000.
         burn_in: share of the epochs, at the start, trained conventionally.
-        shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs it.
-        early_stopping: hold out some rows, stop when the loss on them no longer falls, and keep the best epoch.
+        shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs
+            it.
+        early_stopping: hold out some rows, stop when the loss on them no longer falls, and keep the
+            best epoch.
         validation_fraction: share of every class to hold out for that, if it is ten rows or more.
         n_iter_no_change: epochs without a lower loss on these rows after which training stops.
-        class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are not weighted.
-        scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few outliers cannot
-            change, and networks then take the logarithm of outliers; ``"quantile"`` as robust, and networks then take
-            the rank among the training rows, as a normal score. ``"linear"`` and your own functions get plain numbers.
-        gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast), ``"learned"`` (a
-            network trained on counterfactuals, for images), ``"both"`` or ``"none"``. Predictions do not depend on it.
-        preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy budget); the paper's
-            ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the paper's network.
-        regime: another way to train the preset's network: ``"conventional"``, ``"ct"``, ``"pgd"``, ``"trades"``,
-            ``"jem"``, … (:data:`REGIMES`), ``"ensemble of jem"``; with numbers,
+        class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are
+            not weighted.
+        scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few
+            outliers cannot change, and networks then take the logarithm of outliers; ``"quantile"``
+            as robust, and networks then take the rank among the training rows, as a normal score.
+            ``"linear"`` and your own functions get plain numbers.
+        gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast),
+            ``"learned"`` (a network trained on counterfactuals, for images), ``"both"`` or
+            ``"none"``. Predictions do not depend on it.
+        preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy
+            budget); the paper's ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the
+            paper's network.
+        regime: another way to train the preset's network: ``"conventional"``, ``"ct"``, ``"pgd"``,
+            ``"trades"``, ``"jem"``, … (:data:`REGIMES`), ``"ensemble of jem"``; with numbers,
             ``{"name": "pgd", "epsilon": 0.2}``; or a :class:`Regime`.
-        mutability, domain, special: rules by column, such as ``{"debt": "decrease"}``, all described in :data:`RULES`.
-        relations: rules between columns, such as ``["paid <= total"]``, on top of those of the schema.
-        schema: a dict with a table per column (the fields of :class:`Feature`), a TOML or JSON file with the same, or
-            a :class:`Schema`, such as ``load_dataset("adult").schema``. ``mutability``, ``domain`` and ``special`` win
-            over it.
-        num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the training data. 0
-            keeps advice inside its bulk, from the 0.5th to the 99.5th percentile; ``None`` follows the preset.
-        unseen: a category not seen in training counts as no category, with a warning (``"warn"``) or without one
-            (``"unknown"``); or it is an ``"error"``. Numbers never seen are never a problem.
-        missing: a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent category.
+        mutability, domain, special: rules by column, such as ``{"debt": "decrease"}``, all
+            described in :data:`RULES`.
+        relations: rules between columns, such as ``["paid <= total"]``, on top of those of the
+            schema.
+        schema: a dict with a table per column (the fields of :class:`Feature`), a TOML or JSON file
+            with the same, or a :class:`Schema`, such as ``load_dataset("adult").schema``.
+            ``mutability``, ``domain`` and ``special`` win over it.
+        num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the
+            training data. 0 keeps advice inside its bulk, from the 0.5th to the 99.5th percentile;
+            ``None`` follows the preset.
+        unseen: a category not seen in training counts as no category, with a warning (``"warn"``)
+            or without one (``"unknown"``); or it is an ``"error"``. Numbers never seen are never a
+            problem.
+        missing: a missing value: raise an ``"error"``, or ``"impute"`` the median or most frequent
+            category.
         device, random_state: the CPU by default; a number makes ``fit`` repeatable.
-        n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the rows is held out to
-            keep the most plausible model among those within one standard error of the best accuracy.
-        n_ensemble: models from different seeds, as one fleet, whose logits are averaged (:class:`Ensemble`); 1 follows
-            the regime.
-        warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and the same classes.
+        n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the
+            rows is held out to keep the most plausible model among those within one standard error
+            of the best accuracy.
+        n_ensemble: models from different seeds, as one fleet, whose logits are averaged
+            (:class:`Ensemble`); 1 follows the regime.
+        warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and
+            the same classes.
         progress: show a bar; by default on a terminal.
         verbose: print the loss of every epoch instead.
         callbacks: called by the training loop, see :class:`Callback`; a file does not hold them.
@@ -105,14 +128,16 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     Attributes:
         classes_: labels, in the order of ``predict_proba``.
         n_features_in_, feature_names_in_: columns seen in ``fit``; names only if it was a frame.
-        schema_, encoder_, constraints_: the columns, their encoding, and their rules in model space.
+        schema_, encoder_, constraints_: the columns, their encoding, and their rules in model
+            space.
         model_: the trained torch module.
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
         history_: metrics by epoch; of an ensemble's first member.
         tuning_: all trials, if :meth:`tune` made this classifier.
-        origin_: of a model that ``ct train`` made, the column of the class, the class that people want, and which rows
-            it was trained on; files keep it, another ``fit`` drops it. ``None`` if nobody said.
+        origin_: of a model that ``ct train`` made, the column of the class, the class that people
+            want, and which rows it was trained on; files keep it, another ``fit`` drops it.
+            ``None`` if nobody said.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -188,21 +213,27 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         for name, value in list(locals().items())[1:]:
             setattr(self, name, value)
 
-    # ---- scikit-learn ----------------------------------------------------------------------------------------------
+    # ---- scikit-learn ----------------------------------------------------------------------------
 
-    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row of X ``(n,)``."""
-        y_index = self._logits(X).argmax(1).numpy()  # first, because it checks that this is fitted
+        y_index = (
+            self._logits(X).argmax(1).numpy()
+        )  # first, because it checks that this is fitted
         return self.classes_[y_index]
 
-    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes for rows X ``(n, k)``, in the order of ``classes_``."""
         return self._logits(X).softmax(-1).numpy()
 
-    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Logits of rows X ``(n, k)``; for two classes their difference ``(n,)``, positive for the second."""
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Logits of rows X ``(n, k)``; for two classes their difference ``(n,)``, positive for the
+        second.
+        """
         logits = self._logits(X).numpy()
-        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+        if logits.shape[1] == 2:
+            return logits[:, 1] - logits[:, 0]
+        return logits
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -211,13 +242,14 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         tags.input_tags.allow_nan = self.missing == "impute"
         return tags
 
-    # ---- files -----------------------------------------------------------------------------------------------------
+    # ---- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write one file for :meth:`load`: weights and JSON, nothing executable.
 
         Args:
-            path: of the file, such as ``"loan.safetensors"``. Folders are created, an existing file is replaced.
+            path: of the file, such as ``"loan.safetensors"``. Folders are created, an existing file
+                is replaced.
         """
         check_is_fitted(self, "model_")
         # A file holds one set of rules: those that are stated now.
@@ -238,14 +270,21 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     ) -> CounterfactualClassifier:
         """Read a classifier that :meth:`save` wrote, on the CPU; nothing in the file is executed.
 
-        A file holds only text and numbers: pass a model, generator, objective, preset or regime of your own again, as
-        to the constructor.
+        A file holds only text and numbers: pass a model, generator, objective, preset or regime of
+        your own again, as to the constructor.
 
         Args:
             path: of the file.
-            model, generator, objective, preset, regime: your own objects, if the classifier was made with some.
+            model, generator, objective, preset, regime: your own objects, if the classifier was
+                made with some.
         """
-        objects = {"model": model, "generator": generator, "objective": objective, "preset": preset, "regime": regime}
+        objects = {
+            "model": model,
+            "generator": generator,
+            "objective": objective,
+            "preset": preset,
+            "regime": regime,
+        }
         return load_classifier(path, cls, objects)
 
     @classmethod
@@ -264,11 +303,19 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         classifier = cls(**parameters.params_of_trained(model, encoder, generator))
         labels = np.array(classes, dtype=object)
         # The default n_σ: advice stays inside the range of the data.
-        classifier._adopt(encoder, labels, model.eval(), History(), float(classifier.num_std or 0.0), generator)
-        classifier.n_features_in_, classifier.feature_names_in_ = encoder.n_features_in_, encoder.feature_names_in_
+        classifier._adopt(
+            encoder,
+            labels,
+            model.eval(),
+            History(),
+            float(classifier.num_std or 0.0),
+            generator,
+        )
+        classifier.n_features_in_ = encoder.n_features_in_
+        classifier.feature_names_in_ = encoder.feature_names_in_
         return classifier
 
-    # ---- inside ----------------------------------------------------------------------------------------------------
+    # ---- inside ----------------------------------------------------------------------------------
 
     def _adopt(
         self,
@@ -281,9 +328,15 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         gate: Gate | None = None,
     ) -> None:
         """Set the fitted attributes; the only place that does."""
-        self.encoder_, self.schema_, self.classes_, self.generator_ = encoder, encoder.schema_, classes, generator
-        self.num_std_, self.constraints_ = num_std, advice_constraints(encoder, num_std)
-        self.model_, self.history_, self.gate_ = model, history, gate
+        self.encoder_ = encoder
+        self.schema_ = encoder.schema_
+        self.classes_ = classes
+        self.generator_ = generator
+        self.num_std_ = num_std
+        self.constraints_ = advice_constraints(encoder, num_std)
+        self.model_ = model
+        self.history_ = history
+        self.gate_ = gate
         # Whoever trains says anew which rows these were.
         self.origin_: Origin | None = None
         # Remembered as text, to notice what set_params changes later.
@@ -315,7 +368,9 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     def _explainer(
         self, given: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
-        return parameters.make_explainer(self.get_params(deep=False), self.generator_, given, confidence, max_steps)
+        return parameters.make_explainer(
+            self.get_params(deep=False), self.generator_, given, confidence, max_steps
+        )
 
     def _encoded(self, x: Any) -> torch.Tensor:
         check_is_fitted(self, "model_")

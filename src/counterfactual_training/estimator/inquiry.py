@@ -17,11 +17,15 @@ from counterfactual_training.search import Generator, line
 
 _OURS = ("self", "X", "target", "confidence")
 #: What may be stated about a question.
-ARGUMENTS = [name for name in inspect.signature(Explains.explain).parameters if name not in _OURS]
+ARGUMENTS = [
+    name for name in inspect.signature(Explains.explain).parameters if name not in _OURS
+]
 
 
 class Inquiry(Explains):
-    """A question to a regressor about one interval, in the terms of a classifier of "inside" and "outside"."""
+    """A question to a regressor about one interval, in the terms of a classifier of "inside" and
+    "outside".
+    """
 
     classes_ = np.array([0, 1])
 
@@ -33,8 +37,12 @@ class Inquiry(Explains):
         finder: Finder,
         rows: tuple[Tensor, Tensor],
     ) -> None:
-        self.num_std_, self.gate_ = num_std, finder.gate
-        self._frame, self._found, self._params, self._rows = frame, finder, params, rows
+        self.num_std_ = num_std
+        self.gate_ = finder.gate
+        self._frame = frame
+        self._found = finder
+        self._params = params
+        self._rows = rows
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         return self._frame
@@ -48,10 +56,16 @@ class Inquiry(Explains):
     def _explainer(
         self, given: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
-        # Only inside or not counts: the odds of "inside" are no probability that a user could ask for.
+        # Only inside or not counts: the odds of "inside" are no probability that a user could ask
+        # for.
         usual = parameters.make_preset(self._params).explainer or line()
         if isinstance(given, str):
-            # Some recipes learn from training rows, which no training of this regressor has shown them.
-            usual = parameters.make_training_generator({**self._params, "generator": given}, *self._rows)
-        chosen, _ = parameters.make_explainer(self._params, usual, given, parameters.DECISION, max_steps)
+            # Some recipes learn from training rows, which no training of this regressor has shown
+            # them.
+            usual = parameters.make_training_generator(
+                {**self._params, "generator": given}, *self._rows
+            )
+        chosen, _ = parameters.make_explainer(
+            self._params, usual, given, parameters.DECISION, max_steps
+        )
         return chosen, True

@@ -25,10 +25,18 @@ def usual_intervals(y: np.ndarray) -> list[Interval]:
 
 
 def measure(
-    regressor: Any, frame: pd.DataFrame, y: np.ndarray, intervals: Sequence[Interval], most: int, **rules: Any
+    regressor: Any,
+    frame: pd.DataFrame,
+    y: np.ndarray,
+    intervals: Sequence[Interval],
+    most: int,
+    **rules: Any,
 ) -> pd.DataFrame:
     """One line per interval; :meth:`CounterfactualRegressor.evaluate` says what its columns are."""
-    from sklearn.metrics import r2_score, root_mean_squared_error  # imported here, because it is slow
+    from sklearn.metrics import (
+        r2_score,
+        root_mean_squared_error,
+    )  # imported here, because it is slow
 
     predicted = regressor.predict(frame)
     fit = {"r2": r2_score(y, predicted), "rmse": root_mean_squared_error(y, predicted)}
@@ -37,7 +45,9 @@ def measure(
         # Spread over the table, which may be sorted.
         outside = np.flatnonzero(~interval.holds(predicted))
         asked = outside[np.linspace(0, len(outside) - 1, min(most, len(outside))).astype(int)]
-        sides = tuple(None if np.isinf(edge) else edge for edge in (interval.low, interval.high))
+        sides = tuple(
+            None if np.isinf(edge) else edge for edge in (interval.low, interval.high)
+        )
         line = {"target": interval.say(2), **fit, "rows": len(asked)}
         if len(asked):
             told = regressor.explain(frame.iloc[asked], sides, **rules)
@@ -49,7 +59,10 @@ def measure(
 def _of_answers(told: Explanation, encoder: Encoder, real: pd.DataFrame) -> dict[str, float]:
     """Of the rows asked about, and of their valid counterfactuals beside ``real`` rows."""
     valid = told.answered
-    x, x_cf = (torch.as_tensor(encoder.transform(part[valid])).float() for part in (told.original, told.frame))
+    x, x_cf = (
+        torch.as_tensor(encoder.transform(part[valid])).float()
+        for part in (told.original, told.frame)
+    )
     found = {
         "validity": float(valid.mean()),
         "plausible": float((told.status == "converged").mean()),
@@ -64,4 +77,6 @@ def _of_answers(told: Explanation, encoder: Encoder, real: pd.DataFrame) -> dict
 
 
 def _median(values: torch.Tensor) -> float:
-    return float(values.double().quantile(0.5)) if len(values) else np.nan
+    if len(values):
+        return float(values.double().quantile(0.5))
+    return np.nan

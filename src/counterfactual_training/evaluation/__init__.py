@@ -2,7 +2,10 @@
 
 from counterfactual_training.evaluation.attacks import robust_accuracy
 from counterfactual_training.evaluation.attribution import integrated_gradients
-from counterfactual_training.evaluation.counterfactuals import counterfactual_table, counterfactual_tables
+from counterfactual_training.evaluation.counterfactuals import (
+    counterfactual_table,
+    counterfactual_tables,
+)
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.plausibility import implausibility, implausibility_mmd

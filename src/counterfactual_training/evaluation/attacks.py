@@ -14,9 +14,13 @@ from counterfactual_training.search.perturbations import fgsm
 
 
 class Attack(Protocol):
-    """Inputs near x, within ε, that the model should still get right; settings are bound with ``functools.partial``."""
+    """Inputs near x, within ε, that the model should still get right; settings are bound with
+    ``functools.partial``.
+    """
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, epsilon: float | Tensor, /) -> Tensor: ...
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, epsilon: float | Tensor, /
+    ) -> Tensor: ...
 
 
 def robust_accuracy(
@@ -27,7 +31,8 @@ def robust_accuracy(
     attack: Attack = fgsm,
     batch_size: int = 4096,
 ) -> Tensor:
-    """Share of rows still classified as their label after the attack, for each ε: ``(len(epsilons), ...)``.
+    """Share of rows still classified as their label after the attack, for each ε: ``(len(epsilons),
+    ...)``.
 
     Args:
         x: ``(..., n, *features)``; y: ``(..., n)``.
@@ -45,7 +50,11 @@ def robust_accuracy(
     for epsilon in epsilons:
         # ε = 0 is plain accuracy, for which no gradient is needed.
         still = not bool(torch.as_tensor(epsilon).any())
-        attacked = (part if still else attack(model, part, labels, epsilon) for part, labels in batches)
-        logits = torch.cat([predict_logits(model, part, batch_size, row_dim) for part in attacked], row_dim)
+        attacked = (
+            part if still else attack(model, part, labels, epsilon) for part, labels in batches
+        )
+        logits = torch.cat(
+            [predict_logits(model, part, batch_size, row_dim) for part in attacked], row_dim
+        )
         shares.append(accuracy(logits, y))
     return torch.stack(shares)

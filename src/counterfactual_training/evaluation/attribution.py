@@ -1,4 +1,6 @@
-"""Which features drive the model: integrated gradients, and how sensitive it is to protected features."""
+"""Which features drive the model: integrated gradients, and how sensitive it is to protected
+features.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.findings import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.search import evaluating
-from counterfactual_training.search.model_checks import check_broadcast, check_inputs, check_logits
+from counterfactual_training.search.model_checks import (
+    check_broadcast,
+    check_inputs,
+    check_logits,
+)
 from counterfactual_training.threads import sensible_threads
 
 Quadrature = Literal["gauss_legendre", "midpoint"]
@@ -28,7 +34,8 @@ Rule = tuple[list[float], list[float]]
 ATTRIBUTION_STEPS = 20
 # The path of rows that miss the tolerance is cut into at most so many pieces.
 _MOST_PIECES = 64
-# Rows whose attributions are averaged in one round of the sensitivity to protected features, as published.
+# Rows whose attributions are averaged in one round of the sensitivity to protected features, as
+# published.
 NUM_SAMPLES = 2500
 
 
@@ -54,9 +61,10 @@ def integrated_gradients(
         steps: points on the path, to begin with.
         quadrature: rule of the integral.
         output: F, the target's logit or its probability.
-        tolerance: rows that miss ``F(x) − F(b)`` by more than this share of ``1 + |F(x) − F(b)|`` get more points, up
-            to 64 times as many; beyond that a :class:`MeasurementWarning` is given. Networks with kinks, such as ReLU,
-            need it (1e-3, say). ``None`` keeps to ``steps`` and may leave gaps (:func:`completeness_gap`).
+        tolerance: rows that miss ``F(x) − F(b)`` by more than this share of ``1 + |F(x) − F(b)|``
+            get more points, up to 64 times as many; beyond that a :class:`MeasurementWarning` is
+            given. Networks with kinks, such as ReLU, need it (1e-3, say). ``None`` keeps to
+            ``steps`` and may leave gaps (:func:`completeness_gap`).
 
     Returns:
         Attributions, like x.
@@ -84,25 +92,42 @@ def completeness_gap(
     baseline: Tensor | float = 0.0,
     output: Output = "logit",
 ) -> Tensor:
-    """``|Σ_d IG_d(x) − (F(x) − F(b))|`` ``(..., n)``, which is zero for an exact integral; arguments as above."""
-    return (attributions.flatten(target.dim()).sum(-1) - _change(model, x, target, baseline, output)).abs()
+    """``|Σ_d IG_d(x) − (F(x) − F(b))|`` ``(..., n)``, which is zero for an exact integral;
+    arguments as above.
+    """
+    return (
+        attributions.flatten(target.dim()).sum(-1) - _change(model, x, target, baseline, output)
+    ).abs()
 
 
-def _change(model: nn.Module, x: Tensor, target: Tensor, baseline: Tensor | float, output: Output) -> Tensor:
+def _change(
+    model: nn.Module, x: Tensor, target: Tensor, baseline: Tensor | float, output: Output
+) -> Tensor:
     """``F(x) − F(b)`` ``(..., n)``."""
     start = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).expand_as(x)
-    at_x, at_start = (predict_logits(model, points, row_dim=target.dim() - 1) for points in (x, start))
+    at_x, at_start = (
+        predict_logits(model, points, row_dim=target.dim() - 1) for points in (x, start)
+    )
     return _score(at_x, target, output) - _score(at_start, target, output)
 
 
 def _score(logits: Tensor, target: Tensor, output: Output) -> Tensor:
     """F ``(..., n)``, from logits ``(..., n, k)``."""
-    scores = logits.softmax(-1) if output == "probability" else logits
+    if output == "probability":
+        scores = logits.softmax(-1)
+    else:
+        scores = logits
     return scores.gather(-1, target.unsqueeze(-1)).squeeze(-1)
 
 
 def _integrate(
-    model: nn.Module, x: Tensor, start: Tensor, target: Tensor, output: Output, rule: Rule, pieces: int = 1
+    model: nn.Module,
+    x: Tensor,
+    start: Tensor,
+    target: Tensor,
+    output: Output,
+    rule: Rule,
+    pieces: int = 1,
 ) -> Tensor:
     """The attributions, with the rule applied to each of so many equal pieces of the path."""
     path = x - start
@@ -119,9 +144,15 @@ def _integrate(
 
 
 def _refine(
-    attributions: Tensor, integrate: Callable[..., Tensor], points: tuple[Tensor, ...], change: Tensor, tolerance: float
+    attributions: Tensor,
+    integrate: Callable[..., Tensor],
+    points: tuple[Tensor, ...],
+    change: Tensor,
+    tolerance: float,
 ) -> None:
-    """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces; ``points`` are x, b and target."""
+    """Integrate rows that miss F(x) − F(b) again, in place, over 2, 4, … pieces; ``points`` are x,
+    b and target.
+    """
     # Not below the rounding errors of the model.
     allowed = max(tolerance, 16 * torch.finfo(points[0].dtype).eps) * (1 + change.abs())
     pieces = 1
@@ -137,7 +168,10 @@ def _refine(
         else:  # a fleet evaluates all its members together
             attributions[missed] = integrate(*points, pieces=pieces)[missed]
     if bool(missed.any()):
-        sentence = f"Integrated gradients of {int(missed.sum())} rows miss F(x) − F(baseline), by up to {gap.max():.1e}"
+        sentence = (
+            f"Integrated gradients of {int(missed.sum())} rows miss F(x) − F(baseline), by up to "
+            f"{gap.max():.1e}"
+        )
         warn([Finding("incomplete_attributions", f"{sentence}: take more steps.")])
 
 
@@ -156,15 +190,20 @@ def _quadrature(rule: Quadrature, steps: int) -> Rule:
 def standardise(attributions: Tensor, rule: Standardisation | None = None) -> Tensor:
     """Mean attributions g ``(..., d)`` made comparable between models; NaN where all of g is equal.
 
-    ``"range"``      ``(g − min g) / (max g − min g)``, in [0, 1]; the published rule for more than two features
-    ``"magnitude"``  ``|g| / (max g − min g)``, without upper bound; the published rule for two features
-    ``"share"``      ``|g| / Σ |g|``, in [0, 1] and stable for any number of features
+    ``"range"``      ``(g − min g) / (max g − min g)``, in [0, 1]; the published rule for more than
+    two features ``"magnitude"``  ``|g| / (max g − min g)``, without upper bound; the published rule
+    for two features ``"share"``      ``|g| / Σ |g|``, in [0, 1] and stable for any number of
+    features
     """
     # With two features, "range" could only give 0 and 1.
     if rule is None:
-        rule = "magnitude" if attributions.shape[-1] == 2 else "range"
+        if attributions.shape[-1] == 2:
+            rule = "magnitude"
+        else:
+            rule = "range"
     check_name("standardisation", rule, get_args(Standardisation))
-    low, high = attributions.amin(-1, keepdim=True), attributions.amax(-1, keepdim=True)
+    low = attributions.amin(-1, keepdim=True)
+    high = attributions.amax(-1, keepdim=True)
     if rule == "share":
         return attributions.abs() / attributions.abs().sum(-1, keepdim=True)
     return (attributions - low if rule == "range" else attributions.abs()) / (high - low)
@@ -184,11 +223,12 @@ def protected_sensitivity(
 ) -> Tensor:
     """How strongly the model leans on protected features, once per round: ``(rounds,)``.
 
-    Each round draws ``num_samples`` rows with replacement and a baseline for each, uniform in ``baseline_range``;
-    averages the signed integrated gradients of the rows' labels; standardises across features; and averages over the
-    protected ones. One baseline per sample fits the published intervals of MNIST: with one per round, rounds would
-    differ ten times more. All rows get the same ``steps``, as published: errors at kinks average out. Report the median
-    and quantiles over rounds; compare models with generators of equal seed.
+    Each round draws ``num_samples`` rows with replacement and a baseline for each, uniform in
+    ``baseline_range``; averages the signed integrated gradients of the rows' labels; standardises
+    across features; and averages over the protected ones. One baseline per sample fits the
+    published intervals of MNIST: with one per round, rounds would differ ten times more. All rows
+    get the same ``steps``, as published: errors at kinks average out. Report the median and
+    quantiles over rounds; compare models with generators of equal seed.
 
     Args:
         x: ``(n, *features)``; y: ``(n,)``.
@@ -196,20 +236,39 @@ def protected_sensitivity(
         rule: see :func:`standardise`; by default the published one.
     """
     check_inputs(model, x, y)
-    num_features, columns = x.shape[1:].numel() if len(x) else 0, list(protected)
+    if len(x):
+        num_features = x.shape[1:].numel()
+    else:
+        num_features = 0
+    columns = list(protected)
     if not columns or any(not 0 <= column < num_features for column in columns):
-        raise InputError(f"protected must name features in 0..{num_features - 1}, got {columns}.")
+        raise InputError(
+            f"protected must name features in 0..{num_features - 1}, got {columns}."
+        )
     if rounds < 1 or num_samples < 1:
-        raise InputError(f"rounds and num_samples must be positive, got {rounds} and {num_samples}.")
+        raise InputError(
+            f"rounds and num_samples must be positive, got {rounds} and {num_samples}."
+        )
     low, high = baseline_range
     scores = []
     for turn in range(rounds):
-        # Drawn where the generator lives, so that a CPU generator gives the same rows on every device.
-        rows = torch.randint(len(x), (num_samples,), generator=rng, device=rng.device).to(x.device)
-        draw = torch.rand((num_samples, *x.shape[1:]), generator=rng, device=rng.device, dtype=x.dtype).to(x.device)
+        # Drawn where the generator lives, so that a CPU generator gives the same rows on every
+        # device.
+        rows = torch.randint(len(x), (num_samples,), generator=rng, device=rng.device).to(
+            x.device
+        )
+        draw = torch.rand(
+            (num_samples, *x.shape[1:]), generator=rng, device=rng.device, dtype=x.dtype
+        ).to(x.device)
         baseline = low + (high - low) * draw
-        attributions = integrated_gradients(model, x[rows], y[rows], baseline, steps).reshape(num_samples, -1)
+        attributions = integrated_gradients(model, x[rows], y[rows], baseline, steps).reshape(
+            num_samples, -1
+        )
         if turn == 0:  # the others are no different
-            warn(check_completeness(attributions, _change(model, x[rows], y[rows], baseline, "logit")))
+            warn(
+                check_completeness(
+                    attributions, _change(model, x[rows], y[rows], baseline, "logit")
+                )
+            )
         scores.append(standardise(attributions.mean(0), rule)[columns].mean())
     return torch.stack(scores)

@@ -1,4 +1,6 @@
-"""The table of counterfactuals, one row per individual, run and λ_energy; for one model or for many at once."""
+"""The table of counterfactuals, one row per individual, run and λ_energy; for one model or for many
+at once.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +41,55 @@ from counterfactual_training.evaluation.plugins import (
     check_metrics,
     values_of,
 )
-from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol, draw_individuals
-from counterfactual_training.evaluation.recourse import cost, redundancy, sparsity, validity, validity_strict
+from counterfactual_training.evaluation.protocol import (
+    PAIRED,
+    EvaluationProtocol,
+    draw_individuals,
+)
+from counterfactual_training.evaluation.recourse import (
+    cost,
+    redundancy,
+    sparsity,
+    validity,
+    validity_strict,
+)
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.search import Status, ecco, search
 from counterfactual_training.torch_modes import ordinary
 
 # Metrics of valid counterfactuals only.
 OF_VALID = (
-    "implausibility", "implausibility_mmd", "unfaithfulness", "energy_differential", "cost", "redundancy", "sparsity"
-)  # fmt: skip
+    "implausibility",
+    "implausibility_mmd",
+    "unfaithfulness",
+    "energy_differential",
+    "cost",
+    "redundancy",
+    "sparsity",
+)
 OF_ALL = ("validity", "validity_strict", "share_mature", "num_steps")
 # Names that a metric of a user may not have.
 TAKEN = (
-    *OF_ALL, *OF_VALID, "violations", "run", "lambda_energy", "row", "factual", "target", "searched", "member",
-    "explainer", "metric", "value", "num", "accuracy", "f1", "calibration_error", "robust_accuracy", "sensitivity",
-)  # fmt: skip
+    *OF_ALL,
+    *OF_VALID,
+    "violations",
+    "run",
+    "lambda_energy",
+    "row",
+    "factual",
+    "target",
+    "searched",
+    "member",
+    "explainer",
+    "metric",
+    "value",
+    "num",
+    "accuracy",
+    "f1",
+    "calibration_error",
+    "robust_accuracy",
+    "sensitivity",
+)
 
 # Memory: at most so many values of factuals are searched together.
 _FLEET_VALUES = 2**25
@@ -74,25 +109,38 @@ def counterfactual_table(
 ) -> pd.DataFrame:
     """One row per individual, run and λ_energy.
 
-    Columns ``run, lambda_energy, row, factual, target``, then :data:`OF_ALL` and :data:`OF_VALID` (without
-    ``unfaithfulness`` where the protocol has no Langevin steps). Individuals already of the target class are left out.
-    IP* belongs to a group (run, predicted class, target); see :class:`EvaluationProtocol`. For a gated model, the
-    search and ``validity_strict`` use the gated probability, all else its classifier (:func:`decider`).
+    Columns ``run, lambda_energy, row, factual, target``, then :data:`OF_ALL` and :data:`OF_VALID`
+    (without ``unfaithfulness`` where the protocol has no Langevin steps). Individuals already of
+    the target class are left out. IP* belongs to a group (run, predicted class, target); see
+    :class:`EvaluationProtocol`. For a gated model, the search and ``validity_strict`` use the gated
+    probability, all else its classifier (:func:`decider`).
 
     Args:
-        find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`. One that is not ours has no
-            λ_energy (NaN), is measured once, and has one column more, ``violations``.
+        find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`. One that
+            is not ours has no λ_energy (NaN), is measured once, and has one column more,
+            ``violations``.
         metrics: of your own, by name: functions of a :class:`Measured`.
     """
     x, y, constraints = unpacked(data, constraints)
-    return _Measurement([model], x, y, constraints, protocol, as_find(find), _plugins(find, metrics)).tables()[0]
+    return _Measurement(
+        [model], x, y, constraints, protocol, as_find(find), _plugins(find, metrics)
+    ).tables()[0]
 
 
-def _plugins(find: Explains, metrics: Mapping[str, MetricFunction] | None) -> dict[str, MetricFunction]:
-    """The plug-ins that are measured: those given, and for explainers other than our search, the rules they break."""
+def _plugins(
+    find: Explains, metrics: Mapping[str, MetricFunction] | None
+) -> dict[str, MetricFunction]:
+    """The plug-ins that are measured: those given, and for explainers other than our search, the
+    rules they break.
+    """
     metrics = dict(metrics or {})
-    check_metrics({name: metric for name, metric in metrics.items() if metric is not broken_rules}, TAKEN)
-    return {**({"violations": broken_rules} if isinstance(as_find(find), ForeignExplainer) else {}), **metrics}
+    check_metrics(
+        {name: metric for name, metric in metrics.items() if metric is not broken_rules}, TAKEN
+    )
+    return {
+        **({"violations": broken_rules} if isinstance(as_find(find), ForeignExplainer) else {}),
+        **metrics,
+    }
 
 
 def counterfactual_tables(
@@ -105,8 +153,9 @@ def counterfactual_tables(
 ) -> list[pd.DataFrame]:
     """:func:`counterfactual_table` of each model, all models searched and measured together.
 
-    A table equals that of its model alone, up to rounding. Models that cannot be stacked, and gated ones, whose gates
-    would not be faster together, are measured one by one; so are all if the explainer is not our search.
+    A table equals that of its model alone, up to rounding. Models that cannot be stacked, and gated
+    ones, whose gates would not be faster together, are measured one by one; so are all if the
+    explainer is not our search.
 
     Args:
         models: of one architecture.
@@ -115,9 +164,15 @@ def counterfactual_tables(
     models = list(models)
     if not models:
         raise InputError("There is no model to measure.")
-    each = [constraints] * len(models) if constraints is None or isinstance(constraints, Constraints) else constraints
+    each = (
+        [constraints] * len(models)
+        if constraints is None or isinstance(constraints, Constraints)
+        else constraints
+    )
     if len(each) != len(models):
-        raise InputError(f"{len(each)} constraints for {len(models)} models: give one for all, or one each.")
+        raise InputError(
+            f"{len(each)} constraints for {len(models)} models: give one for all, or one each."
+        )
     x, y, _ = unpacked(data, each[0])
     rules = [unpacked(data, one)[2] for one in each]
     individuals = protocol.num_runs * (protocol.num_individuals or len(x))
@@ -125,16 +180,25 @@ def counterfactual_tables(
     # Gates would not be faster together, so gated models are left out of the fleets.
     find = as_find(find)
     foreign = isinstance(find, ForeignExplainer)
-    plain = [] if foreign else [i for i, model in enumerate(models) if decider(model, x) is model]
+    if foreign:
+        plain = []
+    else:
+        plain = [i for i, model in enumerate(models) if decider(model, x) is model]
     tables: dict[int, pd.DataFrame] = {}
     for first in range(0, len(models), together):
         part = [i for i in plain if first <= i < first + together]
         # Models of one fleet must share the structure of their rules, not the rules.
         own = [rules[i] for i in part]
-        fleet = stacked([models[i] for i in part], x) if len({constraint_structure(one) for one in own}) == 1 else None
+        if len({constraint_structure(one) for one in own}) == 1:
+            fleet = stacked([models[i] for i in part], x)
+        else:
+            fleet = None
         if fleet is not None:
-            alone, plugins = [models[i] for i in part], _plugins(find, metrics)
-            measured = _Measurement(alone, x, y, stack_constraints(own), protocol, find, plugins, fleet)
+            alone = [models[i] for i in part]
+            plugins = _plugins(find, metrics)
+            measured = _Measurement(
+                alone, x, y, stack_constraints(own), protocol, find, plugins, fleet
+            )
             tables |= zip(part, measured.tables(), strict=True)
     # Whatever could not be stacked: other architectures, other rules, gates.
     for i in set(range(len(models))) - set(tables):
@@ -143,21 +207,33 @@ def counterfactual_tables(
 
 
 def aggregate(individuals: pd.DataFrame, own: Sequence[str] = ()) -> pd.DataFrame:
-    """Means over individuals per run and λ_energy (``member`` and ``explainer``, if there are such columns), tidy.
+    """Means over individuals per run and λ_energy (``member`` and ``explainer``, if there are such
+    columns), tidy.
 
-    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid. ``own`` are metrics of users.
+    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid. ``own``
+    are metrics of users.
     """
-    keys = [*(key for key in ("member", "explainer") if key in individuals), "lambda_energy", "run"]
+    keys = [
+        *(key for key in ("member", "explainer") if key in individuals),
+        "lambda_energy",
+        "run",
+    ]
     metrics = [name for name in (*OF_ALL, *OF_VALID, *own) if name in individuals]
-    # Means and counts leave out NaN, so invalid counterfactuals do not count where only valid ones do.
+    # Means and counts leave out NaN, so invalid counterfactuals do not count where only valid ones
+    # do.
     grouped = individuals.groupby(keys, dropna=False)[metrics]
-    value, num = (part.melt(ignore_index=False, var_name="metric") for part in (grouped.mean(), grouped.count()))
+    value, num = (
+        part.melt(ignore_index=False, var_name="metric")
+        for part in (grouped.mean(), grouped.count())
+    )
     table = value.assign(num=num["value"]).reset_index()
     return table[[*keys[:-2], "metric", "lambda_energy", "run", "value", "num"]]
 
 
 def unpacked(data: Data, constraints: Constraints | None) -> tuple[Tensor, Tensor, Constraints]:
-    """Test rows, their classes, and the constraints: those given, the data set's, or a box inferred from the rows."""
+    """Test rows, their classes, and the constraints: those given, the data set's, or a box inferred
+    from the rows.
+    """
     if isinstance(data, Dataset):
         x, y = ordinary((data.x_test, data.y_test))
         return x, y, constraints if constraints is not None else data.constraints
@@ -168,7 +244,9 @@ def unpacked(data: Data, constraints: Constraints | None) -> tuple[Tensor, Tenso
 
 
 def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
-    """The models as one; ``None`` if they cannot be stacked, or a stack gives other logits on rows of x."""
+    """The models as one; ``None`` if they cannot be stacked, or a stack gives other logits on rows
+    of x.
+    """
     try:
         fleet = StackedModel(models).requires_grad_(False).eval()
         probes = x[:_PROBES]
@@ -177,12 +255,16 @@ def stacked(models: Sequence[nn.Module], x: Tensor) -> StackedModel | None:
         return None
     # Stacking is checked by results, because a module may do anything in its forward.
     alone = torch.stack([predict_logits(model, probes) for model in models])
-    return fleet if torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True) else None
+    if torch.allclose(together, alone, rtol=1e-3, atol=1e-4, equal_nan=True):
+        return fleet
+    return None
 
 
 @dataclass(frozen=True, eq=False)
 class _Measurement:
-    """One model, or a fleet, ``lead`` = ``(members,)``, and how it is measured; columns are ``(..., m)``."""
+    """One model, or a fleet, ``lead`` = ``(members,)``, and how it is measured; columns are ``(...,
+    m)``.
+    """
 
     members: Sequence[nn.Module]
     x: Tensor
@@ -195,37 +277,68 @@ class _Measurement:
 
     @property
     def model(self) -> nn.Module:
-        return self.members[0] if self.fleet is None else self.fleet
+        if self.fleet is None:
+            return self.members[0]
+        return self.fleet
 
     @property
     def lead(self) -> tuple[int, ...]:
-        return () if self.fleet is None else (len(self.members),)
+        if self.fleet is None:
+            return ()
+        return (len(self.members),)
 
     def tables(self) -> list[pd.DataFrame]:
-        """One table per member, of the individuals who were searched, all λ_energy one after the other."""
+        """One table per member, of the individuals who were searched, all λ_energy one after the
+        other.
+        """
         # A fleet is never gated.
-        inner = self.model if self.lead else decider(self.model, self.x)
+        if self.lead:
+            inner = self.model
+        else:
+            inner = decider(self.model, self.x)
         logits = self._logits(inner, self.x.expand(*self.lead, *self.x.shape))  # (..., n, k)
         check_labels(logits[0] if self.lead else logits, self.y)
-        samples = self._model_samples(inner, logits.shape[-1]) if self.protocol.langevin_steps else None
+        if self.protocol.langevin_steps:
+            samples = self._model_samples(inner, logits.shape[-1])
+        else:
+            samples = None
         # An explainer that is not our search knows no λ_energy, so it is asked once.
         foreign = isinstance(self.find, ForeignExplainer)
         strengths = enumerate((math.nan,) if foreign else self.protocol.lambda_energy)
-        parts = [self._columns(inner, logits, samples, setting, strength) for setting, strength in strengths]
-        columns = {name: torch.atleast_2d(torch.cat([part[name] for part in parts], -1).cpu()) for name in parts[0]}
-        # Padding and rows that were of their target class leave here, so tables of members may differ in length.
+        parts = [
+            self._columns(inner, logits, samples, setting, strength)
+            for setting, strength in strengths
+        ]
+        columns = {
+            name: torch.atleast_2d(torch.cat([part[name] for part in parts], -1).cpu())
+            for name in parts[0]
+        }
+        # Padding and rows that were of their target class leave here, so tables of members may
+        # differ in length.
         kept = columns.pop("searched")
         return [
-            pd.DataFrame({name: values[member][mask].numpy() for name, values in columns.items()})
+            pd.DataFrame(
+                {name: values[member][mask].numpy() for name, values in columns.items()}
+            )
             for member, mask in enumerate(kept)
         ]
 
     def _columns(
-        self, inner: nn.Module, logits: Tensor, samples: Tensor | None, setting: int, lambda_energy: float
+        self,
+        inner: nn.Module,
+        logits: Tensor,
+        samples: Tensor | None,
+        setting: int,
+        lambda_energy: float,
     ) -> dict[str, Tensor]:
         """All individuals of one λ_energy: one search, then every metric of its result."""
-        x, y, protocol, num_classes = self.x, self.y, self.protocol, logits.shape[-1]
-        run, rows, y_target = (part.to(x.device) for part in self._draw(logits.argmax(-1), num_classes, setting))
+        x = self.x
+        y = self.y
+        protocol = self.protocol
+        num_classes = logits.shape[-1]
+        run, rows, y_target = (
+            part.to(x.device) for part in self._draw(logits.argmax(-1), num_classes, setting)
+        )
         generator = ecco(
             protocol.lambda_cost,
             0.0 if math.isnan(lambda_energy) else lambda_energy,
@@ -234,15 +347,26 @@ class _Measurement:
             learning_rate=protocol.learning_rate,
         )
         # One search for all runs: rows do not interact.
-        found = self.find(self.model, x[rows], y_target, generator, self.constraints, diagnose=False)
+        found = self.find(
+            self.model, x[rows], y_target, generator, self.constraints, diagnose=False
+        )
         factual = logits.argmax(-1).gather(-1, rows)
-        # Whether a row already is of the target class is decided by the classifier, not by its gate.
+        # Whether a row already is of the target class is decided by the classifier, not by its
+        # gate.
         gated = inner is not self.model
-        searched = factual != y_target if gated else found.status != int(Status.ALREADY_THERE)
-        x_cf, factuals = (at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows]))
+        if gated:
+            searched = factual != y_target
+        else:
+            searched = found.status != int(Status.ALREADY_THERE)
+        x_cf, factuals = (
+            at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows])
+        )
         rows_of_data = at_least_single(x).flatten(1)
         logits_cf = self._logits(inner, found.x_cf)
-        gated_cf = predict_logits(self.model, found.x_cf) if gated else logits_cf
+        if gated:
+            gated_cf = predict_logits(self.model, found.x_cf)
+        else:
+            gated_cf = logits_cf
         valid = validity(logits_cf, y_target) & searched
         strict = validity_strict(gated_cf, y_target, protocol.decision_threshold) & searched
         # One number per (run, predicted class, target), which are the groups of IP*.
@@ -262,7 +386,9 @@ class _Measurement:
             of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
         return {
             "run": run,
-            "lambda_energy": torch.full(run.shape, lambda_energy, dtype=torch.float64),  # of the table, not the device
+            "lambda_energy": torch.full(
+                run.shape, lambda_energy, dtype=torch.float64
+            ),  # of the table, not the device
             "row": rows,
             "factual": factual,
             "target": y_target,
@@ -273,39 +399,61 @@ class _Measurement:
             "num_steps": found.num_steps,
             # NaN, not dropped: means leave these rows out, and tables keep their shape.
             **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
-            **self._plugged(x[rows], found.x_cf, y_target, logits_cf, valid, torch.where(searched, run, -1)),
+            **self._plugged(
+                x[rows], found.x_cf, y_target, logits_cf, valid, torch.where(searched, run, -1)
+            ),
             "searched": searched,
         }
 
     def _plugged(self, *columns: Tensor) -> dict[str, Tensor]:
-        """The metrics of users ``(..., m)``: member by member and run by run, of those who were searched (run ≥ 0)."""
+        """The metrics of users ``(..., m)``: member by member and run by run, of those who were
+        searched (run ≥ 0).
+        """
         run = torch.atleast_2d(columns[-1])
-        out = {name: torch.full(run.shape, math.nan, dtype=torch.float64) for name in self.metrics}
+        out = {
+            name: torch.full(run.shape, math.nan, dtype=torch.float64) for name in self.metrics
+        }
         for member, model in enumerate(self.members if self.metrics else ()):
-            rules = unstack_constraints(self.constraints, member) if self.lead else self.constraints
+            if self.lead:
+                rules = unstack_constraints(self.constraints, member)
+            else:
+                rules = self.constraints
             own = [column[member] if self.lead else column for column in columns[:-1]]
             for one in run[member].unique().tolist():
                 mask = run[member] == one
                 if one >= 0:
                     x, x_cf, y_target, logits, valid = (column[mask] for column in own)
-                    measured = Measured(model, x, x_cf, y_target, logits, valid, rules, self.x, self.y)
+                    measured = Measured(
+                        model, x, x_cf, y_target, logits, valid, rules, self.x, self.y
+                    )
                     for name, metric in self.metrics.items():
                         out[name][member, mask.cpu()] = values_of(name, metric, measured)
         return {name: values.reshape(columns[-1].shape) for name, values in out.items()}
 
     def _draw(self, predicted: Tensor, num_classes: int, setting: int) -> Iterator[Tensor]:
-        """Run, row and target ``(..., m)`` of the individuals of all models, which predict ``(..., n)``.
+        """Run, row and target ``(..., m)`` of the individuals of all models, which predict ``(...,
+        n)``.
 
-        Members with fewer individuals are padded with a row whose target is its own class, which is never searched.
+        Members with fewer individuals are padded with a row whose target is its own class, which is
+        never searched.
         """
         predicted = torch.atleast_2d(predicted).cpu()
         # By prediction, members draw different rows and different numbers of them.
-        draws = [draw_individuals(self.protocol, self.y, one, num_classes, setting)[:3] for one in predicted]
+        draws = [
+            draw_individuals(self.protocol, self.y, one, num_classes, setting)[:3]
+            for one in predicted
+        ]
         columns = zip(*draws, strict=True)
-        run, row, y_target = (pad_sequence(list(column), batch_first=True, padding_value=-1) for column in columns)
-        # The padding is row 0, with its predicted class as target: already there before the first step.
+        run, row, y_target = (
+            pad_sequence(list(column), batch_first=True, padding_value=-1) for column in columns
+        )
+        # The padding is row 0, with its predicted class as target: already there before the first
+        # step.
         y_target = torch.where(row < 0, predicted[:, :1], y_target)
-        return (part.reshape(*self.lead, -1) for part in (run.clamp_min(0), row.clamp_min(0), y_target))
+        return (
+            part.reshape(*self.lead, -1)
+            for part in (run.clamp_min(0), row.clamp_min(0), y_target)
+        )
 
     def _model_samples(self, inner: nn.Module, num_classes: int) -> Tensor:
         """Samples of every class from the model's energy ``(..., k, s, d)``."""
@@ -317,4 +465,6 @@ class _Measurement:
 
     def _logits(self, inner: nn.Module, x: Tensor) -> Tensor:
         # Batches of a fleet hold as many rows of all members together.
-        return predict_logits(inner, x, max(64, 2**16 // self.lead[0]) if self.lead else 4096, len(self.lead))
+        return predict_logits(
+            inner, x, max(64, 2**16 // self.lead[0]) if self.lead else 4096, len(self.lead)
+        )

@@ -22,7 +22,13 @@ from counterfactual_training.evaluation.counterfactuals import (
     counterfactual_tables,
     unpacked,
 )
-from counterfactual_training.evaluation.findings import Finding, check_attacks, check_individuals, check_model, warn
+from counterfactual_training.evaluation.findings import (
+    Finding,
+    check_attacks,
+    check_individuals,
+    check_model,
+    warn,
+)
 from counterfactual_training.evaluation.performance import (
     accuracy,
     calibration_error,
@@ -30,7 +36,12 @@ from counterfactual_training.evaluation.performance import (
     macro_f1,
     predict_logits,
 )
-from counterfactual_training.evaluation.plugins import Find, MetricFunction, as_find, broken_rules
+from counterfactual_training.evaluation.plugins import (
+    Find,
+    MetricFunction,
+    as_find,
+    broken_rules,
+)
 from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol
 from counterfactual_training.search import Generator, search
 from counterfactual_training.search.perturbations import fgsm, pgd, random_perturbation
@@ -51,24 +62,27 @@ def evaluate(
     """Plausibility, faithfulness, recourse, accuracy and robustness of a model on test data.
 
     Args:
-        model: returns logits; or several models, which are searched together. Of a gated one, counterfactuals are
-            searched by the gated probability, and its classifier is measured.
-        data: a data set, of which the test rows are used, or rows and classes ``((n, *features), (n,))``.
+        model: returns logits; or several models, which are searched together. Of a gated one,
+            counterfactuals are searched by the gated probability, and its classifier is measured.
+        data: a data set, of which the test rows are used, or rows and classes ``((n, *features),
+            (n,))``.
         protocol: how to measure.
-        constraints: of the searches and attacks; by default those of the data set, or a box inferred from the rows.
+        constraints: of the searches and attacks; by default those of the data set, or a box
+            inferred from the rows.
         find: searches, called as :func:`search` is; ``search_gated`` also leads by real rows.
-        explainers: measured instead, by name: functions ``(model, x, y_target, constraints) -> x_cf``, a
-            :class:`Generator` (searched up to the protocol's τ), or what is called as :func:`search` is. The table then
-            has a column ``explainer`` (empty where none took part) and the metric ``violations``. Foreign ones have no
-            λ_energy (NaN).
-        metrics: of your own, by name: functions of a :class:`Measured` that return one value per individual ``(n,)``,
-            or one number.
+        explainers: measured instead, by name: functions ``(model, x, y_target, constraints) ->
+            x_cf``, a :class:`Generator` (searched up to the protocol's τ), or what is called as
+            :func:`search` is. The table then has a column ``explainer`` (empty where none took
+            part) and the metric ``violations``. Foreign ones have no λ_energy (NaN).
+        metrics: of your own, by name: functions of a :class:`Measured` that return one value per
+            individual ``(n,)``, or one number.
 
     Returns:
-        Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of individuals behind it; for
-        several models, also ``member``, the index in the list. Where no counterfactual is valid the value is NaN and
-        num is 0. Misleading results give a :class:`MeasurementWarning`. For data sets with protected features there is
-        the metric ``sensitivity``, one run per round.
+        Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of
+        individuals behind it; for several models, also ``member``, the index in the list. Where no
+        counterfactual is valid the value is NaN and num is 0. Misleading results give a
+        :class:`MeasurementWarning`. For data sets with protected features there is the metric
+        ``sensitivity``, one run per round.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -83,26 +97,49 @@ def evaluate(
         accuracy            NaN    0    1.0  900
     """
     x, y, rules = unpacked(data, constraints)
-    protected = data.protected if isinstance(data, Dataset) else ()
+    if isinstance(data, Dataset):
+        protected = data.protected
+    else:
+        protected = ()
     for name, given_by_name in (("explainers", explainers), ("metrics", metrics)):
         if given_by_name is not None and not isinstance(given_by_name, Mapping):
-            raise InputError(f"{name} is a dict of names and functions, got {type(given_by_name).__name__}.")
+            raise InputError(
+                f"{name} is a dict of names and functions, got {type(given_by_name).__name__}."
+            )
     if isinstance(model, Mapping) or not isinstance(model, nn.Module | Sequence):
-        raise InputError(f"model is a torch module or a list of them, got {type(model).__name__}.")
+        raise InputError(
+            f"model is a torch module or a list of them, got {type(model).__name__}."
+        )
     methods = _methods(find, explainers)
     # Of every explainer alike, our search among them, so that the table has no holes.
-    own = {**({"violations": broken_rules} if explainers is not None else {}), **(metrics or {})}
+    own = {
+        **({"violations": broken_rules} if explainers is not None else {}),
+        **(metrics or {}),
+    }
     lone = isinstance(model, nn.Module)
-    models = [model] if isinstance(model, nn.Module) else list(model)
+    if isinstance(model, nn.Module):
+        models = [model]
+    else:
+        models = list(model)
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
     for name, method in methods.items():
         given = (data, protocol, rules, method, own)
-        found = [counterfactual_table(models[0], *given)] if lone else counterfactual_tables(models, *given)
+        if lone:
+            found = [counterfactual_table(models[0], *given)]
+        else:
+            found = counterfactual_tables(models, *given)
         for member, table in enumerate(found):
             tables[member][name] = table
-    each = [_of_model(m, x, y, protocol, rules, mine, protected) for m, mine in zip(models, tables, strict=True)]
+    each = [
+        _of_model(m, x, y, protocol, rules, mine, protected)
+        for m, mine in zip(models, tables, strict=True)
+    ]
     _warn([found for _, found in each], lone)
-    people = [t.assign(member=i, explainer=name) for i, mine in enumerate(tables) for name, t in mine.items()]
+    people = [
+        t.assign(member=i, explainer=name)
+        for i, mine in enumerate(tables)
+        for name, t in mine.items()
+    ]
     once = [table.assign(member=i, explainer="") for i, (table, _) in enumerate(each)]
     names = tuple(dict.fromkeys(("violations", *own)))
     surplus = [*(["member"] if lone else []), *(["explainer"] if explainers is None else [])]
@@ -117,7 +154,8 @@ def summarise(table: pd.DataFrame) -> pd.Series:
         table: from :func:`evaluate`.
 
     Returns:
-        Values by metric; of several models or explainers, by ``member``, ``explainer`` and ``metric``.
+        Values by metric; of several models or explainers, by ``member``, ``explainer`` and
+        ``metric``.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -143,28 +181,43 @@ def performance(logits: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def attack_curves(
-    model: nn.Module, x: Tensor, y: Tensor, protocol: EvaluationProtocol, constraints: Constraints | None
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    protocol: EvaluationProtocol,
+    constraints: Constraints | None,
 ) -> dict[str, Tensor]:
     """Accuracy ``(E,)`` under each attack of the protocol."""
     # As published: attacks know neither a domain nor mutability.
-    limits = constraints if protocol.clamp_attacks else None
-    # One generator each, so that the noise of an attack does not depend on which others are asked for.
+    if protocol.clamp_attacks:
+        limits = constraints
+    else:
+        limits = None
+    # One generator each, so that the noise of an attack does not depend on which others are asked
+    # for.
     pgd_rng, random_rng = (torch.Generator().manual_seed(protocol.seed) for _ in range(2))
     attacks: dict[str, Attack] = {
         "fgsm": partial(fgsm, constraints=limits),
         "pgd": partial(pgd, constraints=limits, rng=pgd_rng),
         "random": partial(random_perturbation, constraints=limits, rng=random_rng),
     }
-    return {name: robust_accuracy(model, x, y, protocol.epsilons, attacks[name]) for name in protocol.attacks}
+    return {
+        name: robust_accuracy(model, x, y, protocol.epsilons, attacks[name])
+        for name in protocol.attacks
+    }
 
 
-def _methods(find: Explains, explainers: Mapping[str, Explains | Generator] | None) -> dict[str, Find]:
+def _methods(
+    find: Explains, explainers: Mapping[str, Explains | Generator] | None
+) -> dict[str, Find]:
     if explainers is None:
         return {"": as_find(find)}
     if find is not search:
         raise InputError("Give either find or explainers: name your find among the explainers.")
     if not explainers or not all(isinstance(name, str) and name for name in explainers):
-        raise InputError(f"explainers needs at least one name, and no empty ones, got {list(explainers)}.")
+        raise InputError(
+            f"explainers needs at least one name, and no empty ones, got {list(explainers)}."
+        )
     return {name: as_find(explainer, name) for name, explainer in explainers.items()}
 
 
@@ -173,11 +226,18 @@ def _warn(found: Sequence[Sequence[Finding]], lone: bool) -> None:
     if lone:
         return warn(found[0])
     kinds: dict[str, dict[int, str]] = {}
-    for member, finding in ((member, finding) for member, own in enumerate(found) for finding in own):
+    for member, finding in (
+        (member, finding) for member, own in enumerate(found) for finding in own
+    ):
         # The first of a member: one per explainer may say the same of it.
-        kinds.setdefault(finding.name, {}).setdefault(member, f"member {member}: {finding.message}")
+        kinds.setdefault(finding.name, {}).setdefault(
+            member, f"member {member}: {finding.message}"
+        )
     told = ((name, *same.values()) for name, same in kinds.items())
-    return warn(Finding(name, f"{first} ({1 + len(others)} of {len(found)} models.)") for name, first, *others in told)
+    return warn(
+        Finding(name, f"{first} ({1 + len(others)} of {len(found)} models.)")
+        for name, first, *others in told
+    )
 
 
 def _of_model(
@@ -196,18 +256,37 @@ def _of_model(
     values = performance(logits, y)
     curves = attack_curves(model, x, y, protocol, constraints)
     for attack, curve in curves.items():
-        name = "robust_accuracy" if attack == protocol.attacks[0] else f"robust_accuracy_{attack}"
+        if attack == protocol.attacks[0]:
+            name = "robust_accuracy"
+        else:
+            name = f"robust_accuracy_{attack}"
         for epsilon, value in zip(protocol.epsilons, curve.tolist(), strict=True):
             # One curve point has the plain name, for tables with a single column.
             first = attack == protocol.attacks[0] and epsilon == protocol.epsilons[0]
             values[name if first else f"{name}@{epsilon:g}"] = value
-    found = [*check_model(model, x, y, logits, protocol), *check_attacks(protocol.epsilons, curves)]
+    found = [
+        *check_model(model, x, y, logits, protocol),
+        *check_attacks(protocol.epsilons, curves),
+    ]
     for name, table in individuals.items():
-        told = f"With explainer {name!r}: " if name else ""
-        found += [Finding(kind, f"{told}{text}") for kind, text in check_individuals(protocol, table)]
-    records = [{"metric": name, "run": 0, "value": value, "num": len(y)} for name, value in values.items()]
+        if name:
+            told = f"With explainer {name!r}: "
+        else:
+            told = ""
+        found += [
+            Finding(kind, f"{told}{text}") for kind, text in check_individuals(protocol, table)
+        ]
+    records = [
+        {"metric": name, "run": 0, "value": value, "num": len(y)}
+        for name, value in values.items()
+    ]
     if protected and protocol.attribution_rounds:
         rng = torch.Generator().manual_seed(protocol.seed)
-        scores = protected_sensitivity(model, x, y, protected, rng, protocol.attribution_rounds).tolist()
-        records += [{"metric": "sensitivity", "run": r, "value": s, "num": NUM_SAMPLES} for r, s in enumerate(scores)]
+        scores = protected_sensitivity(
+            model, x, y, protected, rng, protocol.attribution_rounds
+        ).tolist()
+        records += [
+            {"metric": "sensitivity", "run": r, "value": s, "num": NUM_SAMPLES}
+            for r, s in enumerate(scores)
+        ]
     return pd.DataFrame(records).assign(lambda_energy=float("nan")), found

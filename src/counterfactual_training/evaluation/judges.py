@@ -1,4 +1,6 @@
-"""Judges of counterfactuals that are independent of the model, fitted to rows that neither models nor gates saw."""
+"""Judges of counterfactuals that are independent of the model, fitted to rows that neither models
+nor gates saw.
+"""
 
 from __future__ import annotations
 
@@ -44,25 +46,33 @@ class _Class:
         if len(rows) > 1:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # tables may have duplicate rows
-                lof = LocalOutlierFactor(n_neighbors=min(20, len(rows) - 1), novelty=True).fit(rows.numpy())
+                lof = LocalOutlierFactor(n_neighbors=min(20, len(rows) - 1), novelty=True).fit(
+                    rows.numpy()
+                )
         # The unit of ``spread``: 1 means as diverse as real rows.
         scatter = float(_scatter(rows).mean())
-        return cls(rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof)
+        return cls(
+            rows, L1Reference.prepare(rows), self_likeness(rows, length_scale), scatter, lof
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """How much points look like a class to real rows and to methods that share nothing with the model.
+    """How much points look like a class to real rows and to methods that share nothing with the
+    model.
 
-    ===========  ======================================================================================
-    nn5          mean L2 distance to the five nearest real rows of the target class
-    ip           mean L1 distance to all real rows of the class (IP, Eq. 5)
-    ip_star      the point's contribution to the squared MMD of all points and the class (IP*, Eq. 6)
-    lof          1 where the local outlier factor takes the point for an inlier of the class
-    boosting     1 where gradient boosting, fitted to the same rows, puts the point into the class
-    spread       L2 distance to the mean of all points of the class, in units of the real rows' own mean
-                 one: its mean is the diversity, 1 for real rows, less for points that crowd at a mode
-    ===========  ======================================================================================
+    ===========
+    ====================================================================================== nn5
+    mean L2 distance to the five nearest real rows of the target class ip           mean L1 distance
+    to all real rows of the class (IP, Eq. 5) ip_star      the point's contribution to the squared
+    MMD of all points and the class (IP*, Eq. 6) lof          1 where the local outlier factor takes
+    the point for an inlier of the class boosting     1 where gradient boosting, fitted to the same
+    rows, puts the point into the class spread       L2 distance to the mean of all points of the
+    class, in units of the real rows' own mean
+                 one: its mean is the diversity, 1 for real rows, less for points that crowd at a
+                     mode
+    ===========
+    ======================================================================================
 
     ``ip_star`` and ``spread`` belong to a set of points: hand in only those that count.
     """
@@ -72,29 +82,50 @@ class Judge:
     length_scale: float = 5.0
 
     @classmethod
-    def fit(cls, x: Tensor, y: Tensor, num_classes: int, length_scale: float = 5.0, seed: int = 0) -> Judge:
-        """From real rows x ``(m, *features)`` with classes y ``(m,)``; a class without rows is judged NaN."""
+    def fit(
+        cls, x: Tensor, y: Tensor, num_classes: int, length_scale: float = 5.0, seed: int = 0
+    ) -> Judge:
+        """From real rows x ``(m, *features)`` with classes y ``(m,)``; a class without rows is
+        judged NaN.
+        """
         if x.dim() < 2 or y.shape != x.shape[:1] or not len(y):
-            raise InputError(f"A judge needs rows (m, ...) and classes (m,), got {tuple(x.shape)}, {tuple(y.shape)}.")
+            raise InputError(
+                f"A judge needs rows (m, ...) and classes (m,), got {tuple(x.shape)}, "
+                f"{tuple(y.shape)}."
+            )
         if int(y.min()) < 0 or int(y.max()) >= num_classes:
-            raise InputError(f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())} to {int(y.max())}.")
+            raise InputError(
+                f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())} to {int(y.max())}."
+            )
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        rows, labels = _flat(x), y.cpu()
+        rows = _flat(x)
+        labels = y.cpu()
         by_class = [rows[labels == k] for k in range(num_classes)]
         boosting = None
         if len(labels.unique()) > 1:
-            # No early stopping: it would hold out rows, and chance would decide how many iterations it takes.
-            boosting = HistGradientBoostingClassifier(max_iter=100, early_stopping=False, random_state=seed)
+            # No early stopping: it would hold out rows, and chance would decide how many iterations
+            # it takes.
+            boosting = HistGradientBoostingClassifier(
+                max_iter=100, early_stopping=False, random_state=seed
+            )
             boosting.fit(rows.numpy(), labels.numpy())
-        classes = tuple(_Class.from_rows(part, length_scale) if len(part) else None for part in by_class)
+        classes = tuple(
+            _Class.from_rows(part, length_scale) if len(part) else None for part in by_class
+        )
         return cls(classes, boosting, length_scale)
 
     def __call__(self, x: Tensor, y_target: Tensor) -> dict[str, Array]:
-        """:data:`JUDGED` of points x ``(n, *features)`` meant to be of class y_target ``(n,)``; each ``(n,)``."""
+        """:data:`JUDGED` of points x ``(n, *features)`` meant to be of class y_target ``(n,)``;
+        each ``(n,)``.
+        """
         if y_target.shape != x.shape[:1]:
-            raise InputError(f"Expected points (n, ...), targets (n,), got {tuple(x.shape)}, {tuple(y_target.shape)}.")
-        points, targets = _flat(x), y_target.cpu().numpy()
+            raise InputError(
+                f"Expected points (n, ...), targets (n,), got {tuple(x.shape)}, "
+                f"{tuple(y_target.shape)}."
+            )
+        points = _flat(x)
+        targets = y_target.cpu().numpy()
         out = {name: np.full(len(targets), np.nan) for name in JUDGED}
         for target in np.unique(targets):
             real = self.classes[target]
@@ -104,9 +135,15 @@ class Judge:
             own = points[torch.from_numpy(mine)]
             out["nn5"][mine] = nearest_distance(own, real.rows)
             out["ip"][mine] = real.l1.mean_distance(own)
-            out["ip_star"][mine] = mmd_contributions(own, real.rows, self.length_scale, likeness=real.likeness)
-            # Around their own mean: points may be diverse in the wrong place, which other columns measure.
-            out["spread"][mine] = _scatter(own) / real.scatter if real.scatter > 0 else np.nan
+            out["ip_star"][mine] = mmd_contributions(
+                own, real.rows, self.length_scale, likeness=real.likeness
+            )
+            # Around their own mean: points may be diverse in the wrong place, which other columns
+            # measure.
+            if real.scatter > 0:
+                out["spread"][mine] = _scatter(own) / real.scatter
+            else:
+                out["spread"][mine] = np.nan
             if real.lof is not None:
                 out["lof"][mine] = real.lof.predict(own.numpy()) == 1
             if self.boosting is not None:
@@ -115,29 +152,42 @@ class Judge:
 
 
 def nearest_distance(x: Tensor, reference: Tensor, num: int = NUM_NEAREST) -> Tensor:
-    """Mean L2 distance ``(n,)`` of points ``(n, d)`` to the ``num`` nearest of ``(m, d)``, or to all if m is less."""
+    """Mean L2 distance ``(n,)`` of points ``(n, d)`` to the ``num`` nearest of ``(m, d)``, or to
+    all if m is less.
+    """
     block = max(1, _BLOCK_VALUES // max(1, reference.numel()))
     # Differences, not inner products: those lose the distances of points that nearly coincide.
     exact = "donot_use_mm_for_euclid_dist"
     parts = [torch.cdist(rows, reference, compute_mode=exact) for rows in x.split(block)]
-    return torch.cat([part.topk(min(num, len(reference)), -1, largest=False).values.mean(-1) for part in parts])
+    return torch.cat(
+        [
+            part.topk(min(num, len(reference)), -1, largest=False).values.mean(-1)
+            for part in parts
+        ]
+    )
 
 
 def real_rows(x: Tensor, y: Tensor, y_target: Tensor, seed: int = 0) -> Tensor:
-    """For every target a real row of that class, drawn from x: no row twice while there are others. ``(n, d)``."""
+    """For every target a real row of that class, drawn from x: no row twice while there are others.
+    ``(n, d)``.
+    """
     rng = torch.Generator().manual_seed(seed)
 
     def drawn(pool: Tensor, mine: Tensor) -> Tensor:
         num = int(mine.sum())
         # Rounded up: whole permutations, until there are enough rows.
         turns = -(-num // len(pool))
-        return torch.cat([pool[torch.randperm(len(pool), generator=rng)] for _ in range(turns)])[:num]
+        return torch.cat(
+            [pool[torch.randperm(len(pool), generator=rng)] for _ in range(turns)]
+        )[:num]
 
     return x[_by_class(y, y_target, drawn)]
 
 
 def nearest_unlike(x: Tensor, y: Tensor, factuals: Tensor, y_target: Tensor) -> Tensor:
-    """For every factual the row of its target class, out of x, that is nearest by L1. ``(n, d)``."""
+    """For every factual the row of its target class, out of x, that is nearest by L1. ``(n,
+    d)``.
+    """
 
     def nearest(pool: Tensor, mine: Tensor) -> Tensor:
         return pool[torch.cdist(_flat(factuals[mine]), _flat(x[pool]), p=1.0).argmin(-1)]
@@ -145,13 +195,20 @@ def nearest_unlike(x: Tensor, y: Tensor, factuals: Tensor, y_target: Tensor) -> 
     return x[_by_class(y, y_target, nearest)]
 
 
-def _by_class(y: Tensor, y_target: Tensor, choose: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """A row number per target, chosen from the numbers of the rows of that class for the mask of its targets."""
+def _by_class(
+    y: Tensor, y_target: Tensor, choose: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """A row number per target, chosen from the numbers of the rows of that class for the mask of
+    its targets.
+    """
     out = torch.empty(len(y_target), dtype=torch.long)
     for target in y_target.unique().tolist():
-        pool, mine = (y == target).nonzero().flatten(), y_target == target
+        pool = (y == target).nonzero().flatten()
+        mine = y_target == target
         if not len(pool):
-            raise InputError(f"There is no real row of the target class {target} to compare with.")
+            raise InputError(
+                f"There is no real row of the target class {target} to compare with."
+            )
         out[mine] = choose(pool, mine)
     return out
 

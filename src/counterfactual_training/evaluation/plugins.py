@@ -1,4 +1,6 @@
-"""Explainers and metrics of the user's own, as :func:`evaluate` measures them: a function and a name each."""
+"""Explainers and metrics of the user's own, as :func:`evaluate` measures them: a function and a
+name each.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Find = Callable[..., SearchResult]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The counterfactuals of one run and λ_energy, and all that a metric may look at. Nobody here was of their target.
+    """The counterfactuals of one run and λ_energy, and all that a metric may look at. Nobody here
+    was of their target.
 
     Attributes:
         model: as given to :func:`evaluate`.
@@ -66,8 +69,8 @@ MetricFunction = Callable[[Measured], Any]
 class ForeignExplainer:
     """A function ``(model, x, y_target, constraints) -> x_cf`` behind the call of :func:`search`.
 
-    It is asked for rows that are not of their target yet. What it returns is checked but not repaired; steps taken are
-    NaN, because it does not tell them.
+    It is asked for rows that are not of their target yet. What it returns is checked but not
+    repaired; steps taken are NaN, because it does not tell them.
     """
 
     name: str
@@ -83,47 +86,78 @@ class ForeignExplainer:
         *,
         diagnose: bool = False,
     ) -> SearchResult:
-        rules = constraints if constraints is not None else Constraints.build(x[:1].numel())
+        if constraints is not None:
+            rules = constraints
+        else:
+            rules = Constraints.build(x[:1].numel())
         asked = predict_logits(decider(model, x), x).argmax(-1) != y_target
-        x_cf, steps = x.clone(), torch.full(y_target.shape, torch.nan, dtype=torch.float64, device=x.device)
+        x_cf = x.clone()
+        steps = torch.full(y_target.shape, torch.nan, dtype=torch.float64, device=x.device)
         status = torch.full_like(y_target, int(Status.ALREADY_THERE))
         if asked.any():
             with evaluating(model):
                 # Clones, because a function of somebody else may write into what it gets.
-                answer = self._ask(model, x[asked].clone(), y_target[asked].clone(), rules, generator)
+                answer = self._ask(
+                    model, x[asked].clone(), y_target[asked].clone(), rules, generator
+                )
             told = isinstance(answer, SearchResult)
             x_cf[asked] = self._checked(answer.x_cf if told else answer, x[asked])
-            steps[asked] = answer.num_steps.to(steps) if told else torch.nan
-        confidence = predict_logits(model, x_cf).softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
+            if told:
+                steps[asked] = answer.num_steps.to(steps)
+            else:
+                steps[asked] = torch.nan
+        confidence = (
+            predict_logits(model, x_cf)
+            .softmax(-1)
+            .gather(-1, y_target.unsqueeze(-1))
+            .squeeze(-1)
+        )
         arrived = confidence >= (generator.decision_threshold if generator is not None else 0.5)
-        status[asked] = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))[asked]
+        status[asked] = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))[
+            asked
+        ]
         binding = torch.empty(*y_target.shape, 0, dtype=torch.long)
-        return SearchResult(x_cf, x.clone(), arrived | ~asked, steps, status, confidence, binding)
+        return SearchResult(
+            x_cf, x.clone(), arrived | ~asked, steps, status, confidence, binding
+        )
 
     def _ask(
-        self, model: nn.Module, x: Tensor, y_target: Tensor, rules: Constraints, generator: Generator | None
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y_target: Tensor,
+        rules: Constraints,
+        generator: Generator | None,
     ) -> Any:
         if not isinstance(self.function, Generator):
             return self.function(model, x, y_target, rules)
         # Compared with others, a recipe goes as far as they do.
-        same = {} if generator is None else {"decision_threshold": generator.decision_threshold}
+        if generator is None:
+            same = {}
+        else:
+            same = {"decision_threshold": generator.decision_threshold}
         return search(model, x, y_target, self.function.replace(**same), rules, diagnose=False)
 
     def _checked(self, answer: Any, x: Tensor) -> Tensor:
         try:
             x_cf = torch.as_tensor(answer).detach().to(x)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"Explainer {self.name!r} must return a tensor or array, got {type(answer)}.") from error
+            raise InputError(
+                f"Explainer {self.name!r} must return a tensor or array, got {type(answer)}."
+            ) from error
         if x_cf.shape != x.shape:
             raise InputError(
-                f"Explainer {self.name!r} must return one counterfactual per row, {tuple(x.shape)}, "
+                f"Explainer {self.name!r} must return one counterfactual per row, "
+                f"{tuple(x.shape)}, "
                 f"got {tuple(x_cf.shape)}."
             )
         bad = int((~x_cf.isfinite()).flatten(1).any(-1).sum())
         if bad:
             raise InputError(
-                f"Explainer {self.name!r} returned NaN or infinite values for {bad} of {len(x)} rows; "
-                "where it finds nothing, it should return the row unchanged, which counts as not valid."
+                f"Explainer {self.name!r} returned NaN or infinite values for {bad} of {len(x)} "
+                "rows; "
+                "where it finds nothing, it should return the row unchanged, which counts as not "
+                "valid."
             )
         return x_cf
 
@@ -131,15 +165,19 @@ class ForeignExplainer:
 def as_find(explainer: Find | Generator | Callable[..., Any], name: str = "") -> Find:
     """Whatever explains, to be called as :func:`search` is.
 
-    A function with a parameter ``generator`` already is; a :class:`Generator` is a search by that recipe, at the τ of
-    whoever measures; any other function is a :class:`ForeignExplainer`.
+    A function with a parameter ``generator`` already is; a :class:`Generator` is a search by that
+    recipe, at the τ of whoever measures; any other function is a :class:`ForeignExplainer`.
     """
     if isinstance(explainer, Generator):
         return ForeignExplainer(name or "generator", explainer)
     if isinstance(explainer, ForeignExplainer):
         return explainer
-    if isinstance(explainer, partial) and "generator" in explainer.keywords:  # a search whose recipe is settled
-        return ForeignExplainer(name or "search", lambda *given: explainer(*given[:3], constraints=given[3]))
+    if (
+        isinstance(explainer, partial) and "generator" in explainer.keywords
+    ):  # a search whose recipe is settled
+        return ForeignExplainer(
+            name or "search", lambda *given: explainer(*given[:3], constraints=given[3])
+        )
     if not callable(explainer):
         raise InputError(
             f"Explainer {name!r} must be a function (model, x, y_target, constraints) -> x_cf, "
@@ -149,7 +187,9 @@ def as_find(explainer: Find | Generator | Callable[..., Any], name: str = "") ->
         as_search = "generator" in inspect.signature(explainer).parameters
     except (TypeError, ValueError):  # compiled functions have no signature
         as_search = False
-    return explainer if as_search else ForeignExplainer(name or _called(explainer), explainer)
+    if as_search:
+        return explainer
+    return ForeignExplainer(name or _called(explainer), explainer)
 
 
 def _called(function: Callable[..., Any]) -> str:
@@ -167,9 +207,13 @@ def check_metrics(metrics: Mapping[str, MetricFunction], taken: tuple[str, ...])
     for name, metric in metrics.items():
         # Names with an @ are those of attacks and their ε.
         if not isinstance(name, str) or not name or name in taken or "@" in name:
-            raise InputError(f"A metric needs a name that no other has, got {name!r}. Taken: {', '.join(taken)}.")
+            raise InputError(
+                f"A metric needs a name that no other has, got {name!r}. Taken: {', '.join(taken)}."
+            )
         if not callable(metric):
-            raise InputError(f"Metric {name!r} must be a function of a Measured, got {type(metric).__name__}.")
+            raise InputError(
+                f"Metric {name!r} must be a function of a Measured, got {type(metric).__name__}."
+            )
 
 
 def values_of(name: str, metric: MetricFunction, measured: Measured) -> Tensor:
@@ -181,7 +225,9 @@ def values_of(name: str, metric: MetricFunction, measured: Measured) -> Tensor:
     try:
         values = torch.as_tensor(answer).detach().cpu().double()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"Metric {name!r} must return numbers, got {type(answer).__name__}.") from error
+        raise InputError(
+            f"Metric {name!r} must return numbers, got {type(answer).__name__}."
+        ) from error
     valid = measured.valid.cpu()
     if values.dim() and values.shape != valid.shape:
         raise InputError(

@@ -21,9 +21,9 @@ class EvaluationProtocol:
 
     Attributes:
         name: for tables.
-        individuals: ``"same"`` draws test rows and targets independently of the model, so that models are compared on
-            the same people; ``"by_prediction"`` draws a class pair, and a row that *this* model predicts as the first
-            class (as the authors did).
+        individuals: ``"same"`` draws test rows and targets independently of the model, so that
+            models are compared on the same people; ``"by_prediction"`` draws a class pair, and a
+            row that *this* model predicts as the first class (as the authors did).
         num_individuals: per run and λ_energy; ``None`` takes every test row once.
         num_runs: repetitions of the draw.
         lambda_energy: strengths of ECCo's energy penalty; one evaluation each.
@@ -34,14 +34,18 @@ class EvaluationProtocol:
         length_scale: ℓ of IP*'s kernel.
         mmd_size: most counterfactuals and most samples that one IP* sees; ``None`` takes all.
         mmd_valid_only: leave invalid counterfactuals out of IP* (as printed), or not (as run).
-        mmd_per_row: a row holds its own contribution to the IP* of its group, so that rows can be resampled; else the
-            group's value, raised to 0 where the estimate is negative (as run).
-        langevin_steps: of the chains that sample from the model's energy, for unfaithfulness; 0 leaves it out.
-        attacks: of the robust accuracy: ``"fgsm"``, ``"pgd"`` or ``"random"`` (noise, which an attack must beat). The
-            first with the first ε is called ``robust_accuracy``, others ``robust_accuracy_pgd@0.1`` and the like.
+        mmd_per_row: a row holds its own contribution to the IP* of its group, so that rows can be
+            resampled; else the group's value, raised to 0 where the estimate is negative (as run).
+        langevin_steps: of the chains that sample from the model's energy, for unfaithfulness; 0
+            leaves it out.
+        attacks: of the robust accuracy: ``"fgsm"``, ``"pgd"`` or ``"random"`` (noise, which an
+            attack must beat). The first with the first ε is called ``robust_accuracy``, others
+            ``robust_accuracy_pgd@0.1`` and the like.
         epsilons: budgets of the attacks.
-        clamp_attacks: attacks keep to the constraints, domain and mutability alike; those of the authors knew neither.
-        attribution_rounds: of the sensitivity to protected features, where the data set has any; 0 leaves it out.
+        clamp_attacks: attacks keep to the constraints, domain and mutability alike; those of the
+            authors knew neither.
+        attribution_rounds: of the sensitivity to protected features, where the data set has any; 0
+            leaves it out.
         seed: of the draws.
 
     Examples:
@@ -80,19 +84,27 @@ class EvaluationProtocol:
         check_name("individuals", self.individuals, ("same", "by_prediction"))
         # Drawn with replacement from what a model predicts, there is no "every row once".
         if self.individuals == "by_prediction" and self.num_individuals is None:
-            raise InputError("individuals='by_prediction' draws with replacement: say how many with num_individuals.")
+            raise InputError(
+                "individuals='by_prediction' draws with replacement: say how many with "
+                "num_individuals."
+            )
         if self.num_runs < 1 or (self.num_individuals is not None and self.num_individuals < 1):
             raise InputError(f"num_runs and num_individuals must be positive, got {self}.")
         if self.langevin_steps < 0 or self.attribution_rounds < 0:
-            raise InputError(f"langevin_steps and attribution_rounds must not be negative, got {self}.")
+            raise InputError(
+                f"langevin_steps and attribution_rounds must not be negative, got {self}."
+            )
         if not self.lambda_energy:
-            raise InputError("lambda_energy is empty: name at least one strength of the energy penalty.")
+            raise InputError(
+                "lambda_energy is empty: name at least one strength of the energy penalty."
+            )
         for attack in self.attacks:
             check_name("attack", attack, ATTACKS)
 
 
 PAIRED = EvaluationProtocol()
-"""The default of :func:`evaluate`: all models are measured on the same people, with the same targets.
+"""The default of :func:`evaluate`: all models are measured on the same people, with the same
+targets.
 
 Examples:
     >>> from dataclasses import replace
@@ -114,7 +126,8 @@ PUBLISHED = EvaluationProtocol(
     langevin_steps=0,
     clamp_attacks=False,
 )
-"""How the paper's authors measured: every model on rows that it predicts itself, drawn with replacement.
+"""How the paper's authors measured: every model on rows that it predicts itself, drawn with
+replacement.
 
 Examples:
     >>> from dataclasses import replace
@@ -148,30 +161,42 @@ def draw_individuals(
     """
     if protocol.individuals == "by_prediction":
         return _by_prediction(protocol, predicted.cpu(), num_classes, setting)
-    # The same stream for every model and every λ_energy, so that all explain the same people to the same targets.
-    y, rng = y.cpu(), torch.Generator().manual_seed(protocol.seed)
-    wanted = len(y) if protocol.num_individuals is None else protocol.num_individuals
+    # The same stream for every model and every λ_energy, so that all explain the same people to the
+    # same targets.
+    y = y.cpu()
+    rng = torch.Generator().manual_seed(protocol.seed)
+    if protocol.num_individuals is None:
+        wanted = len(y)
+    else:
+        wanted = protocol.num_individuals
     size = min(wanted, len(y))
-    rows = torch.cat([torch.randperm(len(y), generator=rng)[:size] for _ in range(protocol.num_runs)])
+    rows = torch.cat(
+        [torch.randperm(len(y), generator=rng)[:size] for _ in range(protocol.num_runs)]
+    )
     # Shifted by 1 … k − 1: any class but the true one.
     shift = torch.randint(1, num_classes, (len(rows),), generator=rng)
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
     return Draw(run, rows, (y[rows] + shift) % num_classes, (wanted - size) * protocol.num_runs)
 
 
-def _by_prediction(protocol: EvaluationProtocol, predicted: Tensor, num_classes: int, setting: int) -> Draw:
-    # A prime, so that seeds and settings do not share streams; ours above is the same for every λ, to pair them.
+def _by_prediction(
+    protocol: EvaluationProtocol, predicted: Tensor, num_classes: int, setting: int
+) -> Draw:
+    # A prime, so that seeds and settings do not share streams; ours above is the same for every λ,
+    # to pair them.
     rng = torch.Generator().manual_seed(protocol.seed * 1_000_003 + setting)
     size = protocol.num_individuals or 0
     # The class pairs are drawn once; every run draws other rows for them.
     factual = torch.randint(num_classes, (size,), generator=rng)
     target = (factual + torch.randint(1, num_classes, (size,), generator=rng)) % num_classes
-    factual, target = factual.repeat(protocol.num_runs), target.repeat(protocol.num_runs)
+    factual = factual.repeat(protocol.num_runs)
+    target = target.repeat(protocol.num_runs)
     run = torch.arange(protocol.num_runs).repeat_interleave(size)
     # A class that the model never predicts has no row to draw; those individuals are missing.
     rows = torch.full_like(factual, -1)
     for k in range(num_classes):
-        pool, wanted = (predicted == k).nonzero().flatten(), factual == k
+        pool = (predicted == k).nonzero().flatten()
+        wanted = factual == k
         if len(pool):
             rows[wanted] = pool[torch.randint(len(pool), (int(wanted.sum()),), generator=rng)]
     found = rows >= 0

@@ -15,7 +15,9 @@ _TOLERANCE = 1e-5
 
 
 def validity(logits_cf: Tensor, y_target: Tensor) -> Tensor:
-    """Mask ``(..., n)``: the arg-max of the logits ``(..., n, k)`` at x′ is the target, whatever τ was."""
+    """Mask ``(..., n)``: the arg-max of the logits ``(..., n, k)`` at x′ is the target, whatever τ
+    was.
+    """
     return logits_cf.argmax(-1) == y_target
 
 
@@ -36,7 +38,9 @@ def redundancy(x_cf: Tensor, x: Tensor) -> Tensor:
 
 
 def sparsity(x_cf: Tensor, x: Tensor, constraints: Constraints | None = None) -> Tensor:
-    """Number of features that changed; given the constraints, a one-hot group counts as the one feature it encodes."""
+    """Number of features that changed; given the constraints, a one-hot group counts as the one
+    feature it encodes.
+    """
     changed = (x_cf - x).abs() >= _TOLERANCE
     count = changed.sum(-1)
     for group in constraints.groups if constraints is not None else ():

@@ -1,9 +1,10 @@
 """The step-free protocol: results do not depend on the step size or the scale of the logits.
 
-The published protocol takes 50 steps of fixed length, so a steep model overshoots the boundary and a flat one does not:
-part of its plausibility is the scale of the logits. Here the search stops just past τ, and logits are first brought to
-one scale. All models explain the same individuals and are measured by judges that know no model. A model is any
-``nn.Module`` with k outputs, or a gated one with k + 1 (see :func:`decider`).
+The published protocol takes 50 steps of fixed length, so a steep model overshoots the boundary and
+a flat one does not: part of its plausibility is the scale of the logits. Here the search stops just
+past τ, and logits are first brought to one scale. All models explain the same individuals and are
+measured by judges that know no model. A model is any ``nn.Module`` with k outputs, or a gated one
+with k + 1 (see :func:`decider`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.bootstrap import Statistic, compare, holm
 from counterfactual_training.evaluation.judges import JUDGED, Judge, nearest_unlike, real_rows
 from counterfactual_training.evaluation.performance import decider, predict_logits
-from counterfactual_training.evaluation.plugins import Measured, MetricFunction, as_find, values_of
+from counterfactual_training.evaluation.plugins import (
+    Measured,
+    MetricFunction,
+    as_find,
+    values_of,
+)
 from counterfactual_training.evaluation.recourse import cost, sparsity
 from counterfactual_training.search import Generator, generic, make_generator, search
 
@@ -47,12 +53,20 @@ class Level:
     decision_threshold: float  # τ
     rescale: bool = True  # bring every model's logits to one scale first
     generator: Generator | None = None  # by default the recipe ``line``; its τ is replaced
-    reach: bool = True  # valid means that τ is reached; else, as published, that the decision has changed
+    reach: bool = (
+        True  # valid means that τ is reached; else, as published, that the decision has changed
+    )
 
 
 STEP_FREE = (Level(".5", 0.5), Level(".95*", CONFIDENCE))
 # The published steps at τ = .5, so that beside ".5" only the step differs.
-FIXED_STEPS = Level("50 × 0.1", 0.5, False, generic(lambda_cost=0.0, learning_rate=0.1, max_steps=50), reach=False)
+FIXED_STEPS = Level(
+    "50 × 0.1",
+    0.5,
+    False,
+    generic(lambda_cost=0.0, learning_rate=0.1, max_steps=50),
+    reach=False,
+)
 
 
 class Individuals(NamedTuple):
@@ -63,10 +77,17 @@ class Individuals(NamedTuple):
     y_target: Tensor  # (n,)
 
 
-def draw_individuals(x: Tensor, y: Tensor, num_classes: int, num: int | None = None, seed: int = 0) -> Individuals:
-    """The first ``num`` of the rows x ``(n, *features)``, each with a random class other than its own."""
+def draw_individuals(
+    x: Tensor, y: Tensor, num_classes: int, num: int | None = None, seed: int = 0
+) -> Individuals:
+    """The first ``num`` of the rows x ``(n, *features)``, each with a random class other than its
+    own.
+    """
     rng = torch.Generator().manual_seed(seed)
-    size = len(y) if num is None else min(num, len(y))
+    if num is None:
+        size = len(y)
+    else:
+        size = min(num, len(y))
     shift = torch.randint(1, num_classes, (size,), generator=rng)
     return Individuals(torch.arange(size), x[:size], (y[:size] + shift) % num_classes)
 
@@ -81,7 +102,8 @@ class Rescaled(nn.Module):
         super().__init__()
         if not (scale > 0 and math.isfinite(scale)):
             raise InputError(f"scale must be positive and finite, got {scale}.")
-        self.model, self.scale = model, scale
+        self.model = model
+        self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
         return self.scale * self.model(x)
@@ -92,25 +114,34 @@ def scale_of(model: nn.Module, x: Tensor, y: Tensor, confidence: float = CONFIDE
 
         median_i m_i(s) = logit(c),    m_i(s) = s f_y(x_i) − log Σ_{k≠y} exp(s f_k(x_i))
 
-    For two classes s = logit(c)/median m_i(1); for more, m is not linear in s and s is found by bisection, so that
-    in either case ``scale_of`` of c·f is that of f divided by c. 1 where no row is classified correctly.
+    For two classes s = logit(c)/median m_i(1); for more, m is not linear in s and s is found by
+    bisection, so that in either case ``scale_of`` of c·f is that of f divided by c. 1 where no row
+    is classified correctly.
     """
     # In double precision, because factors of up to 10⁶ are tried.
     logits = predict_logits(model, x).double()
     right = logits.argmax(-1) == y
-    logits, labels = logits[right], y[right]
+    logits = logits[right]
+    labels = y[right]
     if not len(labels):
         return 1.0
-    goal, low, high = math.log(confidence / (1 - confidence)), 1e-6, 1e6
+    goal = math.log(confidence / (1 - confidence))
+    low = 1e-6
+    high = 1e6
     # Bisection works because the log-odds of a correctly classified row increase with the factor.
     for _ in range(60):
         middle = math.sqrt(low * high)  # geometric: the factor may be any power of ten
-        low, high = (middle, high) if float(log_odds(middle * logits, labels).median()) < goal else (low, middle)
+        if float(log_odds(middle * logits, labels).median()) < goal:
+            low = middle
+        else:
+            high = middle
     return math.sqrt(low * high)
 
 
 def at_one_scale(model: nn.Module, x: Tensor, y: Tensor, num_classes: int) -> nn.Module:
-    """The model at :func:`scale_of` the rows; a gated one keeps its gate and takes the scale of its classifier."""
+    """The model at :func:`scale_of` the rows; a gated one keeps its gate and takes the scale of its
+    classifier.
+    """
     inner = decider(model, x, num_classes)
     scale = scale_of(inner, x, y)
     # A plain model is wrapped; a gated one has a scale of its own, which its gate does not see.
@@ -145,17 +176,19 @@ def stepfree_table(
         train_rows: rows and classes that the models were fitted to; they decide the scale.
         generator: of all levels that name none; by default the recipe ``line``.
         find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`.
-        metrics: columns of your own, each a function of :class:`Measured`, which holds the valid ones and, as its data,
-            ``train_rows``.
+        metrics: columns of your own, each a function of :class:`Measured`, which holds the valid
+            ones and, as its data, ``train_rows``.
 
     Returns:
         :data:`COLUMNS`, then your own. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is
         invalid.
     """
-    parts, find = [], as_find(find)
+    parts = []
+    find = as_find(find)
     for name, model in models.items():
         inner = decider(model, individuals.x, len(judge.classes))
-        # By the classifier: a gate changes no decision, so it decides for nobody whether advice is needed.
+        # By the classifier: a gate changes no decision, so it decides for nobody whether advice is
+        # needed.
         asked = predict_logits(inner, individuals.x).argmax(-1) != individuals.y_target
         who = Individuals(*(part[asked] for part in individuals))
         level_model = {False: model, True: at_one_scale(model, *train_rows, len(judge.classes))}
@@ -163,25 +196,40 @@ def stepfree_table(
             recipe = level.generator or generator or make_generator("line")
             recipe = recipe.replace(decision_threshold=level.decision_threshold)
             one = level_model[level.rescale]
-            x_cf = find(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf if len(who.row) else who.x
+            if len(who.row):
+                x_cf = find(one, who.x, who.y_target, recipe, constraints, diagnose=False).x_cf
+            else:
+                x_cf = who.x
             # Validity is judged at the scale of the search, because τ is a probability.
             valid = _valid(one, inner, x_cf, who.y_target, level)
             table = _rows(name, level.name, who, x_cf, valid, judge, constraints)
             if metrics:
-                x, points, y_target = (part[valid.to(part.device)] for part in (who.x, x_cf, who.y_target))
-                logits, rules = predict_logits(inner, points), constraints or Constraints.build(x_cf[:1].numel())
-                got = Measured(one, x, points, y_target, logits, valid[valid], rules, *train_rows)
-                own = {own: values_of(own, metric, got).numpy() for own, metric in metrics.items()}
+                x, points, y_target = (
+                    part[valid.to(part.device)] for part in (who.x, x_cf, who.y_target)
+                )
+                logits = predict_logits(inner, points)
+                rules = constraints or Constraints.build(x_cf[:1].numel())
+                got = Measured(
+                    one, x, points, y_target, logits, valid[valid], rules, *train_rows
+                )
+                own = {
+                    own: values_of(own, metric, got).numpy() for own, metric in metrics.items()
+                }
                 table = table.join(pd.DataFrame(own, index=table.index[valid.numpy()]))
             parts.append(table)
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns=list(COLUMNS))
 
 
-def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tensor]) -> pd.DataFrame:
+def floor_table(
+    individuals: Individuals, judge: Judge, real: tuple[Tensor, Tensor]
+) -> pd.DataFrame:
     """The judge on points that no model made, as :func:`stepfree_table` with an empty ``tau``.
 
-    These are random rows of the target class, the unchanged factuals, and the nearest rows of the target class, from
-    ``real`` rows and classes that the judge was not fitted to, such as the training rows.
+    These are random rows of the target class, the unchanged factuals, and the nearest rows of the
+    target class, from ``real`` rows and classes that the judge was not fitted to, such as the
+    training rows.
     """
     # The same individuals several times, each time with another real row.
     often = Individuals(*(torch.cat([part] * _REAL_ROWS) for part in individuals))
@@ -191,36 +239,60 @@ def floor_table(individuals: Individuals, judge: Judge, real: tuple[Tensor, Tens
         (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
     )
     named = zip(FLOORS, points, strict=True)
-    parts = [_rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None) for name, at in named]
+    parts = [
+        _rows(name, "", *at, torch.ones(len(at[1]), dtype=torch.bool), judge, None)
+        for name, at in named
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
-def _valid(model: nn.Module, inner: nn.Module, x_cf: Tensor, y_target: Tensor, level: Level) -> Tensor:
+def _valid(
+    model: nn.Module, inner: nn.Module, x_cf: Tensor, y_target: Tensor, level: Level
+) -> Tensor:
     if not len(y_target):
         return torch.zeros(0, dtype=torch.bool)
     if not level.reach:
         return (predict_logits(inner, x_cf).argmax(-1) == y_target).cpu()
     # In log p, where the tolerance means the same relative error for every τ.
-    log_p = predict_logits(model, x_cf).log_softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
+    log_p = (
+        predict_logits(model, x_cf)
+        .log_softmax(-1)
+        .gather(-1, y_target.unsqueeze(-1))
+        .squeeze(-1)
+    )
     return (log_p >= math.log(level.decision_threshold) - _TOLERANCE).cpu()
 
 
 def _rows(
-    name: str, tau: str, who: Individuals, x_cf: Tensor, valid: Tensor, judge: Judge, constraints: Constraints | None
+    name: str,
+    tau: str,
+    who: Individuals,
+    x_cf: Tensor,
+    valid: Tensor,
+    judge: Judge,
+    constraints: Constraints | None,
 ) -> pd.DataFrame:
     points, factuals = (at_least_single(part).flatten(1) for part in (x_cf, who.x))
     # IP* and spread belong to the set of points, so invalid ones must not be among them.
     measured = judge(points[valid], who.y_target[valid])
     measured["cost"] = cost(points[valid], factuals[valid]).cpu().double().numpy()
-    measured["changes"] = sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
-    known = {"model": name, "tau": tau, "row": who.row.cpu().numpy(), "target": who.y_target.cpu().numpy()}
+    measured["changes"] = (
+        sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
+    )
+    known = {
+        "model": name,
+        "tau": tau,
+        "row": who.row.cpu().numpy(),
+        "target": who.y_target.cpu().numpy(),
+    }
     table = pd.DataFrame({**known, "valid": valid.double().numpy()})
     # Rows without a valid counterfactual become NaN.
     of_valid = pd.DataFrame(measured, index=valid.nonzero().flatten().numpy())
     return table.join(of_valid)[list(COLUMNS)]
 
 
-# How two models are compared, and whether less is better. Percentages make no sense for shares and values near zero.
+# How two models are compared, and whether less is better. Percentages make no sense for shares and
+# values near zero.
 COMPARED: dict[str, tuple[Statistic, bool]] = {
     "nn5": ("reduction", True),
     "ip": ("reduction", True),
@@ -246,48 +318,73 @@ def summarise_stepfree(
     level: float = 0.05,
     families: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Every model against its baseline, on the individuals for whom both have a valid counterfactual.
+    """Every model against its baseline, on the individuals for whom both have a valid
+    counterfactual.
 
     Args:
-        table: of :func:`stepfree_table`, with those of :func:`floor_table` beneath. Columns ``data``, ``setting`` and
-            ``seed`` are optional; cells are data × setting × τ × model × metric, paired over seeds and individuals.
+        table: of :func:`stepfree_table`, with those of :func:`floor_table` beneath. Columns
+            ``data``, ``setting`` and ``seed`` are optional; cells are data × setting × τ × model ×
+            metric, paired over seeds and individuals.
         baseline: the model all are compared with, or by model its own (its conventional twin).
         level: of the verdict, after Holm.
-        families: columns whose values separate families of tests, such as ``metric``; by default all cells are one.
+        families: columns whose values separate families of tests, such as ``metric``; by default
+            all cells are one.
 
     Returns:
-        One row per cell: ``value`` and ``baseline`` (means over the pairs), ``real``, ``unmoved``, ``nearest_unlike``
-        (floors), ``share`` of the removable excess (baseline − value)/(baseline − real), ``change`` with its interval
-        ``low … high`` (reduction in %, or difference, as ``statistic`` says), ``p_value``, ``p_holm`` over the family,
-        ``p_holm_model`` over the cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``,
-        ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``. A
-        baseline has its values only.
+        One row per cell: ``value`` and ``baseline`` (means over the pairs), ``real``, ``unmoved``,
+        ``nearest_unlike`` (floors), ``share`` of the removable excess (baseline − value)/(baseline
+        − real), ``change`` with its interval ``low … high`` (reduction in %, or difference, as
+        ``statistic`` says), ``p_value``, ``p_holm`` over the family, ``p_holm_model`` over the
+        cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``, ``diversity`` (1
+        as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``.
+        A baseline has its values only.
     """
-    metrics = [name for name in COMPARED if name in table] if metrics is None else metrics
+    if metrics is None:
+        metrics = [name for name in COMPARED if name in table]
     for metric in metrics:
         check_name("metric", metric, COMPARED)
-    table = table.assign(**{key: "" for key in _KEYS if key not in table}, seed=table.get("seed", 0))
+    table = table.assign(
+        **{key: "" for key in _KEYS if key not in table}, seed=table.get("seed", 0)
+    )
     is_floor = table["model"].isin(FLOORS)
-    floors, records = table[is_floor], []
+    floors = table[is_floor]
+    records = []
     for keys, cell in table[~is_floor].groupby(list(_KEYS), sort=False):
         # Floors depend on the data alone: neither on the setting nor on τ.
         known = floors[floors["data"] == keys[0]]
         by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
         for name, part in by_model.items():
             # A model without a twin is compared with itself: it shows its values, and no test.
-            other = baseline if isinstance(baseline, str) else baseline.get(name, name)
+            if isinstance(baseline, str):
+                other = baseline
+            else:
+                other = baseline.get(name, name)
             if other not in by_model:
-                raise InputError(f"{name!r} is compared with {other!r}, which is not in the table for {keys}.")
+                raise InputError(
+                    f"{name!r} is compared with {other!r}, which is not in the table for {keys}."
+                )
             for metric in metrics:
                 found = _compared(metric, part, by_model[other], known, alone=other == name)
-                records.append({**dict(zip(_KEYS, keys, strict=True)), "model": name, "twin": other, **found})
+                records.append(
+                    {
+                        **dict(zip(_KEYS, keys, strict=True)),
+                        "model": name,
+                        "twin": other,
+                        **found,
+                    }
+                )
     out = pd.DataFrame(records)
     if out.empty:
         return out
     # Over all cells, because a reader looks for the best one among them.
-    family = out.groupby(list(families)).ngroup() if families else pd.Series(0, out.index)
+    if families:
+        family = out.groupby(list(families)).ngroup()
+    else:
+        family = pd.Series(0, out.index)
     out["p_holm"] = out.groupby(family)["p_value"].transform(lambda p: holm(p.to_numpy()))
-    out["p_holm_model"] = out.groupby("model")["p_value"].transform(lambda p: holm(p.to_numpy()))
+    out["p_holm_model"] = out.groupby("model")["p_value"].transform(
+        lambda p: holm(p.to_numpy())
+    )
     sign = out["metric"].map({name: -1 if less else 1 for name, (_, less) in COMPARED.items()})
     gain = sign * (out["value"] - out["baseline"])
     # Statistically sure, and larger than what the tolerance of the search could make up.
@@ -305,23 +402,41 @@ def _compared(
     # All rows of either model; those that one of them lacks become NaN and leave both.
     rows = sorted(set(part["row"]) | set(other["row"]))
     a, b = (
-        frame.pivot(index="seed", columns="row", values=metric).reindex(index=seeds, columns=rows).to_numpy(np.float64)
+        frame.pivot(index="seed", columns="row", values=metric)
+        .reindex(index=seeds, columns=rows)
+        .to_numpy(np.float64)
         for frame in (part, other)
     )
     paired = ~(np.isnan(a) | np.isnan(b))
-    a, b = np.where(paired, a, np.nan), np.where(paired, b, np.nan)
-    value, base = (float(values[paired].mean()) if paired.any() else math.nan for values in (a, b))
-    real = {str(name): float(floor[metric].mean()) for name, floor in floors.groupby("model") if metric != "valid"}
+    a = np.where(paired, a, np.nan)
+    b = np.where(paired, b, np.nan)
+    value, base = (
+        float(values[paired].mean()) if paired.any() else math.nan for values in (a, b)
+    )
+    real = {
+        str(name): float(floor[metric].mean())
+        for name, floor in floors.groupby("model")
+        if metric != "valid"
+    }
     # Fixed seed: the same table gives the same interval.
-    estimate = None if alone or not paired.any() else compare(a, b, np.random.default_rng(2025), statistic)
+    if alone or not paired.any():
+        estimate = None
+    else:
+        estimate = compare(a, b, np.random.default_rng(2025), statistic)
     # What could be removed at all: real rows are not at distance 0 from each other.
-    excess = base - real.get("real rows", math.nan) if metric in WITH_FLOOR else math.nan
+    if metric in WITH_FLOOR:
+        excess = base - real.get("real rows", math.nan)
+    else:
+        excess = math.nan
     fields = {"change": "value", "low": "low", "high": "high", "p_value": "p_value"}
     return {
         "metric": metric,
         "value": value,
         "baseline": base,
-        **{name.replace(" rows", "").replace(" ", "_"): real.get(name, math.nan) for name in FLOORS},
+        **{
+            name.replace(" rows", "").replace(" ", "_"): real.get(name, math.nan)
+            for name in FLOORS
+        },
         "share": (base - value) / excess if not alone and excess else math.nan,
         "statistic": statistic,
         **{name: getattr(estimate, field, math.nan) for name, field in fields.items()},

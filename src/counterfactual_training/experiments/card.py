@@ -1,4 +1,6 @@
-"""The model card: what a classifier is, what it is for, how good it is with intervals, and what it cannot do."""
+"""The model card: what a classifier is, what it is for, how good it is with intervals, and what it
+cannot do.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def make_card(
 
     Args:
         name: what it decides, for the title.
-        labels: the true classes of the rows; without them, advice is measured, but not whether decisions are right.
+        labels: the true classes of the rows; without them, advice is measured, but not whether
+            decisions are right.
         facts: what it is, as pairs of words.
         target: the class that people want; without it, advice is not measured.
         groups: columns to measure advice by; by default those that people cannot change.
@@ -51,7 +54,8 @@ def make_card(
         command: that writes this card.
         people: the most to explain.
     """
-    found, reason = None, "There were no rows to measure it on."
+    found = None
+    reason = "There were no rows to measure it on."
     if frame is not None:
         found, reason = _audited(classifier, frame, labels, target, groups, people, seed)
     sections = [
@@ -65,38 +69,62 @@ def make_card(
         _versions(command, sha256, seed),
     ]
     classes = ", ".join(repr(str(label)) for label in classifier.classes_)
-    summary = f"A classifier that decides between {classes} and says what would have to change for another decision."
+    summary = (
+        f"A classifier that decides between {classes} and says what would have to change for "
+        "another decision."
+    )
     return Card(f"Model card: {name}", summary, tuple(sections))
 
 
 def _audited(
-    classifier: Any, frame: pd.DataFrame, labels: Any, target: Any, groups: Sequence[str] | None, people: int, seed: int
+    classifier: Any,
+    frame: pd.DataFrame,
+    labels: Any,
+    target: Any,
+    groups: Sequence[str] | None,
+    people: int,
+    seed: int,
 ) -> tuple[Audit | None, str]:
     """The audit, or why there is none."""
     if target is None:
         return None, "Nobody said which class people want, so advice was not measured."
     named = usual_groups(frame, classifier.schema_) if groups is None else groups
     try:
-        return audit(classifier, frame, labels, named, target, people=people, resamples=_RESAMPLES, seed=seed), ""
+        return audit(
+            classifier,
+            frame,
+            labels,
+            named,
+            target,
+            people=people,
+            resamples=_RESAMPLES,
+            seed=seed,
+        ), ""
     except InputError as error:
         if groups is not None:
             raise
         return None, str(error)
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- words ---------------------------------------------------------------------------------------
 
 
 def _what(classifier: Any, facts: Sequence[tuple[str, str]], sha256: str | None) -> CardSection:
     gate = getattr(classifier, "gate_", None)
     said = [
-        f"A {_kind(classifier)} decides. Its advice names changes after which the decision would be another one, "
+        f"A {_kind(classifier)} decides. Its advice names changes after which the decision would "
+        "be another one, "
         "within the rules of the columns, and every claim holds for the row as printed.",
-        "Advice stays where real rows of the wanted class are: a gate judges plausibility. It changes no decision."
+        "Advice stays where real rows of the wanted class are: a gate judges plausibility. It "
+        "changes no decision."
         if gate is not None
-        else "No gate keeps advice among real rows: it may lead to combinations of values that nobody has.",
+        else "No gate keeps advice among real rows: it may lead to combinations of values that "
+        "nobody has.",
     ]
-    rows = [*((str(key), str(value)) for key, value in facts), *([("sha256", sha256)] if sha256 else [])]
+    rows = [
+        *((str(key), str(value)) for key, value in facts),
+        *([("sha256", sha256)] if sha256 else []),
+    ]
     return CardSection("what", "What it is", tuple(said), tuple(rows))
 
 
@@ -109,34 +137,53 @@ def _kind(classifier: Any) -> str:
         shape = describe(model)
     except ModelError:  # of the user's own
         return "neural network"
-    return "linear classifier" if shape["kind"] == "mlp" and not shape["hidden"] else "neural network"
+    if shape["kind"] == "mlp" and not shape["hidden"]:
+        return "linear classifier"
+    return "neural network"
 
 
 def _use(classifier: Any, target: Any) -> CardSection:
-    wanted = "another decision" if target is None else repr(str(target))
+    if target is None:
+        wanted = "another decision"
+    else:
+        wanted = repr(str(target))
     fixed = [feature.name for feature in classifier.schema_ if feature.mutability == "none"]
     items = [
-        f"For: telling people what they could change to get {wanted}; comparing models by what they ask of people; "
+        f"For: telling people what they could change to get {wanted}; comparing models by what "
+        "they ask of people; "
         "finding out who is asked for more than others.",
-        "Not for: deciding about people without a person who can overrule it; people unlike those in its data; "
+        "Not for: deciding about people without a person who can overrule it; people unlike "
+        "those in its data; "
         "promises, because a model that is trained again may decide otherwise.",
-        "Not for: learning what causes an outcome. Advice changes the decision of the model, not the world.",
+        "Not for: learning what causes an outcome. Advice changes the decision of the model, not "
+        "the world.",
     ]
     if not fixed:
-        items.append("No column is stated as fixed. Before use, say what people cannot change, such as age.")
+        items.append(
+            "No column is stated as fixed. Before use, say what people cannot change, such as age."
+        )
     return CardSection("use", "Intended use", items=tuple(items))
 
 
 def _data(
-    classifier: Any, facts: Sequence[tuple[str, str]], frame: pd.DataFrame | None, labels: Any, measured: str
+    classifier: Any,
+    facts: Sequence[tuple[str, str]],
+    frame: pd.DataFrame | None,
+    labels: Any,
+    measured: str,
 ) -> CardSection:
     rows = [(key, value) for key, value in facts if key in ("rows", "data set", "blank cells")]
     if frame is None:
-        return CardSection("data", "Data", ("No rows were given, so nothing was measured.",), tuple(rows))
+        return CardSection(
+            "data", "Data", ("No rows were given, so nothing was measured.",), tuple(rows)
+        )
     said = [f"Measured on {measured}." if measured else f"Measured on {len(frame):,} rows."]
     if labels is not None:
         counts = pd.Series(list(map(str, labels))).value_counts()
-        shares = ", ".join(f"{label} {count / counts.sum():.1%}" for label, count in counts.head(_MOST_CLASSES).items())
+        shares = ", ".join(
+            f"{label} {count / counts.sum():.1%}"
+            for label, count in counts.head(_MOST_CLASSES).items()
+        )
         rows.append(("classes of these rows", shares))
     return CardSection("data", "Data", tuple(said), tuple(rows))
 
@@ -148,25 +195,34 @@ def _columns(classifier: Any) -> CardSection:
         for name, kind, unit, may, values in table.itertuples(index=False)
     )
     relations = tuple(f"Advice keeps: {relation}" for relation in classifier.schema_.relations)
-    return CardSection("columns", "Columns and rules", items=relations, tables=(CardTable("", _COLUMNS, rows),))
+    return CardSection(
+        "columns", "Columns and rules", items=relations, tables=(CardTable("", _COLUMNS, rows),)
+    )
 
 
 def _limits(classifier: Any, found: Audit | None) -> CardSection:
     items = [
-        "Proxies: a column that is held fixed can still be guessed from others, so holding it fixed does not hide it."
+        "Proxies: a column that is held fixed can still be guessed from others, so holding it "
+        "fixed does not hide it."
     ]
     items += _proxies(found)
     items += [
-        "Causes: advice changes columns as if nothing else followed from that; in the world, other things change too.",
-        "Multiplicity: other models are as accurate and advise otherwise; training again may withdraw today's advice.",
-        "Cost: numbers count in standard deviations, a new category as 2; what is hard for a person may differ.",
+        "Causes: advice changes columns as if nothing else followed from that; in the world, "
+        "other things change too.",
+        "Multiplicity: other models are as accurate and advise otherwise; training again may "
+        "withdraw today's advice.",
+        "Cost: numbers count in standard deviations, a new category as 2; what is hard for a "
+        "person may differ.",
     ]
     if getattr(classifier, "gate_", None) is not None:
         items.append(
-            "Gate: plausible means like rows seen in training; groups that are rare there are judged by few rows."
+            "Gate: plausible means like rows seen in training; groups that are rare there are "
+            "judged by few rows."
         )
     if found is not None:
-        items += [f"{check['title']}: {_check_words(check)}" for check in found.to_dict()["later"]]
+        items += [
+            f"{check['title']}: {_check_words(check)}" for check in found.to_dict()["later"]
+        ]
         items += list(found.notes)
     return CardSection("limits", "Limits", items=tuple(items))
 
@@ -176,11 +232,16 @@ def _proxies(found: Audit | None) -> list[str]:
         return []
     items = []
     for proxy in found.to_dict()["proxies"]:
-        features, advice = proxy["features"], proxy["advice"][0]
+        features = proxy["features"]
+        advice = proxy["advice"][0]
         if features["value"] is not None:
-            told = "" if advice["value"] is None else f", from the advice with {span(advice, 2)}"
+            if advice["value"] is None:
+                told = ""
+            else:
+                told = f", from the advice with {span(advice, 2)}"
             items.append(
-                f"Here, {proxy['column']} can be guessed from the columns that may change with an AUC of "
+                f"Here, {proxy['column']} can be guessed from the columns that may change with "
+                "an AUC of "
                 f"{span(features, 2)}{told}; .5 is chance."
             )
     return items
@@ -192,5 +253,8 @@ def _check_words(check: dict[str, Any]) -> str:
 
 def _versions(command: str, sha256: str | None, seed: int) -> CardSection:
     rows = [("date", f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"), ("seed", str(seed))]
-    rows += [("command", command)] if command else []
+    if command:
+        rows += [("command", command)]
+    else:
+        rows += []
     return CardSection("versions", "Versions", rows=(*rows, *versions().items()))

@@ -14,27 +14,49 @@ from counterfactual_training.errors import lookup
 from counterfactual_training.evaluation.bootstrap import percentile_interval
 from counterfactual_training.experiments.card_parts import CardSection, CardTable
 
-_BINS, _RESAMPLES, _Z = 10, 200, 1.959964
+_BINS = 10
+_RESAMPLES = 200
+_Z = 1.959964
 _MOST_CLASSES = 12
 _HEADER = ("measure", "value", "95 % interval", "n", "meaning")
 _SHOWN = ("denied", "no_recourse", "implausible", "burden", "false_negatives", "nawb")
 
 
 def measures(
-    classifier: Any, frame: pd.DataFrame | None, labels: Any, found: Audit | None, reason: str, seed: int
+    classifier: Any,
+    frame: pd.DataFrame | None,
+    labels: Any,
+    found: Audit | None,
+    reason: str,
+    seed: int,
 ) -> CardSection:
     if frame is None:
-        return CardSection("measures", "Measures", (f"{reason} Name rows with their classes to add measures.",))
-    rows = [] if labels is None else _of_decisions(classifier, frame, labels, seed)
-    rows += _of_advice(found) if found is not None else []
-    said = [reason] if found is None else []
+        return CardSection(
+            "measures", "Measures", (f"{reason} Name rows with their classes to add measures.",)
+        )
     if labels is None:
-        said.append("The classes of these rows are not known: whether decisions are right was not measured.")
+        rows = []
+    else:
+        rows = _of_decisions(classifier, frame, labels, seed)
+    if found is not None:
+        rows += _of_advice(found)
+    else:
+        rows += []
+    if found is None:
+        said = [reason]
+    else:
+        said = []
+    if labels is None:
+        said.append(
+            "The classes of these rows are not known: whether decisions are right was not measured."
+        )
     tables = (CardTable("", _HEADER, tuple(rows)),) if rows else ()
     return CardSection("measures", "Measures", tuple(said), tables=tables)
 
 
-def _of_decisions(classifier: Any, frame: pd.DataFrame, labels: Any, seed: int) -> list[tuple[str, ...]]:
+def _of_decisions(
+    classifier: Any, frame: pd.DataFrame, labels: Any, seed: int
+) -> list[tuple[str, ...]]:
     names = list(classifier.classes_.tolist())
     probability = classifier.predict_proba(frame[list(classifier.schema_.names)])
     places = {label: i for i, label in enumerate(names)}
@@ -43,23 +65,41 @@ def _of_decisions(classifier: Any, frame: pd.DataFrame, labels: Any, seed: int) 
     usual = int(np.bincount(y, minlength=len(names)).argmax())
     rows = [
         _share("accuracy", right, "decisions that are right"),
-        _share("most frequent class", y == usual, f"what always saying {str(names[usual])!r} would get right"),
+        _share(
+            "most frequent class",
+            y == usual,
+            f"what always saying {str(names[usual])!r} would get right",
+        ),
     ]
     for index, label in enumerate(names[:_MOST_CLASSES]):
         if (y == index).any():
             rows.append(
-                _share(f"recall of {label}", right[y == index], f"rows of class {str(label)!r} decided rightly")
+                _share(
+                    f"recall of {label}",
+                    right[y == index],
+                    f"rows of class {str(label)!r} decided rightly",
+                )
             )
     gap, low, high = calibration_gap(probability.max(1), right, np.random.default_rng(seed))
     meaning = "how far stated confidences are from the share of right decisions, on average"
     rows.append(
-        ("calibration gap", f"{100 * gap:.1f} %", f"{100 * low:.1f} to {100 * high:.1f} %", f"{len(y):,}", meaning)
+        (
+            "calibration gap",
+            f"{100 * gap:.1f} %",
+            f"{100 * low:.1f} to {100 * high:.1f} %",
+            f"{len(y):,}",
+            meaning,
+        )
     )
     return rows
 
 
-def calibration_gap(confidence: np.ndarray, right: np.ndarray, rng: np.random.Generator) -> tuple[float, float, float]:
-    """Expected calibration error ``Σ_b |Σ_{i∈b} (pᵢ − rightᵢ)| / n`` in ten bins of confidence, with an interval."""
+def calibration_gap(
+    confidence: np.ndarray, right: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float, float]:
+    """Expected calibration error ``Σ_b |Σ_{i∈b} (pᵢ − rightᵢ)| / n`` in ten bins of confidence,
+    with an interval.
+    """
     bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     excess = np.zeros((len(right), _BINS))
     excess[np.arange(len(right)), bins] = confidence - right
@@ -82,24 +122,35 @@ def _of_advice(found: Audit) -> list[tuple[str, ...]]:
         if measure["id"] not in _SHOWN or line["value"] is None:
             continue
         share = measure["unit"] == "share"
-        value = f"{100 * line['value']:.1f} %" if share else f"{line['value']:.3g}"
-        interval = (
-            f"{100 * line['low']:.1f} to {100 * line['high']:.1f} %"
-            if share
-            else f"{line['low']:.3g} to {line['high']:.3g}"
+        if share:
+            value = f"{100 * line['value']:.1f} %"
+        else:
+            value = f"{line['value']:.3g}"
+        if share:
+            interval = f"{100 * line['low']:.1f} to {100 * line['high']:.1f} %"
+        else:
+            interval = f"{line['low']:.3g} to {line['high']:.3g}"
+        rows.append(
+            (measure["title"].lower(), value, interval, f"{line['n']:,}", measure["meaning"])
         )
-        rows.append((measure["title"].lower(), value, interval, f"{line['n']:,}", measure["meaning"]))
     return rows
 
 
 def _share(title: str, hits: np.ndarray, meaning: str) -> tuple[str, ...]:
     low, high = wilson(int(hits.sum()), len(hits))
-    return title, f"{100 * hits.mean():.1f} %", f"{100 * low:.1f} to {100 * high:.1f} %", f"{len(hits):,}", meaning
+    return (
+        title,
+        f"{100 * hits.mean():.1f} %",
+        f"{100 * low:.1f} to {100 * high:.1f} %",
+        f"{len(hits):,}",
+        meaning,
+    )
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """The 95 % interval of a share by Wilson's score."""
-    share, square = hits / n, _Z**2
+    share = hits / n
+    square = _Z**2
     middle = (share + square / (2 * n)) / (1 + square / n)
     half = _Z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n**2))
     return max(0.0, middle - half), min(1.0, middle + half)
@@ -122,16 +173,28 @@ def by_group(found: Audit) -> CardSection:
         if clear
         else "No difference has an interval that excludes zero."
     )
-    return CardSection("groups", "By group", tuple(said), items=tuple(clear), tables=tuple(tables))
+    return CardSection(
+        "groups", "By group", tuple(said), items=tuple(clear), tables=tuple(tables)
+    )
 
 
 def _cell(measure: dict[str, Any], line: dict[str, Any]) -> str:
-    star = "*" if line["few"] else ""
-    return (percent(line) if measure["unit"] == "share" else span(line, 4 if measure["unit"] == "index" else 2)) + star
+    if line["few"]:
+        star = "*"
+    else:
+        star = ""
+    return (
+        percent(line)
+        if measure["unit"] == "share"
+        else span(line, 4 if measure["unit"] == "index" else 2)
+    ) + star
 
 
 def percent(line: dict[str, Any]) -> str:
-    scaled = {name: None if line[name] is None else 100 * line[name] for name in ("value", "low", "high")}
+    scaled = {
+        name: None if line[name] is None else 100 * line[name]
+        for name in ("value", "low", "high")
+    }
     return span(scaled, 1, " %")
 
 

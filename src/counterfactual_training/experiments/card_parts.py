@@ -43,7 +43,11 @@ class Card:
         document = asdict(self)
         for section in document["sections"]:
             section["tables"] = [
-                {**table, "header": list(table["header"]), "rows": [list(row) for row in table["rows"]]}
+                {
+                    **table,
+                    "header": list(table["header"]),
+                    "rows": [list(row) for row in table["rows"]],
+                }
                 for table in section["tables"]
             ]
             section["rows"] = [list(row) for row in section["rows"]]
@@ -55,10 +59,19 @@ class Card:
         for section in self.sections:
             parts.append(f"## {section.title}")
             parts += [escaped(paragraph) for paragraph in section.paragraphs]
-            parts += [_table(("", ""), section.rows)] if section.rows else []
-            parts += ["\n".join(f"- {escaped(item)}" for item in section.items)] if section.items else []
+            if section.rows:
+                parts += [_table(("", ""), section.rows)]
+            else:
+                parts += []
+            if section.items:
+                parts += ["\n".join(f"- {escaped(item)}" for item in section.items)]
+            else:
+                parts += []
             for table in section.tables:
-                parts += [f"### {escaped(table.title)}"] if table.title else []
+                if table.title:
+                    parts += [f"### {escaped(table.title)}"]
+                else:
+                    parts += []
                 parts.append(_table(table.header, table.rows))
         return "\n\n".join(parts) + "\n"
 

@@ -1,4 +1,6 @@
-"""The demo: conventional against counterfactual training on two data sets, with and without a protected feature."""
+"""The demo: conventional against counterfactual training on two data sets, with and without a
+protected feature.
+"""
 
 from __future__ import annotations
 
@@ -69,15 +71,22 @@ class DemoTrial:
     @property
     def held(self) -> str:
         """The features that no counterfactual may change, in words."""
-        return ", ".join(self.data.protected_names) if self.protected else ""
+        if self.protected:
+            return ", ".join(self.data.protected_names)
+        return ""
 
     @property
     def constraints(self) -> Constraints:
-        return self.data.protect(self.data.constraints) if self.protected else self.data.constraints
+        if self.protected:
+            return self.data.protect(self.data.constraints)
+        return self.data.constraints
 
     def title(self, letter: str) -> str:
         """Of its panel."""
-        return f"({letter}) {self.training} training, {f'{self.held} immutable' if self.held else 'all mutable'}"
+        return (
+            f"({letter}) {self.training} training, "
+            f"{f'{self.held} immutable' if self.held else 'all mutable'}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,14 +94,16 @@ class DemoResult:
     """What the demo found.
 
     Attributes:
-        table: a row per data set, training and protection: ``data``, ``training``, ``protected`` (the feature, or
-            empty), then :data:`METRICS` and ``share_mature``.
+        table: a row per data set, training and protection: ``data``, ``training``, ``protected``
+            (the feature, or empty), then :data:`METRICS` and ``share_mature``.
         panels: four per data set, in the order of the table.
-        advice: a row per applicant: ``age``, ``debt`` and what each training tells them (``conventional``,
-            ``counterfactual``), *age* being protected.
-        debt_per_year: by training, how many thousand dollars of debt weigh as much as a year of age.
+        advice: a row per applicant: ``age``, ``debt`` and what each training tells them
+            (``conventional``, ``counterfactual``), *age* being protected.
+        debt_per_year: by training, how many thousand dollars of debt weigh as much as a year of
+            age.
         lenders: by training, the loan classifier with *age* protected, to ask further questions.
-        applicants: people of the loan example who were not trained on, with their class as the column ``decision``.
+        applicants: people of the loan example who were not trained on, with their class as the
+            column ``decision``.
         settings: by data set, what was trained and how, as plain values.
         protocol: how it was measured.
     """
@@ -108,21 +119,39 @@ class DemoResult:
 
 
 def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
-    """The loan example as in the authors' proof of concept (linear, *Generic*), and Moon as in their tables.
+    """The loan example as in the authors' proof of concept (linear, *Generic*), and Moon as in
+    their tables.
 
-    Both have larger learning rates and fewer rows than the authors used. The loan classifiers begin with conventional
-    epochs: Prop. 3.1 protects once counterfactuals stop short of the target's mean, which those of an untrained
-    classifier need not do.
+    Both have larger learning rates and fewer rows than the authors used. The loan classifiers begin
+    with conventional epochs: Prop. 3.1 protects once counterfactuals stop short of the target's
+    mean, which those of an untrained classifier need not do.
     """
     shared: dict[str, Any] = {"batch_size": 50, "seed": seed}
-    epochs, num = (10, 60) if quick else (80, 300)
-    config = TrainConfig(epochs, num_counterfactuals=num, burn_in=0.25, learning_rate=0.03, **shared)
+    if quick:
+        epochs = 10
+        num = 60
+    else:
+        epochs = 80
+        num = 300
+    config = TrainConfig(
+        epochs, num_counterfactuals=num, burn_in=0.25, learning_rate=0.03, **shared
+    )
     objective = Objective(lambda_div=0.5, lambda_reg=0.01, lambda_adv=0.1)
-    data = loan_dataset(200, 100) if quick else loan_dataset(1000, 400)
+    if quick:
+        data = loan_dataset(200, 100)
+    else:
+        data = loan_dataset(1000, 400)
     loan = DemoPlan(data, linear, Setting(generic(), objective=objective, config=config))
 
     moons = load_dataset("moons")
-    rows, epochs, num = (300, 10, 100) if quick else (1500, 60, 500)
+    if quick:
+        rows = 300
+        epochs = 10
+        num = 100
+    else:
+        rows = 1500
+        epochs = 60
+        num = 500
     config = TrainConfig(epochs, num_counterfactuals=num, learning_rate=0.005, **shared)
     objective = make_objective("full", lambda_reg=moons.settings.lambda_reg)
     generator = ecco(decision_threshold=moons.settings.decision_threshold)
@@ -130,20 +159,27 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
     return loan, DemoPlan(data, mlp, Setting(generator, objective=objective, config=config))
 
 
-def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message: None) -> DemoResult:
+def run_demo(
+    quick: bool = False, seed: int = 0, notify: Notify = lambda message: None
+) -> DemoResult:
     """Train six small classifiers and measure them; with ``quick`` the numbers mean little."""
     # The page shows nothing else, so nothing else is measured.
-    shown = EvaluationProtocol(langevin_steps=0, attacks=("fgsm",), epsilons=(0.3,), attribution_rounds=0)
+    shown = EvaluationProtocol(
+        langevin_steps=0, attacks=("fgsm",), epsilons=(0.3,), attribution_rounds=0
+    )
     protocol = replace(shown, num_individuals=50 if quick else 400, seed=seed)
     plans = make_plans(quick, seed)
     trials = [trial for plan in plans for trial in run_trials(plan, notify)]
-    loan, chosen = plans[0], [trial for trial in trials if trial.data.name == "loan" and trial.protected]
+    loan = plans[0]
+    chosen = [trial for trial in trials if trial.data.name == "loan" and trial.protected]
     lenders = {trial.training: _lender(trial) for trial in chosen}
     return DemoResult(
         table=pd.DataFrame([measure(trial, protocol) for trial in trials]),
         panels=tuple(_panel(trial, "abcd"[place % 4]) for place, trial in enumerate(trials)),
         advice=_advice(loan, lenders),
-        debt_per_year={trial.training: debt_per_year(loan.data, trial.model) for trial in chosen},
+        debt_per_year={
+            trial.training: debt_per_year(loan.data, trial.model) for trial in chosen
+        },
         lenders=lenders,
         applicants=_labelled(loan.data.frame_test, loan.data, loan.data.y_test),
         settings={plan.data.name: _settings(plan) for plan in plans},
@@ -152,11 +188,13 @@ def run_demo(quick: bool = False, seed: int = 0, notify: Notify = lambda message
 
 
 def run_trials(plan: DemoPlan, notify: Notify = lambda message: None) -> list[DemoTrial]:
-    """Conventional and counterfactual training, all mutable; then both with the protected features immutable.
+    """Conventional and counterfactual training, all mutable; then both with the protected features
+    immutable.
 
     Conventional training does not use constraints: it is the same model both times.
     """
-    free, protected = plan.data.training_constraints, plan.data.protect(plan.data.training_constraints)
+    free = plan.data.training_constraints
+    protected = plan.data.protect(plan.data.training_constraints)
     conventional = _trained(plan, "conventional", free, notify)
     trials = []
     for held, constraints in ((False, free), (True, protected)):
@@ -170,18 +208,33 @@ def measure(trial: DemoTrial, protocol: EvaluationProtocol) -> dict[str, Any]:
     """A row of the demo's table."""
     numbers = summarise(evaluate(trial.model, trial.data, protocol, trial.constraints))
     wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}
-    return {"data": trial.data.name, "training": trial.training, "protected": trial.held, **wanted}
+    return {
+        "data": trial.data.name,
+        "training": trial.training,
+        "protected": trial.held,
+        **wanted,
+    }
 
 
 def _panel(trial: DemoTrial, letter: str) -> DecisionPanel:
     generator = trial.plan.setting.generator.replace(max_steps=SEARCH_STEPS)
-    return make_panel(trial.data, trial.model, generator, trial.constraints, trial.title(letter))
+    return make_panel(
+        trial.data, trial.model, generator, trial.constraints, trial.title(letter)
+    )
 
 
-def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: Notify) -> TrainResult:
+def _trained(
+    plan: DemoPlan, training: str, constraints: Constraints, notify: Notify
+) -> TrainResult:
     started = time.perf_counter()
-    setting = plan.setting if training == "counterfactual" else plan.setting.conventional()
-    model = with_weights(setting.config.seed, lambda: plan.make_model(plan.data.num_features, plan.data.num_classes))
+    if training == "counterfactual":
+        setting = plan.setting
+    else:
+        setting = plan.setting.conventional()
+    model = with_weights(
+        setting.config.seed,
+        lambda: plan.make_model(plan.data.num_features, plan.data.num_classes),
+    )
     result = train(
         model,
         plan.data.x_train,
@@ -189,16 +242,26 @@ def _trained(plan: DemoPlan, training: str, constraints: Constraints, notify: No
         constraints=constraints,
         setting=setting,
         # The optimiser of the authors' proof of concept; their tables use plain Adam.
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=setting.config.learning_rate, amsgrad=True),
+        optimizer=lambda parameters: torch.optim.Adam(
+            parameters, lr=setting.config.learning_rate, amsgrad=True
+        ),
     )
-    held = [plan.data.feature_names[j] for j in constraints.immutable.nonzero().flatten().tolist()]
-    protection = f", {', '.join(held)} protected" if held else ""
-    notify(f"{plan.data.name}: {training} training{protection}, {time.perf_counter() - started:.1f} s")
+    held = [
+        plan.data.feature_names[j] for j in constraints.immutable.nonzero().flatten().tolist()
+    ]
+    if held:
+        protection = f", {', '.join(held)} protected"
+    else:
+        protection = ""
+    notify(
+        f"{plan.data.name}: {training} training{protection}, {time.perf_counter() - started:.1f} s"
+    )
     return result
 
 
 def _lender(trial: DemoTrial) -> CounterfactualClassifier:
-    data, generator = trial.data, trial.plan.setting.generator
+    data = trial.data
+    generator = trial.plan.setting.generator
     lender = as_classifier(trial.model, data, generator, data.protected_names)
     lender.history_ = trial.history  # tells how it was trained
     lender.origin_ = _origin(data)
@@ -211,8 +274,13 @@ def _labelled(frame: pd.DataFrame, data: Dataset, y: torch.Tensor) -> pd.DataFra
 
 def _origin(data: Dataset) -> Origin:
     """What the files of the lenders remember: which rows they were trained on, and which not."""
-    tables = (_labelled(data.frame_train, data, data.y_train), _labelled(data.frame_test, data, data.y_test))
-    trained, held_out = (row_marks(table.drop(columns=DECISION), table[DECISION]) for table in tables)
+    tables = (
+        _labelled(data.frame_train, data, data.y_train),
+        _labelled(data.frame_test, data, data.y_test),
+    )
+    trained, held_out = (
+        row_marks(table.drop(columns=DECISION), table[DECISION]) for table in tables
+    )
     return Origin(DECISION, data.class_names[TARGET], {}, trained, held_out)
 
 
@@ -233,16 +301,27 @@ def _advice(plan: DemoPlan, lenders: dict[str, CounterfactualClassifier]) -> pd.
 def debt_per_year(data: Dataset, model: nn.Module) -> float:
     """Thousand dollars of debt that a linear classifier weighs like a year of age."""
     weight = next(model.parameters()).detach().double()
-    per_unit = (weight[TARGET] - weight[1 - TARGET]) / torch.tensor([c.scale for c in encoder_of(data).columns_])
+    per_unit = (weight[TARGET] - weight[1 - TARGET]) / torch.tensor(
+        [c.scale for c in encoder_of(data).columns_]
+    )
     return float((per_unit[0] / per_unit[1]).abs())
 
 
 def _settings(plan: DemoPlan) -> dict[str, Any]:
-    data, generator, parts = plan.data, plan.setting.generator, plan.setting.describe()
+    data = plan.data
+    generator = plan.setting.generator
+    parts = plan.setting.describe()
     network = "neural network with one hidden layer of 32 units"
     search = ("decision_threshold", "max_steps", "epsilon")
     weights = ("lambda_class", "lambda_div", "lambda_reg", "lambda_adv")
-    training = ("epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "seed")
+    training = (
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "num_counterfactuals",
+        "burn_in",
+        "seed",
+    )
     return {
         "title": data.title,
         "model": "linear classifier" if plan.make_model is linear else network,

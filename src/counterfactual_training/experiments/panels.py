@@ -1,4 +1,6 @@
-"""Data for a picture of a classifier of two features, in the user's units: rows, probabilities, counterfactuals."""
+"""Data for a picture of a classifier of two features, in the user's units: rows, probabilities,
+counterfactuals.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from counterfactual_training.experiments.trained import encoder_of
 from counterfactual_training.search import Generator, search
 
 TARGET = 1  # the class that people of class 0 want to get into
-_GRID, _MARGIN = 161, 0.1
+_GRID = 161
+_MARGIN = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +30,8 @@ class DecisionPanel:
         axes: names of the two features with their units.
         classes: names of the two classes, the wanted one last.
         points: ``(n, 2)`` training rows; labels: ``(n,)`` 1 where they are of the wanted class.
-        grid_x, grid_y: ``(g,)``; probability: ``(g, g)`` of the wanted class, one row per ``grid_y``.
+        grid_x, grid_y: ``(g,)``; probability: ``(g, g)`` of the wanted class, one row per
+            ``grid_y``.
         factuals, counterfactuals: ``(m, 2)``, valid counterfactuals only.
         validity: share of the searches that found one.
     """
@@ -55,13 +59,18 @@ def make_panel(
     target: int = TARGET,
     num_stars: int = 60,
 ) -> DecisionPanel:
-    """Search counterfactuals of the first test rows of the other class and look at the model all around."""
+    """Search counterfactuals of the first test rows of the other class and look at the model all
+    around.
+    """
     rows = (data.y_test != target).nonzero().flatten()[:num_stars]
     y_target = torch.full((len(rows),), target)
     found = search(model, data.x_test[rows], y_target, generator, constraints, diagnose=False)
     valid = predict_logits(model, found.x_cf).argmax(-1) == y_target
     grid_x, grid_y, probability = _surface(data, model, target)
-    first, second = (f"{feature.name} ({feature.unit})" if feature.unit else feature.name for feature in data.schema)
+    first, second = (
+        f"{feature.name} ({feature.unit})" if feature.unit else feature.name
+        for feature in data.schema
+    )
     return DecisionPanel(
         data=data.name,
         title=title,
@@ -78,13 +87,21 @@ def make_panel(
     )
 
 
-def _surface(data: Dataset, model: nn.Module, target: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _surface(
+    data: Dataset, model: nn.Module, target: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The probability of the target on a grid a little larger than the data."""
-    low, high = data.x_train.amin(0), data.x_train.amax(0)
+    low = data.x_train.amin(0)
+    high = data.x_train.amax(0)
     margin = _MARGIN * (high - low)
-    sides = [torch.linspace(float(a), float(b), _GRID) for a, b in zip(low - margin, high + margin, strict=True)]
+    sides = [
+        torch.linspace(float(a), float(b), _GRID)
+        for a, b in zip(low - margin, high + margin, strict=True)
+    ]
     mesh = torch.stack(torch.meshgrid(*sides, indexing="xy"), -1)  # (g, g, 2)
-    probability = predict_logits(model, mesh.flatten(0, 1)).softmax(-1)[:, target].reshape(_GRID, _GRID)
+    probability = (
+        predict_logits(model, mesh.flatten(0, 1)).softmax(-1)[:, target].reshape(_GRID, _GRID)
+    )
     along = _in_units(data, torch.stack(sides, -1))
     return along[:, 0], along[:, 1], probability.numpy()
 
@@ -92,4 +109,6 @@ def _surface(data: Dataset, model: nn.Module, target: int) -> tuple[np.ndarray, 
 def _in_units(data: Dataset, x: Tensor) -> np.ndarray:
     """Points of model space ``(n, 2)`` in the user's units, not rounded."""
     columns = encoder_of(data).columns_
-    return x.double().numpy() * [column.scale for column in columns] + [column.center for column in columns]
+    return x.double().numpy() * [column.scale for column in columns] + [
+        column.center for column in columns
+    ]

@@ -1,11 +1,14 @@
-"""The paper's data sets: names, kinds, order; and every number it published, from ``paper/published.csv``.
+"""The paper's data sets: names, kinds, order; and every number it published, from
+``paper/published.csv``.
 
-Tables in it: ``main`` (reductions in %, with ± and asterisk), ``means`` (absolute values, and the difference with its
-99 % interval), ``unconstrained`` (cost reduction without protected features), ``validity``, ``attribution`` (median,
-95 % interval), ``ablation`` and ``robustness`` (read off figures: ``spread`` is the reading error, ``approximate``
-marks values partly hidden in the figure), ``by_lambda`` and ``accuracy`` (printed only in a draft).
+Tables in it: ``main`` (reductions in %, with ± and asterisk), ``means`` (absolute values, and the
+difference with its 99 % interval), ``unconstrained`` (cost reduction without protected features),
+``validity``, ``attribution`` (median, 95 % interval), ``ablation`` and ``robustness`` (read off
+figures: ``spread`` is the reading error, ``approximate`` marks values partly hidden in the figure),
+``by_lambda`` and ``accuracy`` (printed only in a draft).
 
-Sources: ``satml`` the final paper, ``preprint`` the version of July 2025, ``draft`` an earlier submission.
+Sources: ``satml`` the final paper, ``preprint`` the version of July 2025, ``draft`` an earlier
+    submission.
 """
 
 from __future__ import annotations
@@ -33,7 +36,11 @@ def kind_of(data: str) -> str:
 
 def short_name(data: str) -> str:
     """The paper's short name of a data set, given that or the catalogue's, in any case."""
-    short = {key: entry.short_name for entry in CATALOG.values() for key in (entry.name, entry.short_name.lower())}
+    short = {
+        key: entry.short_name
+        for entry in CATALOG.values()
+        for key in (entry.name, entry.short_name.lower())
+    }
     name = short.get(catalog_key(data), data)
     # The catalogue holds more than the paper's data sets: loan has no published settings.
     check_name("data set", name, PAPER_ORDER)
@@ -43,22 +50,34 @@ def short_name(data: str) -> str:
 def in_paper_order(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table by data set in the paper's order, otherwise as they come."""
     place = {name: i for i, name in enumerate(PAPER_ORDER)}
-    return table.sort_values("data", key=lambda column: column.map(place), kind="stable").reset_index(drop=True)
+    return table.sort_values(
+        "data", key=lambda column: column.map(place), kind="stable"
+    ).reset_index(drop=True)
 
 
 @cache
 def published_numbers() -> pd.DataFrame:
     """All of them, the printed averages (``Avg.``) included; not to be changed."""
-    with (files("counterfactual_training.experiments.paper") / "published.csv").open(encoding="utf-8") as file:
+    with (files("counterfactual_training.experiments.paper") / "published.csv").open(
+        encoding="utf-8"
+    ) as file:
         frame = pd.read_csv(file, dtype={"detail": "str"})
     return frame.assign(detail=frame["detail"].fillna(""))
 
 
 def published_value(
-    table: str, data: str, metric: str, quantity: str, detail: str = "", source: str = "satml", column: str = "value"
+    table: str,
+    data: str,
+    metric: str,
+    quantity: str,
+    detail: str = "",
+    source: str = "satml",
+    column: str = "value",
 ) -> float:
     """One published number; NaN where the paper has none."""
     numbers = published_numbers()
     wanted = (table, data, metric, quantity, detail, source)
     rows = numbers[(numbers[KEYS] == pd.Series(wanted, KEYS)).all(axis=1)]
-    return float(rows[column].iloc[0]) if len(rows) else float("nan")
+    if len(rows):
+        return float(rows[column].iloc[0])
+    return float("nan")

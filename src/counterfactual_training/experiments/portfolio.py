@@ -1,7 +1,9 @@
-"""Explain a whole file of people, however long: in blocks, by many processes, resumed where it was stopped.
+"""Explain a whole file of people, however long: in blocks, by many processes, resumed where it was
+stopped.
 
-Rows are read and written by the calling process, a block at a time; workers only search. Each finished block becomes a
-file beside the output, so nothing that was done is done again, and memory does not grow with the number of rows.
+Rows are read and written by the calling process, a block at a time; workers only search. Each
+finished block becomes a file beside the output, so nothing that was done is done again, and memory
+does not grow with the number of rows.
 """
 
 from __future__ import annotations
@@ -39,8 +41,16 @@ from counterfactual_training.text import duration
 BLOCK_ROWS = 1000
 # Of the summary of an explanation, in this order.
 _SUMMARY = (
-    "status", "answered", "decision", "target", "prediction", "confidence", "plausibility", "cost", "num_changed",
-)  # fmt: skip
+    "status",
+    "answered",
+    "decision",
+    "target",
+    "prediction",
+    "confidence",
+    "plausibility",
+    "cost",
+    "num_changed",
+)
 _DIGITS = 6  # of confidence, plausibility and cost
 _TOLD = 3  # warnings about rows that are told; further ones are counted
 _HASHED = 2**20  # bytes at a time
@@ -100,9 +110,11 @@ def explain_file(
     stream: TextIO | None = None,
     **question: Any,
 ) -> Told:
-    """Explain every row of a CSV file and write the answers to another, as ``ct explain MODEL --data FILE --all`` does.
+    """Explain every row of a CSV file and write the answers to another, as ``ct explain MODEL
+    --data FILE --all`` does.
 
-    The same call again goes on where one was stopped; ``OUT.parts`` holds what is finished until all is.
+    The same call again goes on where one was stopped; ``OUT.parts`` holds what is finished until
+    all is.
 
     Args:
         model: a file saved by :meth:`CounterfactualClassifier.save`.
@@ -111,11 +123,12 @@ def explain_file(
         target: the class asked for, as in ``explain``.
         label: a column that names people, copied to the answers.
         engine: where to search.
-        read: further arguments of ``pandas.read_csv``, such as ``{"sep": ";", "decimal": ","}``. The command finds out
-            by itself how a file is written.
+        read: further arguments of ``pandas.read_csv``, such as ``{"sep": ";", "decimal": ","}``.
+            The command finds out by itself how a file is written.
         block_rows: searched at once by a worker.
         stream: for progress; by default nothing is shown.
-        question: further arguments of ``explain``, the same for all rows, such as ``n_options`` or ``lock``.
+        question: further arguments of ``explain``, the same for all rows, such as ``n_options`` or
+            ``lock``.
 
     Returns:
         How many people ended how.
@@ -141,8 +154,15 @@ def explain_file(
     check_count("block_rows", block_rows)
     options = {"sep": ",", "decimal": ".", **(read or {}), "chunksize": block_rows}
     # A column that holds text in one block and digits in another is text in both.
-    texts = [f.name for f in explainer.schema_ if f.is_category and any(isinstance(level, str) for level in f.levels)]
-    options["dtype"] = {**dict.fromkeys([*texts, *([label] if label else [])], str), **options.get("dtype", {})}
+    texts = [
+        f.name
+        for f in explainer.schema_
+        if f.is_category and any(isinstance(level, str) for level in f.levels)
+    ]
+    options["dtype"] = {
+        **dict.fromkeys([*texts, *([label] if label else [])], str),
+        **options.get("dtype", {}),
+    }
     portfolio = Portfolio(
         blocks=lambda: iter(pd.read_csv(data, **options)),
         mark=file_mark(data),
@@ -153,7 +173,9 @@ def explain_file(
         block_rows=block_rows,
     )
     asked = {"target": target, **question}
-    return explain_portfolio(explainer, portfolio, out, asked, file_mark(model), engine=engine, stream=stream)
+    return explain_portfolio(
+        explainer, portfolio, out, asked, file_mark(model), engine=engine, stream=stream
+    )
 
 
 def explain_portfolio(
@@ -180,15 +202,23 @@ def explain_portfolio(
     out = Path(out)
     schema: Schema = explainer.schema_
     status = StatusLine(stream if stream is not None else io.StringIO())
-    # Before any work: whether the question makes sense, whose rows these are, and whether each can be explained.
-    parts = Parts(out, {"model": model_mark, "data": portfolio.mark, **_asked(question, portfolio)})
+    # Before any work: whether the question makes sense, whose rows these are, and whether each can
+    # be explained.
+    parts = Parts(
+        out, {"model": model_mark, "data": portfolio.mark, **_asked(question, portfolio)}
+    )
     sizes = _checked(explainer, portfolio, question, status)
     form = Form(schema, question, portfolio)
     with locked(parts.open(), timeout=0):
         done = [number for number in range(len(sizes)) if parts.path(number).exists()]
         if done:
-            status.say(f"{sum(sizes[n] for n in done):,} of {sum(sizes):,} rows were explained before")
-        pending = Pending(portfolio.blocks, [number for number in range(len(sizes)) if number not in set(done)])
+            status.say(
+                f"{sum(sizes[n] for n in done):,} of {sum(sizes):,} rows were explained before"
+            )
+        pending = Pending(
+            portfolio.blocks,
+            [number for number in range(len(sizes)) if number not in set(done)],
+        )
         progress = _Progress(status, sum(sizes), sum(sizes[n] for n in done))
         failures: dict[int, str] = {}
         shared = (explainer, dict(question), form)
@@ -205,7 +235,8 @@ def explain_portfolio(
             first = min(failures)
             raise CounterfactualTrainingError(
                 f"{len(failures)} of {len(sizes)} blocks of rows failed, the first because: "
-                f"{failures[first].rstrip('.')}. The others are kept in {parts.folder}; the same command tries again "
+                f"{failures[first].rstrip('.')}. The others are kept in {parts.folder}; the same "
+                "command tries again "
                 "what failed."
             )
         counts = parts.join(len(sizes), form.header())
@@ -226,15 +257,23 @@ def file_mark(path: str | Path) -> str:
 
 def _asked(question: Mapping[str, Any], portfolio: Portfolio) -> dict[str, str]:
     """What is asked, as text by name; what was not said is left out."""
-    written = {"label": portfolio.label, "rows per block": portfolio.block_rows, "version": __version__}
+    written = {
+        "label": portfolio.label,
+        "rows per block": portfolio.block_rows,
+        "version": __version__,
+    }
     stated = {**question, **written}
     return {name: repr(value) for name, value in stated.items() if value is not None}
 
 
-def _checked(explainer: Explains, portfolio: Portfolio, question: Mapping[str, Any], status: StatusLine) -> list[int]:
-    """The number of rows of each block, after every row was looked at; a row that cannot be explained raises now.
+def _checked(
+    explainer: Explains, portfolio: Portfolio, question: Mapping[str, Any], status: StatusLine
+) -> list[int]:
+    """The number of rows of each block, after every row was looked at; a row that cannot be
+    explained raises now.
 
-    Otherwise it would be found after hours, and a file that is then corrected is another file: all begins anew.
+    Otherwise it would be found after hours, and a file that is then corrected is another file: all
+        begins anew.
     """
     sizes: list[int] = []
     told: list[str] = []
@@ -253,7 +292,9 @@ def _checked(explainer: Explains, portfolio: Portfolio, question: Mapping[str, A
     for message in told[:_TOLD]:
         warnings.warn(message, stacklevel=3)
     if len(told) > _TOLD:
-        warnings.warn(f"{len(told) - _TOLD} more blocks of rows have such values.", stacklevel=3)
+        warnings.warn(
+            f"{len(told) - _TOLD} more blocks of rows have such values.", stacklevel=3
+        )
     return sizes
 
 
@@ -272,11 +313,15 @@ def _check_rows(explainer: Explains, rows: pd.DataFrame, portfolio: Portfolio) -
         # Halve until one row is left. An error that no part has on its own concerns all of them.
         while len(rows) > 1:
             halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-            found = next((half for half in halves if _refused(explainer, half) is not None), None)
+            found = next(
+                (half for half in halves if _refused(explainer, half) is not None), None
+            )
             if found is None:
                 raise error from None
             rows = found
-        raise InputError(f"{portfolio.place(int(rows.index[0]))}: {_refused(explainer, rows)}") from None
+        raise InputError(
+            f"{portfolio.place(int(rows.index[0]))}: {_refused(explainer, rows)}"
+        ) from None
 
 
 def _refused(explainer: Explains, rows: pd.DataFrame) -> InputError | None:
@@ -291,7 +336,7 @@ def _span(rows: pd.DataFrame) -> str:
     return f"rows {rows.index[0]} to {rows.index[-1]}"
 
 
-# ---- blocks on their way ---------------------------------------------------------------------------------------------
+# ---- blocks on their way -------------------------------------------------------------------------
 
 
 class Block(NamedTuple):
@@ -310,7 +355,9 @@ class Pending(Sequence[Block]):
         most: blocks held at once, so far.
     """
 
-    def __init__(self, blocks: Callable[[], Iterator[pd.DataFrame]], numbers: Sequence[int]) -> None:
+    def __init__(
+        self, blocks: Callable[[], Iterator[pd.DataFrame]], numbers: Sequence[int]
+    ) -> None:
         self.numbers = numbers
         self.most = 0
         self._held: dict[int, Block] = {}
@@ -332,7 +379,7 @@ class Pending(Sequence[Block]):
         del self._held[block.number]
 
 
-# ---- in the worker ---------------------------------------------------------------------------------------------------
+# ---- in the worker -------------------------------------------------------------------------------
 
 
 class Answered(NamedTuple):
@@ -353,29 +400,48 @@ def _explained(shared: tuple[Explains, dict[str, Any], Form], block: Block) -> A
             told = explainer.explain(block.rows[form.names], **question).records()
     finally:
         torch.set_num_threads(threads)
-    labels = None if form.label is None else dict(zip(block.rows.index, block.rows[form.label], strict=True))
+    if form.label is None:
+        labels = None
+    else:
+        labels = dict(zip(block.rows.index, block.rows[form.label], strict=True))
     firsts = [next(records) for _, records in groupby(told, key=lambda record: record["row"])]
-    return Answered(form.lines(told, labels), dict(Counter(record["status"] for record in firsts)))
+    return Answered(
+        form.lines(told, labels), dict(Counter(record["status"] for record in firsts))
+    )
 
 
 class Form:
     """The columns of the output, and its lines."""
 
-    def __init__(self, schema: Schema, question: Mapping[str, Any], portfolio: Portfolio) -> None:
+    def __init__(
+        self, schema: Schema, question: Mapping[str, Any], portfolio: Portfolio
+    ) -> None:
         self.names = list(schema.names)
-        self.label, self.separator, self.decimal = portfolio.label, portfolio.separator, portfolio.decimal
-        self.changing = [feature.name for feature in schema if _may_change(feature, schema, question)]
+        self.label = portfolio.label
+        self.separator = portfolio.separator
+        self.decimal = portfolio.decimal
+        self.changing = [
+            feature.name for feature in schema if _may_change(feature, schema, question)
+        ]
 
     def header(self) -> str:
-        label = [] if self.label is None else [self.label]
+        if self.label is None:
+            label = []
+        else:
+            label = [self.label]
         after = [f"{name}_after" for name in self.changing]
         return self._text([["row", *label, "option", *_SUMMARY, "sentence", *after]])
 
-    def lines(self, records: Sequence[Mapping[str, Any]], labels: Mapping[Any, Any] | None) -> str:
+    def lines(
+        self, records: Sequence[Mapping[str, Any]], labels: Mapping[Any, Any] | None
+    ) -> str:
         return self._text([self._line(record, labels) for record in records])
 
     def _line(self, record: Mapping[str, Any], labels: Mapping[Any, Any] | None) -> list[str]:
-        label = [] if labels is None else [self._cell(labels[record["row"]])]
+        if labels is None:
+            label = []
+        else:
+            label = [self._cell(labels[record["row"]])]
         summary = [self._cell(record[name], _DIGITS) for name in _SUMMARY]
         # The row has a column of its own.
         sentence = record["sentence"].partition(": ")[2]
@@ -409,14 +475,20 @@ class Form:
 
 
 def _may_change(feature: Feature, schema: Schema, question: Mapping[str, Any]) -> bool:
-    # A column that follows others moves with them, whatever is said of it; relations of a question may make it follow.
+    # A column that follows others moves with them, whatever is said of it; relations of a question
+    # may make it follow.
     if feature.name in schema.book.following or question.get("relations"):
         return True
-    lock, vary = question.get("lock") or (), question.get("vary")
-    return feature.mutability != "none" and feature.name not in lock and (vary is None or feature.name in vary)
+    lock = question.get("lock") or ()
+    vary = question.get("vary")
+    return (
+        feature.mutability != "none"
+        and feature.name not in lock
+        and (vary is None or feature.name in vary)
+    )
 
 
-# ---- what is finished ------------------------------------------------------------------------------------------------
+# ---- what is finished ----------------------------------------------------------------------------
 
 
 class Parts:
@@ -424,11 +496,13 @@ class Parts:
 
     Args:
         out: the output.
-        marks: what the answers depend on, by name; parts that depend on something else are not mixed with ours.
+        marks: what the answers depend on, by name; parts that depend on something else are not
+            mixed with ours.
     """
 
     def __init__(self, out: Path, marks: Mapping[str, str]) -> None:
-        self.out, self.marks = out, dict(marks)
+        self.out = out
+        self.marks = dict(marks)
         self.folder = out.with_name(f"{out.name}.parts")
         self._note = self.folder / "run.json"
         self._refuse_others()
@@ -445,7 +519,9 @@ class Parts:
 
     def write(self, number: int, answered: Answered) -> None:
         """Keep a block: a line about it, then the lines of the output."""
-        atomic_write(self.path(number), f"{json.dumps(answered.status)}\n{answered.text}".encode())
+        atomic_write(
+            self.path(number), f"{json.dumps(answered.status)}\n{answered.text}".encode()
+        )
 
     def join(self, count: int, header: str) -> dict[str, int]:
         """Write the output and remove the parts; returns how many people ended how."""
@@ -467,35 +543,48 @@ class Parts:
         try:
             found = json.loads(self._note.read_text())
         except FileNotFoundError:
-            # A run that was killed while it made the folder leaves nothing, or a file that never got its name.
+            # A run that was killed while it made the folder leaves nothing, or a file that never
+            # got its name.
             if any(not path.name.startswith(".") for path in self.folder.iterdir()):
-                raise InputError(f"{str(self.folder)!r} holds other files than answers. {helps}") from None
+                raise InputError(
+                    f"{str(self.folder)!r} holds other files than answers. {helps}"
+                ) from None
             return
         except ValueError:
             raise InputError(f"{str(self._note)!r} is damaged. {helps}") from None
-        differ = [name for name in {**found, **self.marks} if found.get(name) != self.marks.get(name)]
+        differ = [
+            name for name in {**found, **self.marks} if found.get(name) != self.marks.get(name)
+        ]
         if differ:
             said = "; ".join(self._difference(name, found.get(name)) for name in differ)
             raise InputError(
-                f"{str(self.folder)!r} holds the first answers of another run: {said}. Ask as before to go on with it. "
+                f"{str(self.folder)!r} holds the first answers of another run: {said}. Ask as "
+                "before to go on with it. "
                 f"{helps}"
             )
 
     def _difference(self, name: str, before: str | None) -> str:
         if name in ("model", "data"):
             return f"the {name} file had another content"
-        said = ["nothing" if value is None else value for value in (before, self.marks.get(name))]
+        said = [
+            "nothing" if value is None else value for value in (before, self.marks.get(name))
+        ]
         return f"{name} was {said[0]}, now {said[1]}"
 
 
-# ---- progress --------------------------------------------------------------------------------------------------------
+# ---- progress ------------------------------------------------------------------------------------
 
 
 class _Progress:
-    """Rows done, speed and time left: a line that renews itself on a terminal, elsewhere a line per tenth."""
+    """Rows done, speed and time left: a line that renews itself on a terminal, elsewhere a line per
+    tenth.
+    """
 
     def __init__(self, status: StatusLine, total: int, done: int) -> None:
-        self.status, self.total, self.before, self.done = status, total, done, done
+        self.status = status
+        self.total = total
+        self.before = done
+        self.done = done
         self.started = time.monotonic()
 
     def more(self, rows: int) -> None:
@@ -510,4 +599,6 @@ class _Progress:
         speed = (self.done - self.before) / max(seconds, 1e-9)
         said = f"{self.done:,} of {self.total:,} rows · {speed:,.0f} per second"
         left = self.total - self.done
-        return f"{said} · about {duration(left / speed)} left" if left else said
+        if left:
+            return f"{said} · about {duration(left / speed)} left"
+        return said

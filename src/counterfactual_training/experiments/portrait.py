@@ -1,4 +1,6 @@
-"""A classifier of a user's table, measured on rows it was not trained on: the numbers of one page about it."""
+"""A classifier of a user's table, measured on rows it was not trained on: the numbers of one page
+about it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,15 @@ from counterfactual_training.advice.why import in_short
 from counterfactual_training.estimator import CounterfactualClassifier
 
 # Enough for a share with two digits; of wide tables, whose searches take longer, fewer.
-_MOST_ASKED, _FEWEST_ASKED, _MOST_CELLS = 200, 10, 10_000
+_MOST_ASKED = 200
+_FEWEST_ASKED = 10
+_MOST_CELLS = 10_000
 _MOST_SHUFFLED = 1000
 _SHUFFLES = 3
 # Shuffling every column of a wider table would take minutes.
 _MOST_COLUMNS = 300
-_EXAMPLES, _OPTIONS = 4, 3
+_EXAMPLES = 4
+_OPTIONS = 3
 _BINS = (0.0, 0.6, 0.7, 0.8, 0.9, 1.0)
 _FEWEST_IN_GROUP = 5
 _MOST_LEVELS = 6
@@ -39,9 +44,12 @@ class Advice:
         people: n, those whose decision is not the wanted one, or a random part of them.
         status: people by status.
         answered: share who get the wanted decision, plausibly or not.
-        plausible: share of the answered whose answer is at least as plausible as not; NaN without a gate.
-        cost, changes: of the answered, the median distance and the mean number of columns that change.
-        reasons: of people without an answer, what stands in the way, by column and reason, the most frequent first.
+        plausible: share of the answered whose answer is at least as plausible as not; NaN without a
+            gate.
+        cost, changes: of the answered, the median distance and the mean number of columns that
+            change.
+        reasons: of people without an answer, what stands in the way, by column and reason, the most
+            frequent first.
     """
 
     people: int
@@ -55,7 +63,9 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """One of the rows: its number, its values by column, its decision, and one sentence per option."""
+    """One of the rows: its number, its values by column, its decision, and one sentence per
+    option.
+    """
 
     row: int
     values: dict[str, str]
@@ -69,15 +79,19 @@ class Portrait:
 
     Attributes:
         classes: as text, in the order of the confusion table.
-        target: the class that people want, as text; ``None`` leads everybody to the next most probable class.
+        target: the class that people want, as text; ``None`` leads everybody to the next most
+            probable class.
         rows: measured.
         accuracy, majority: of the model, and of saying always the most frequent class, ``usual``.
         confusion: ``(k, k)`` rows by class and decision.
-        calibration: by stated confidence: lower and upper end, rows, mean confidence, share of right decisions.
-        importance: a row per column: ``column``, ``shift`` (mean change of the probability when the column is
-            shuffled), ``lost`` (accuracy that is lost then) and ``mutability``; empty for very wide tables.
+        calibration: by stated confidence: lower and upper end, rows, mean confidence, share of
+            right decisions.
+        importance: a row per column: ``column``, ``shift`` (mean change of the probability when the
+            column is shuffled), ``lost`` (accuracy that is lost then) and ``mutability``; empty for
+            very wide tables.
         advice: of the model.
-        groups: a row per group of a column that may not change: ``column``, ``group``, ``people``, ``answered``.
+        groups: a row per group of a column that may not change: ``column``, ``group``, ``people``,
+            ``answered``.
         people: examples.
         rival: what the model is compared with, in words; empty if there is nothing to compare with.
         rival_accuracy, rival_advice: of the rival, for the same people.
@@ -121,9 +135,13 @@ def make_portrait(
     decided = probability.argmax(1)
     counts = np.bincount(y, minlength=len(names))
     asked = _asked(frame, decided, names, target, rng)
-    found = classifier.explain(asked, target) if len(asked) else None
+    if len(asked):
+        found = classifier.explain(asked, target)
+    else:
+        found = None
     rival, other = _rival(classifier, trained_on)
-    rival_accuracy, rival_advice = math.nan, None
+    rival_accuracy = math.nan
+    rival_advice = None
     if other is not None and found is not None:
         rival_accuracy = float((other.predict(frame) == labels.to_numpy()).mean())
         rival_advice = _advice(other.explain(asked, target), classifier)
@@ -143,18 +161,28 @@ def make_portrait(
         rival=rival if rival_advice is not None else "",
         rival_accuracy=rival_accuracy,
         rival_advice=rival_advice,
-    )  # fmt: skip
+    )
 
 
-# ---- how good --------------------------------------------------------------------------------------------------------
+# ---- how good ------------------------------------------------------------------------------------
 
 
-def _calibration(confidence: np.ndarray, right: np.ndarray) -> tuple[tuple[float, float, int, float, float], ...]:
+def _calibration(
+    confidence: np.ndarray, right: np.ndarray
+) -> tuple[tuple[float, float, int, float, float], ...]:
     bins = []
     for low, high in pairwise(_BINS):
         inside = (confidence > low) & (confidence <= high)
         if inside.any():
-            bins.append((low, high, int(inside.sum()), float(confidence[inside].mean()), float(right[inside].mean())))
+            bins.append(
+                (
+                    low,
+                    high,
+                    int(inside.sum()),
+                    float(confidence[inside].mean()),
+                    float(right[inside].mean()),
+                )
+            )
     return tuple(bins)
 
 
@@ -168,14 +196,17 @@ def _importance(
     """What is lost when the values of one column are dealt out anew."""
     records: list[dict[str, Any]] = []
     rows = rng.permutation(len(frame))[:_MOST_SHUFFLED]
-    part, own = frame.iloc[rows], probability[rows]
+    part = frame.iloc[rows]
+    own = probability[rows]
     right = float((own.argmax(1) == y[rows]).mean())
     for feature in classifier.schema_ if len(classifier.schema_) <= _MOST_COLUMNS else ():
-        shift, lost = [], []
+        shift = []
+        lost = []
         for _ in range(_SHUFFLES):
             dealt = part[feature.name].iloc[rng.permutation(len(part))].set_axis(part.index)
             moved = classifier.predict_proba(part.assign(**{feature.name: dealt}))
-            # Half of it, because what one class gains the others lose: 1 if every decision turns from sure to sure.
+            # Half of it, because what one class gains the others lose: 1 if every decision turns
+            # from sure to sure.
             shift.append(float(np.abs(moved - own).sum(1).mean() / 2))
             lost.append(right - float((moved.argmax(1) == y[rows]).mean()))
         means = {"shift": float(np.mean(shift)), "lost": float(np.mean(lost))}
@@ -184,14 +215,21 @@ def _importance(
     return table.sort_values("shift", ascending=False, kind="stable", ignore_index=True)
 
 
-# ---- advice ----------------------------------------------------------------------------------------------------------
+# ---- advice --------------------------------------------------------------------------------------
 
 
 def _asked(
-    frame: pd.DataFrame, decided: np.ndarray, names: Sequence[Any], target: Any, rng: np.random.Generator
+    frame: pd.DataFrame,
+    decided: np.ndarray,
+    names: Sequence[Any],
+    target: Any,
+    rng: np.random.Generator,
 ) -> pd.DataFrame:
     """The people who ask: those without the wanted decision, or everybody."""
-    wanting = np.arange(len(frame)) if target is None else np.flatnonzero(decided != names.index(target))
+    if target is None:
+        wanting = np.arange(len(frame))
+    else:
+        wanting = np.flatnonzero(decided != names.index(target))
     most = min(_MOST_ASKED, max(_FEWEST_ASKED, _MOST_CELLS // frame.shape[1]))
     return frame.iloc[np.sort(rng.permutation(wanting)[:most])]
 
@@ -204,8 +242,12 @@ def _advice(found: Explanation | None, judge: CounterfactualClassifier) -> Advic
     changed = found.changed.to_numpy().sum(1)
     plausible = math.nan
     if judge.gate_ is not None and answered.any():
-        column = np.array([judge.classes_.tolist().index(label) for label in found.target[answered].tolist()])
-        seen = judge.plausibility(found.frame[answered], given_fixed=True)[np.arange(len(column)), column]
+        column = np.array(
+            [judge.classes_.tolist().index(label) for label in found.target[answered].tolist()]
+        )
+        seen = judge.plausibility(found.frame[answered], given_fixed=True)[
+            np.arange(len(column)), column
+        ]
         plausible = float((seen >= 0.5).mean())
     reasons: Counter[tuple[str, str]] = Counter()
     columns = [feature.name for feature in judge.schema_]
@@ -230,28 +272,43 @@ def _groups(found: Explanation | None, classifier: CounterfactualClassifier) -> 
             continue
         column = found.original[feature.name]
         if feature.is_category:
-            key = column.where(column.isin(column.value_counts().index[:_MOST_LEVELS]), "others").astype(str)
-            order = list(dict.fromkeys(sorted(key.unique(), key=lambda name: (name == "others", name))))
+            key = column.where(
+                column.isin(column.value_counts().index[:_MOST_LEVELS]), "others"
+            ).astype(str)
+            order = list(
+                dict.fromkeys(sorted(key.unique(), key=lambda name: (name == "others", name)))
+            )
         else:
             key, order = _thirds(column)
         for group in order:
             inside = (key == group).to_numpy()
             if inside.sum() >= _FEWEST_IN_GROUP:
                 share = float(found.answered[inside].mean())
-                records.append({"column": feature.name, "group": group, "people": int(inside.sum()), "answered": share})
+                records.append(
+                    {
+                        "column": feature.name,
+                        "group": group,
+                        "people": int(inside.sum()),
+                        "answered": share,
+                    }
+                )
     return pd.DataFrame(records, columns=["column", "group", "people", "answered"])
 
 
 def _thirds(column: pd.Series) -> tuple[pd.Series, list[str]]:
     """A column of numbers as low, middle, high and missing."""
     values = column.astype(float)
-    first, second = (float(values.quantile(share, interpolation="lower")) for share in (1 / 3, 2 / 3))
+    first, second = (
+        float(values.quantile(share, interpolation="lower")) for share in (1 / 3, 2 / 3)
+    )
     words = [f"up to {first:g}", f"above {first:g}, up to {second:g}", f"above {second:g}"]
     parts = np.select([values <= first, values <= second, values > second], words, "missing")
     return pd.Series(parts, index=column.index), [*words, "missing"]
 
 
-def _people(classifier: CounterfactualClassifier, found: Explanation | None, target: Any) -> tuple[Person, ...]:
+def _people(
+    classifier: CounterfactualClassifier, found: Explanation | None, target: Any
+) -> tuple[Person, ...]:
     """Easy, middling and hard cases, and somebody without an answer, each with several options."""
     if found is None:
         return ()
@@ -285,10 +342,12 @@ def _shown(value: Any) -> str:
     if pd.isna(value):
         return "not known"
     counted = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    return f"{value:,.10g}" if counted else str(value)
+    if counted:
+        return f"{value:,.10g}"
+    return str(value)
 
 
-# ---- what to compare with --------------------------------------------------------------------------------------------
+# ---- what to compare with ------------------------------------------------------------------------
 
 
 def _rival(

@@ -13,16 +13,23 @@ from counterfactual_training.search import make_generator
 
 
 def dataset_retrainer(recipe: Recipe, data: Dataset) -> Retrain:
-    """Trains as the recipe says: by another seed on all rows, or by its own seed without a random part of them."""
+    """Trains as the recipe says: by another seed on all rows, or by its own seed without a random
+    part of them.
+    """
 
     def retrain(seed: int, left_out: float) -> Predicts:
         kept = torch.randperm(len(data.y_train), generator=torch.Generator().manual_seed(seed))
         kept = kept[round(left_out * len(kept)) :].sort().values
         rows = replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept])
         # Rows or seed: what changes with both could not be told apart.
-        trained = fit(replace(recipe, seed=recipe.seed if left_out else seed), rows, progress=False)
+        trained = fit(
+            replace(recipe, seed=recipe.seed if left_out else seed), rows, progress=False
+        )
         generator = make_generator(
-            recipe.generator, data.x_train, data.y_train, decision_threshold=data.settings.decision_threshold
+            recipe.generator,
+            data.x_train,
+            data.y_train,
+            decision_threshold=data.settings.decision_threshold,
         )
         return as_classifier(trained.model, data, generator, recipe.protected)
 

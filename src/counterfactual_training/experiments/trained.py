@@ -1,4 +1,6 @@
-"""A classifier of a named data set: train it with the paper's settings, save, load and explain it."""
+"""A classifier of a named data set: train it with the paper's settings, save, load and explain
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from counterfactual_training.persistence import load_file, load_weights, save_fi
 from counterfactual_training.search import Generator, make_generator
 from counterfactual_training.tabular.encode import Encoder
 from counterfactual_training.torch_modes import single_precision
-from counterfactual_training.training import History, Setting, TrainConfig, make_objective, train
+from counterfactual_training.training import (
+    History,
+    Setting,
+    TrainConfig,
+    make_objective,
+    train,
+)
 
 KIND = "data set classifier"
 M = TypeVar("M", bound=nn.Module)
@@ -28,7 +36,8 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a classifier of a named data set is trained; everything else is as published for the data set.
+    """How a classifier of a named data set is trained; everything else is as published for the data
+    set.
 
     Attributes:
         data, variant: see :func:`load_dataset`.
@@ -53,11 +62,15 @@ class Recipe:
     def setting(self, data: Dataset) -> Setting:
         """How to train on the data set that the recipe names."""
         paper = data.settings
-        # A generator with a latent space fits it to the training rows; held-out rows are for the log only.
+        # A generator with a latent space fits it to the training rows; held-out rows are for the
+        # log only.
         rows, _ = data.validation_split(torch.Generator().manual_seed(self.seed))
         return Setting(
             make_generator(
-                self.generator, data.x_train[rows], data.y_train[rows], decision_threshold=paper.decision_threshold
+                self.generator,
+                data.x_train[rows],
+                data.y_train[rows],
+                decision_threshold=paper.decision_threshold,
             ),
             protected_constraints(data, data.training_constraints, self.protected),
             make_objective(self.objective, lambda_reg=paper.lambda_reg),
@@ -92,23 +105,33 @@ class TrainedClassifier:
         try:
             stored = {field.name: content["recipe"][field.name] for field in fields(Recipe)}
             stored |= {name: tuple(stored[name]) for name in ("protected", "hidden")}
-            recipe, numbers = Recipe(**stored), {str(k): float(v) for k, v in content["numbers"].items()}
+            recipe = Recipe(**stored)
+            numbers = {str(k): float(v) for k, v in content["numbers"].items()}
             model = _of_size(state)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise FileError(f"{str(path)!r} is damaged: it does not describe a classifier.") from error
+            raise FileError(
+                f"{str(path)!r} is damaged: it does not describe a classifier."
+            ) from error
         load_weights(model, state, str(path))
         return cls(model.eval(), recipe, numbers)
 
 
 def _of_size(state: dict[str, Tensor]) -> nn.Module:
-    """An MLP for these weights. Its widths are theirs, so that no file can demand more memory than its own size."""
-    layers = sorted((name for name in state if state[name].dim() == 2), key=lambda name: int(name.partition(".")[0]))
+    """An MLP for these weights. Its widths are theirs, so that no file can demand more memory than
+    its own size.
+    """
+    layers = sorted(
+        (name for name in state if state[name].dim() == 2),
+        key=lambda name: int(name.partition(".")[0]),
+    )
     widths = [state[name].shape[0] for name in layers]
     return mlp(state[layers[0]].shape[1], widths[-1], widths[:-1])
 
 
 def with_weights(seed: int, make: Callable[[], M]) -> M:
-    """A model whose float32 weights are drawn by the seed; torch's global random state stays as it is."""
+    """A model whose float32 weights are drawn by the seed; torch's global random state stays as it
+    is.
+    """
     with torch.random.fork_rng(devices=[]), single_precision():
         torch.manual_seed(seed)
         return make()
@@ -145,15 +168,23 @@ def fit(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
 ) -> TrainedClassifier:
-    """Train as the recipe says, on the rows that validation does not hold out; a checkpoint makes it resumable."""
+    """Train as the recipe says, on the rows that validation does not hold out; a checkpoint makes
+    it resumable.
+    """
     model = untrained(data, recipe.seed, recipe.hidden)
     history = fit_model(model, data, recipe.setting(data), progress, checkpoint)
     numbers = {name: history.last(name) for name in ("validation_accuracy", "share_mature")}
-    return TrainedClassifier(model.eval(), recipe, {"training_accuracy": history.last("accuracy"), **numbers})
+    return TrainedClassifier(
+        model.eval(), recipe, {"training_accuracy": history.last("accuracy"), **numbers}
+    )
 
 
-def protected_constraints(data: Dataset, constraints: Constraints, columns: tuple[str, ...]) -> Constraints:
-    """The constraints with these columns of the frame immutable, instead of those that the paper protected."""
+def protected_constraints(
+    data: Dataset, constraints: Constraints, columns: tuple[str, ...]
+) -> Constraints:
+    """The constraints with these columns of the frame immutable, instead of those that the paper
+    protected.
+    """
     slices = encoder_of(data).slices_
     parts = [lookup(f"column of {data.name}:", name, slices) for name in columns]
     held = tuple(j for part in parts for j in range(part.start, part.stop))
@@ -163,18 +194,27 @@ def protected_constraints(data: Dataset, constraints: Constraints, columns: tupl
 def protected_columns(data: Dataset) -> tuple[str, ...]:
     """The columns of the frame that the paper protected."""
     held = set(data.protected)
-    return tuple(name for name, part in encoder_of(data).slices_.items() if held & set(range(part.start, part.stop)))
+    return tuple(
+        name
+        for name, part in encoder_of(data).slices_.items()
+        if held & set(range(part.start, part.stop))
+    )
 
 
 def encoder_of(data: Dataset) -> Encoder:
-    """The data set's encoder; one that changes nothing where features already are the model's inputs."""
-    return data.encoder if data.encoder is not None else Encoder(data.schema, scale=False).fit(data.frame_train)
+    """The data set's encoder; one that changes nothing where features already are the model's
+    inputs.
+    """
+    if data.encoder is not None:
+        return data.encoder
+    return Encoder(data.schema, scale=False).fit(data.frame_train)
 
 
 def as_classifier(
     model: nn.Module, data: Dataset, generator: Generator, protected: tuple[str, ...] = ()
 ) -> CounterfactualClassifier:
-    """A model of a data set with the scikit-learn face, so that it explains in the units of ``data.frame_test``.
+    """A model of a data set with the scikit-learn face, so that it explains in the units of
+    ``data.frame_test``.
 
     Args:
         protected: columns that may not change, in addition to those of the data set's schema.

@@ -19,13 +19,25 @@ from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.defaults import EPOCHS, SEED, TRAININGS_PER_TRIAL
 from counterfactual_training.errors import InputError
 from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.fit import VALIDATION_SHARE, PreparedFit, prepare, tuning_task
+from counterfactual_training.estimator.fit import (
+    VALIDATION_SHARE,
+    PreparedFit,
+    prepare,
+    tuning_task,
+)
 from counterfactual_training.estimator.inputs import training_rows
 from counterfactual_training.experiments.grid.settings import published, setting_of
 from counterfactual_training.experiments.trained import untrained
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.training.setting import in_parts
-from counterfactual_training.tuning import MEASURED, Measure, Task, Tuning, TuningPlan, train_batch
+from counterfactual_training.tuning import (
+    MEASURED,
+    Measure,
+    Task,
+    Tuning,
+    TuningPlan,
+    train_batch,
+)
 from counterfactual_training.tuning.space import GATE
 from counterfactual_training.tuning.storage import open_study
 
@@ -50,24 +62,40 @@ class TuningEffort:
 
     def __post_init__(self) -> None:
         if self.num_seeds < 1 or self.confirm_seeds < 1:
-            raise InputError(f"seeds must be 1 or more, got {self.num_seeds} and {self.confirm_seeds}.")
+            raise InputError(
+                f"seeds must be 1 or more, got {self.num_seeds} and {self.confirm_seeds}."
+            )
 
 
 def named_task(data: Dataset, effort: TuningEffort) -> Task:
     """The paper's setting for a data set, trained and measured on its training rows only."""
     paper = data.settings
     num = paper.num_validation or len(data.y_train) // 5  # the loan example holds none out
-    rows, held_out = stratified_split(data.y_train, num, torch.Generator().manual_seed(effort.seed))
+    rows, held_out = stratified_split(
+        data.y_train, num, torch.Generator().manual_seed(effort.seed)
+    )
     settings = {**published(paper), "training.epochs": effort.epochs}
     start = setting_of(settings, effort.seed, data.training_constraints)
     measure = Measure(data.x_train[held_out], data.y_train[held_out], data.constraints)
-    return Task(partial(untrained, data), data.x_train[rows], data.y_train[rows], measure, start, effort.num_seeds)
+    return Task(
+        partial(untrained, data),
+        data.x_train[rows],
+        data.y_train[rows],
+        measure,
+        start,
+        effort.num_seeds,
+    )
 
 
 def table_task(
-    classifier: CounterfactualClassifier, frame: pd.DataFrame, labels: pd.Series, effort: TuningEffort
+    classifier: CounterfactualClassifier,
+    frame: pd.DataFrame,
+    labels: pd.Series,
+    effort: TuningEffort,
 ) -> tuple[Task, PreparedFit]:
-    """The classifier's own settings, trained and measured on rows of a table; and how these rows were prepared."""
+    """The classifier's own settings, trained and measured on rows of a table; and how these rows
+    were prepared.
+    """
     copied = clone(classifier)
     params = copied.get_params(deep=False)
     prepared = prepare(params, *training_rows(copied, frame, labels), effort.seed)
@@ -78,7 +106,9 @@ def held_out_rows(prepared: PreparedFit, frame: pd.DataFrame, labels: pd.Series)
     """Rows of a table, encoded as those of the training, to confirm on."""
     index = {label: i for i, label in enumerate(prepared.classes.tolist())}
     x = torch.as_tensor(prepared.encoder.transform(frame)).to(prepared.x)
-    return Measure(x, torch.tensor([index[label] for label in labels.tolist()]), prepared.constraints)
+    return Measure(
+        x, torch.tensor([index[label] for label in labels.tolist()]), prepared.constraints
+    )
 
 
 def confirm(
@@ -86,14 +116,20 @@ def confirm(
 ) -> tuple[dict[str, Any], bool]:
     """Measure the chosen setting on test rows, beside the published and the conventional one.
 
-    A study does this once: the result is noted in the study and in ``confirmation.json``. A second call only reads the
-    note; for another choice it raises an error, because choosing is what the validation rows are for.
+    A study does this once: the result is noted in the study and in ``confirmation.json``. A second
+    call only reads the note; for another choice it raises an error, because choosing is what the
+    validation rows are for.
 
     Returns:
         The numbers, and whether they were measured just now.
     """
     best = tuning.best
-    study = open_study(plan.storage, plan.study, tuple(target.sign for target in tuning.goal.targets), effort.epochs)
+    study = open_study(
+        plan.storage,
+        plan.study,
+        tuple(target.sign for target in tuning.goal.targets),
+        effort.epochs,
+    )
     try:
         found: dict[str, Any] | None = study.note(_NOTE)
         if found is None:
@@ -105,8 +141,10 @@ def confirm(
         study.leave()
     if found["trial"] != best.number:
         raise InputError(
-            f"The test rows were already used on {found['date']}, for trial {found['trial']}; the best is now trial "
-            f"{best.number}. A second look would choose by test rows. Start a new study with another seed."
+            f"The test rows were already used on {found['date']}, for trial {found['trial']}; "
+            "the best is now trial "
+            f"{best.number}. A second look would choose by test rows. Start a new study with "
+            "another seed."
         )
     return found, False
 
@@ -114,12 +152,20 @@ def confirm(
 def _looked(test: Measure, task: Task, tuning: Tuning, effort: TuningEffort) -> dict[str, Any]:
     best = tuning.best
     tuned, gate = task.tried(best.settings)
-    settings = {"conventional": task.start.conventional(), "published": task.start, "tuned": tuned}
+    settings = {
+        "conventional": task.start.conventional(),
+        "published": task.start,
+        "tuned": tuned,
+    }
     # Other seeds than those of the study, which may have been lucky with its own.
     fresh = [setting.seeded(effort.seed + 1000) for setting in settings.values()]
     trained = train_batch(replace(task, num_seeds=effort.confirm_seeds), fresh)
     gates = ("none", task.gate, gate)
-    models = [one for outcome, kind in zip(trained, gates, strict=True) for one in task.gated(outcome.models, kind)]
+    models = [
+        one
+        for outcome, kind in zip(trained, gates, strict=True)
+        for one in task.gated(outcome.models, kind)
+    ]
     numbers = test([[model] for model in models])
     names = [name for name in settings for _ in range(effort.confirm_seeds)]
     table = pd.DataFrame(numbers, columns=list(MEASURED)).assign(model=names)
@@ -134,7 +180,10 @@ def _looked(test: Measure, task: Task, tuning: Tuning, effort: TuningEffort) -> 
 
 
 def _nested(table: pd.DataFrame) -> dict[str, dict[Any, Any]]:
-    return {str(k): row for k, row in table.astype(object).where(table.notna(), None).to_dict("index").items()}
+    return {
+        str(k): row
+        for k, row in table.astype(object).where(table.notna(), None).to_dict("index").items()
+    }
 
 
 def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
@@ -150,13 +199,19 @@ def best_file(data: str, tuning: Tuning, effort: TuningEffort) -> str:
     }
     reached = ", ".join(f"{name} {best.metrics[name]:.4f}" for name in MEASURED)
     lines = [
-        f"# Trial {best.number} of {tuning.num_finished}: the best found for {tuning.goal.describe()}.",
+        f"# Trial {best.number} of {tuning.num_finished}: the best found for "
+        f"{tuning.goal.describe()}.",
         f"# On validation rows: {reached}.",
-        f"# Written by ct tune {counterfactual_training.__version__}; `ct grid run` trains it again.",
+        f"# Written by ct tune {counterfactual_training.__version__}; `ct grid run` trains it "
+        "again.",
         f'name = "{data}-tuned"',
         f'data = ["{data}"]',
         *([f'gate = "{gate}"'] if gate != "none" else []),
     ]
     for table, values in tables.items():
-        lines += ["", f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        lines += [
+            "",
+            f"[{table}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in values.items()),
+        ]
     return "\n".join(lines) + "\n"

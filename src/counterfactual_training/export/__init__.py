@@ -1,4 +1,6 @@
-"""Trained classifiers for programs without torch: predictions, gradients and rules in one ONNX file."""
+"""Trained classifiers for programs without torch: predictions, gradients and rules in one ONNX
+file.
+"""
 
 from counterfactual_training.export.onnx_file import export_onnx
 

@@ -1,4 +1,6 @@
-"""A classifier as one ONNX file: logits, probabilities, plausibility and gradient, with the rules as JSON beside."""
+"""A classifier as one ONNX file: logits, probabilities, plausibility and gradient, with the rules
+as JSON beside.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ from counterfactual_training.search import evaluating
 
 # Packages of the extra, all of them needed: one makes the graph, one writes it, one checks it.
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-# Rows that the graph is checked on, and the largest difference, relative to the largest value of an output.
-_CHECKED, _DIFFERENCE = 32, 1e-3
+# Rows that the graph is checked on, and the largest difference, relative to the largest value of an
+# output.
+_CHECKED = 32
+_DIFFERENCE = 1e-3
 
 
 def export_onnx(
@@ -37,20 +41,22 @@ def export_onnx(
 ) -> dict[str, Any]:
     """Write a fitted classifier as an ONNX file, for services without torch.
 
-    The graph takes encoded rows ``x`` ``(n, d)`` in float32, the index of a class for each, ``target`` ``(n,)``, and
-    how much to compute, ``depth`` ``()``, both in int64. It returns :class:`Outputs`, the gradient that a search for
-    advice follows among them, as far as the depth reaches (:data:`lazy.LEVELS`). The metadata holds, as JSON under the
-    key ``counterfactual_training``, how rows are encoded and where advice may lead.
+    The graph takes encoded rows ``x`` ``(n, d)`` in float32, the index of a class for each,
+    ``target`` ``(n,)``, and how much to compute, ``depth`` ``()``, both in int64. It returns
+    :class:`Outputs`, the gradient that a search for advice follows among them, as far as the depth
+    reaches (:data:`lazy.LEVELS`). The metadata holds, as JSON under the key
+    ``counterfactual_training``, how rows are encoded and where advice may lead.
     ``examples/onnx_service.py`` predicts and searches with this file, numpy and onnxruntime alone.
 
-    The file is written only if onnxruntime computes what torch does. Relations between columns cannot be expressed: a
-    model that has some is exported with a warning, and its rules name them.
+    The file is written only if onnxruntime computes what torch does. Relations between columns
+    cannot be expressed: a model that has some is exported with a warning, and its rules name them.
 
     Args:
         classifier: fitted.
         path: of the file, such as ``"loan.onnx"``.
         wanted: the class that people want, noted for the service; ``None`` if that is not known.
-        source: the model file that the classifier was loaded from, noted too: its ``name`` and ``sha256``.
+        source: the model file that the classifier was loaded from, noted too: its ``name`` and
+            ``sha256``.
 
     Returns:
         What the metadata hold.
@@ -69,11 +75,14 @@ def export_onnx(
         need_extra(package, "onnx")
     _check(classifier, path)
     classifier._follow_rules()  # the file holds the rules that are stated now
-    described = describe_classifier(classifier, wanted) | {"source": None if source is None else dict(source)}
+    described = describe_classifier(classifier, wanted) | {
+        "source": None if source is None else dict(source)
+    }
     if described["relations"]:
         told = "; ".join(described["relations"])
         warnings.warn(
-            f"Relations between columns are not exported ({told}): the file predicts, but advice found with it may "
+            f"Relations between columns are not exported ({told}): the file predicts, but advice "
+            "found with it may "
             "break them.",
             stacklevel=from_outside(),
         )
@@ -83,7 +92,9 @@ def export_onnx(
 
 def _check(classifier: Any, path: str | Path) -> None:
     if not isinstance(classifier, CounterfactualClassifier):
-        raise InputError(f"Only a CounterfactualClassifier can be exported, got {type(classifier).__name__}.")
+        raise InputError(
+            f"Only a CounterfactualClassifier can be exported, got {type(classifier).__name__}."
+        )
     check_is_fitted(classifier, "model_")
     file = Path(path)
     if file.is_dir():
@@ -101,17 +112,22 @@ def _file(classifier: CounterfactualClassifier, described: Mapping[str, Any]) ->
     num_features = len(classifier.encoder_.names_)
     model = to_onnx(RecourseGraph(classifier.model_, classifier.gate_), num_features)
     onnx.helper.set_model_props(model, {KEY: json.dumps(described, allow_nan=False)})
-    model.producer_name, model.producer_version = "counterfactual-training", described["made_by"]
+    model.producer_name = "counterfactual-training"
+    model.producer_version = described["made_by"]
     onnx.checker.check_model(model)
     content: bytes = model.SerializeToString()
     compare(content, classifier, _some_rows(num_features))
     return content
 
 
-def compare(content: bytes, classifier: CounterfactualClassifier, x: Tensor) -> dict[str, float]:
-    """The largest difference between graph and torch for rows x ``(n, d)``, by output; raises if one is too large.
+def compare(
+    content: bytes, classifier: CounterfactualClassifier, x: Tensor
+) -> dict[str, float]:
+    """The largest difference between graph and torch for rows x ``(n, d)``, by output; raises if
+    one is too large.
 
-    Relative to the largest value of the output, because torch and onnxruntime add numbers up in different orders.
+    Relative to the largest value of the output, because torch and onnxruntime add numbers up in
+    different orders.
     """
     import onnxruntime
 
@@ -124,28 +140,46 @@ def compare(content: bytes, classifier: CounterfactualClassifier, x: Tensor) -> 
         found = session.run(list(Outputs._fields), feed)
     except Exception as error:  # its errors have no class of their own in common
         said = str(error).splitlines()[0]
-        raise ModelError(f"onnxruntime cannot run the exported graph: {said} The file is not written.") from error
+        raise ModelError(
+            f"onnxruntime cannot run the exported graph: {said} The file is not written."
+        ) from error
     wanted = by_autograd(classifier, x, target)
     pairs = zip(Outputs._fields, found, wanted, strict=True)
     differences = {name: _difference(a, b.numpy()) for name, a, b in pairs}
     worst = max(differences, key=lambda name: differences[name])
     if differences[worst] > _DIFFERENCE:
         raise ModelError(
-            f"The exported graph does not compute what torch does: {worst} differs by {differences[worst]:.2g} of its "
-            "largest value. The file is not written. Does the network draw random numbers, or depend on other rows?"
+            f"The exported graph does not compute what torch does: {worst} differs by "
+            f"{differences[worst]:.2g} of its "
+            "largest value. The file is not written. Does the network draw random numbers, or "
+            "depend on other rows?"
         )
     return differences
 
 
 def by_autograd(classifier: CounterfactualClassifier, x: Tensor, target: Tensor) -> Outputs:
-    """What a graph returns, by the classifier's own modules, the searched one among them, and autograd."""
+    """What a graph returns, by the classifier's own modules, the searched one among them, and
+    autograd.
+    """
     finder = classifier._finder()
     leaf = x.to(next(classifier.model_.parameters())).requires_grad_()
-    searched, alone = (_class_loss(module, leaf, target) for module in (finder.searched, finder.model))
+    searched, alone = (
+        _class_loss(module, leaf, target) for module in (finder.searched, finder.model)
+    )
     logits = finder.logits(leaf.detach())
     probability = logits.softmax(-1)
-    plausibility = torch.ones_like(logits) if finder.gate is None else finder.plausibility(leaf.detach())
-    values = (logits, probability, plausibility, probability * plausibility, *searched, alone[1])
+    if finder.gate is None:
+        plausibility = torch.ones_like(logits)
+    else:
+        plausibility = finder.plausibility(leaf.detach())
+    values = (
+        logits,
+        probability,
+        plausibility,
+        probability * plausibility,
+        *searched,
+        alone[1],
+    )
     return Outputs(*(value.cpu().float() for value in values))
 
 
@@ -159,9 +193,13 @@ def _class_loss(module: nn.Module, leaf: Tensor, target: Tensor) -> tuple[Tensor
 def _difference(found: np.ndarray, wanted: np.ndarray) -> float:
     difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
     # NaN is neither more nor less than any number, so it would not count as the worst.
-    return float("inf") if np.isnan(difference) else difference
+    if np.isnan(difference):
+        return float("inf")
+    return difference
 
 
 def _some_rows(num_features: int) -> Tensor:
     """Rows ``(n, d)`` like encoded ones: around 0, about 1 apart."""
-    return torch.randn(_CHECKED, num_features, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    return torch.randn(
+        _CHECKED, num_features, generator=torch.Generator().manual_seed(0), dtype=torch.float32
+    )

@@ -20,7 +20,9 @@ vjp: Any = torch.func.vjp
 
 
 class Outputs(NamedTuple):
-    """What a graph returns for n rows of d encoded columns and k classes; t is the target of a row."""
+    """What a graph returns for n rows of d encoded columns and k classes; t is the target of a
+    row.
+    """
 
     logits: Tensor  #: ``(n, k)``
     probability: Tensor  #: ``(n, k)``, softmax of the logits
@@ -34,13 +36,17 @@ class Outputs(NamedTuple):
 class RecourseGraph(nn.Module):
     """Rows x ``(n, d)`` and the index of each row's target ``(n,)`` → :class:`Outputs`.
 
-    ``loss = −log softmax_t(f(x)) − log σ(g_t(x))``, which is the class loss of ``Gated``: its probabilities add up to
-    one, so the softmax over them changes nothing.
+    ``loss = −log softmax_t(f(x)) − log σ(g_t(x))``, which is the class loss of ``Gated``: its
+    probabilities add up to one, so the softmax over them changes nothing.
     """
 
     def __init__(self, model: nn.Module, gate: Gate | None) -> None:
         super().__init__()
-        self.model, self.gate = traceable(model), None if gate is None else traceable(gate)
+        self.model = traceable(model)
+        if gate is None:
+            self.gate = None
+        else:
+            self.gate = traceable(gate)
 
     def forward(self, x: Tensor, target: Tensor) -> Outputs:
         def chances_of(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,19 +58,28 @@ class RecourseGraph(nn.Module):
         # A mask, because the derivative of gather is a scatter, which runtimes are slow at.
         own = target.unsqueeze(-1) == torch.arange(logits.shape[-1], device=target.device)
         (class_gradient,) = pull_model(-own.to(chances))
-        passes, gradient = torch.zeros_like(chances), class_gradient
+        passes = torch.zeros_like(chances)
+        gradient = class_gradient
         if self.gate is not None:
             passes, pull_gate = vjp(self.gate, x)
-            # The loss is a sum, so its gradient is one, too; each part goes through its own module once.
+            # The loss is a sum, so its gradient is one, too; each part goes through its own module
+            # once.
             gradient = class_gradient + pull_gate(-own.to(passes))[0]
         loss = -torch.where(own, chances + passes, 0.0).sum(-1)
         values = (logits, chances.exp(), passes.exp(), (chances + passes).exp(), loss)
-        # Without a gate, an output of its own: ONNX does not accept the same tensor under two names.
-        return Outputs(*values, gradient, class_gradient if self.gate is not None else class_gradient.clone())
+        # Without a gate, an output of its own: ONNX does not accept the same tensor under two
+        # names.
+        return Outputs(
+            *values,
+            gradient,
+            class_gradient if self.gate is not None else class_gradient.clone(),
+        )
 
 
 class PlainAsinh(nn.Module):
-    """:class:`Asinh` in operations that ONNX has and that runtimes are fast at: ``±log(|x| + √(x² + 1))``."""
+    """:class:`Asinh` in operations that ONNX has and that runtimes are fast at: ``±log(|x| + √(x² +
+    1))``.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         at = x.detach()
@@ -76,15 +91,18 @@ class PlainAsinh(nn.Module):
 class Kernels(Calibrated):
     """A :class:`Density` whose kernels are buffers: ``(n, d)`` → ``log σ(g)`` ``(n, k)``.
 
-    The gate itself makes its kernels when it is first asked, and cuts columns by a mask; a trace can do neither.
+    The gate itself makes its kernels when it is first asked, and cuts columns by a mask; a trace
+    can do neither.
     """
 
     def __init__(self, gate: Density) -> None:
         super().__init__(Line(gate.slope, gate.origin))
         # In a tuple, so that the rows it stores do not become weights of the graph as well.
-        self.of, parts = (gate,), gate.kernels
+        self.of = (gate,)
+        parts = gate.kernels
         for i, part in enumerate(parts):
-            # Cutting columns as a product: exact, and with a product as derivative instead of a scatter.
+            # Cutting columns as a product: exact, and with a product as derivative instead of a
+            # scatter.
             chosen = torch.eye(len(part.columns), dtype=part.middle.dtype)[:, part.columns]
             for name, tensor in part._replace(columns=chosen)._asdict().items():
                 self.register_buffer(f"{name}{i}", tensor)
@@ -111,7 +129,9 @@ class Open(Gate):
 
 
 def traceable(module: nn.Module) -> nn.Module:
-    """A copy on the CPU, in eval mode and single precision, with parts that cannot be traced replaced by equal ones."""
+    """A copy on the CPU, in eval mode and single precision, with parts that cannot be traced
+    replaced by equal ones.
+    """
     return _replaced(copy.deepcopy(module).cpu().float().eval()).requires_grad_(False)
 
 
@@ -119,7 +139,9 @@ def _replaced(module: nn.Module) -> nn.Module:
     if isinstance(module, Asinh):
         return PlainAsinh()
     if isinstance(module, Density):
-        return Open(len(module.slope)) if bool(module.given.all()) else Kernels(module)
+        if bool(module.given.all()):
+            return Open(len(module.slope))
+        return Kernels(module)
     # A tracer knows parameters and buffers, but no tensors that a user's module holds beside them.
     for name, value in list(vars(module).items()):
         if isinstance(value, Tensor):

@@ -1,4 +1,6 @@
-"""Gates: classifiers that also say how plausible a row is, so that counterfactuals end among real rows."""
+"""Gates: classifiers that also say how plausible a row is, so that counterfactuals end among real
+rows.
+"""
 
 from counterfactual_training.gates.anchors import remembered_rows, search_gated, towards_real
 from counterfactual_training.gates.density import Density

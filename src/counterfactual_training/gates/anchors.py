@@ -1,7 +1,7 @@
 """Counterfactuals from real rows, for factuals that no gradient leads to the target.
 
-A density has a local maximum at every cluster, and a gradient may end in one that is too low. Real rows of the target
-class are starting points that are known to be plausible.
+A density has a local maximum at every cluster, and a gradient may end in one that is too low. Real
+rows of the target class are starting points that are known to be plausible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Gate, Gated
 from counterfactual_training.models import StackedModel
-from counterfactual_training.search import Generator, SearchResult, Status, evaluating, line, search
+from counterfactual_training.search import (
+    Generator,
+    SearchResult,
+    Status,
+    evaluating,
+    line,
+    search,
+)
 from counterfactual_training.torch_modes import with_gradients
 
 # The nearest real rows, which are tried first.
@@ -30,7 +37,8 @@ _HALVINGS = 12
 # Fields of a result that change when a real row replaces a counterfactual.
 _LED = ("x_cf", "status", "confidence", "converged", "binding")
 # Points evaluated at once, by the model and by the gate; bounds memory.
-_TOGETHER, _BLOCK = 50_000, 2000
+_TOGETHER = 50_000
+_BLOCK = 2000
 
 
 @with_gradients
@@ -43,11 +51,13 @@ def search_gated(
     *,
     diagnose: bool = True,
 ) -> SearchResult:
-    """As :func:`search`, but rows of a table x ``(n, d)`` that miss τ also try real rows of the target as anchors.
+    """As :func:`search`, but rows of a table x ``(n, d)`` that miss τ also try real rows of the
+    target as anchors.
 
-    A row that misses τ although the ungated model reaches it gets ``Status.IMPLAUSIBLE``. Anchors need a gate that
-    stores rows, and a table rather than images. Without a gate this is :func:`search`. All members of a fleet (see
-    :class:`Gated`) are searched at once, ``(M, n, d)``; anchors are tried member by member.
+    A row that misses τ although the ungated model reaches it gets ``Status.IMPLAUSIBLE``. Anchors
+    need a gate that stores rows, and a table rather than images. Without a gate this is
+    :func:`search`. All members of a fleet (see :class:`Gated`) are searched at once, ``(M, n, d)``;
+    anchors are tried member by member.
 
     Args:
         model: with a gate, from :func:`fit_gate`.
@@ -70,7 +80,8 @@ def search_gated(
         >>> found.status_names, bool((gated.plausibility(found.x_cf)[:, 1] > 0.5).all())
         (['converged', 'converged', 'converged'], True)
     """
-    generator = generator if generator is not None else line()
+    if generator is None:
+        generator = line()
     found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
     if not isinstance(model, Gated):
         return found
@@ -78,45 +89,74 @@ def search_gated(
     # search() has put the model's mode back, and anchors ask it again.
     with evaluating(model):
         if x.dim() == y_target.dim() + 1 and remembered_rows(model.gate) is not None:
-            rules = constraints if constraints is not None else Constraints.build(x.shape[-1])
+            if constraints is not None:
+                rules = constraints
+            else:
+                rules = Constraints.build(x.shape[-1])
             found = _anchor_members(model, x, y_target, found, generator, rules)
         return _mark_implausible(model, y_target, found, generator)
 
 
 @torch.no_grad()
-def _mark_implausible(model: Gated, y_target: Tensor, found: SearchResult, generator: Generator) -> SearchResult:
-    """The result, with ``IMPLAUSIBLE`` for the rows ``(..., n)`` that only the gate keeps from τ."""
+def _mark_implausible(
+    model: Gated, y_target: Tensor, found: SearchResult, generator: Generator
+) -> SearchResult:
+    """The result, with ``IMPLAUSIBLE`` for the rows ``(..., n)`` that only the gate keeps from
+    τ.
+    """
     missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
     if not bool(missed.any()):
         return found
     rows = y_target.dim() - 1
     # The same scale as the gated probability is made of, or another model would be judged.
-    logits = torch.cat([at_least_single(model.model(part)) for part in found.x_cf.split(_BLOCK, rows)], rows)
+    logits = torch.cat(
+        [at_least_single(model.model(part)) for part in found.x_cf.split(_BLOCK, rows)], rows
+    )
     reached = (logits * model.scale).softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
     beyond = missed & (reached >= per_member(generator.decision_threshold, 1))
     return replace(found, status=found.status.masked_fill(beyond, int(Status.IMPLAUSIBLE)))
 
 
 def _anchor_members(
-    model: Gated, x: Tensor, y_target: Tensor, found: SearchResult, generator: Generator, constraints: Constraints
+    model: Gated,
+    x: Tensor,
+    y_target: Tensor,
+    found: SearchResult,
+    generator: Generator,
+    constraints: Constraints,
 ) -> SearchResult:
     """Try anchors for rows ``(..., n, d)`` of one model or of a fleet."""
     if y_target.dim() == 1:
-        return _anchor(model, x, y_target, found, float(generator.decision_threshold), constraints)
+        return _anchor(
+            model, x, y_target, found, float(generator.decision_threshold), constraints
+        )
     if not isinstance(model.model, StackedModel):  # cannot be split into members
         return found
     parts = []
-    for i, threshold in enumerate(torch.as_tensor(generator.decision_threshold).flatten().expand(len(x)).tolist()):
+    for i, threshold in enumerate(
+        torch.as_tensor(generator.decision_threshold).flatten().expand(len(x)).tolist()
+    ):
         # The gate is shared: it depends on rows only.
         member = Gated(model.model.unstack(i), model.gate, float(model.scale))
         own = replace(found, **{name: getattr(found, name)[i] for name in _LED})
-        parts.append(_anchor(member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)))
-    stacked: dict[str, Any] = {name: torch.stack([getattr(part, name) for part in parts]) for name in _LED}
+        parts.append(
+            _anchor(
+                member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)
+            )
+        )
+    stacked: dict[str, Any] = {
+        name: torch.stack([getattr(part, name) for part in parts]) for name in _LED
+    }
     return replace(found, **stacked)
 
 
 def _anchor(
-    model: Gated, x: Tensor, y_target: Tensor, found: SearchResult, threshold: float, constraints: Constraints
+    model: Gated,
+    x: Tensor,
+    y_target: Tensor,
+    found: SearchResult,
+    threshold: float,
+    constraints: Constraints,
 ) -> SearchResult:
     """Try anchors for the rows ``(n, d)`` of a result that miss τ."""
     missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
@@ -124,20 +164,37 @@ def _anchor(
         return found
     points = towards_real(model, x[missed], y_target[missed], constraints.to(x), threshold)
     with torch.no_grad():
-        confidence = model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
+        confidence = (
+            model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
+        )
     # Also where τ is missed: the better of two best efforts.
     better = confidence > found.confidence[missed]
     rows = missed.nonzero().squeeze(-1)[better]
-    arrived = torch.where(confidence[better] >= threshold, int(Status.CONVERGED), found.status[rows])
-    x_cf, status, reached = found.x_cf.clone(), found.status.clone(), found.confidence.clone()
-    x_cf[rows], status[rows], reached[rows] = points[better], arrived, confidence[better]
+    arrived = torch.where(
+        confidence[better] >= threshold, int(Status.CONVERGED), found.status[rows]
+    )
+    x_cf = found.x_cf.clone()
+    status = found.status.clone()
+    reached = found.confidence.clone()
+    x_cf[rows] = points[better]
+    status[rows] = arrived
+    reached[rows] = confidence[better]
     # Nothing binds a row that has arrived.
     binding = found.binding.masked_fill((status == int(Status.CONVERGED)).unsqueeze(-1), 0)
-    return replace(found, x_cf=x_cf, status=status, confidence=reached, converged=reached >= threshold, binding=binding)
+    return replace(
+        found,
+        x_cf=x_cf,
+        status=status,
+        confidence=reached,
+        converged=reached >= threshold,
+        binding=binding,
+    )
 
 
 def remembered_rows(gate: Gate) -> Tensor | None:
-    """Rows ``(k, m, d)`` that a gate stores, NaN where a class has fewer; ``None`` if it stores none."""
+    """Rows ``(k, m, d)`` that a gate stores, NaN where a class has fewer; ``None`` if it stores
+    none.
+    """
     for part in gate.lone:
         if isinstance(part, Density):
             # Padding has width 0. As NaN, nobody can take it for a row of zeros.
@@ -154,16 +211,18 @@ def towards_real(
     threshold: float,
     held: Tensor | None = None,
 ) -> Tensor:
-    """For each row x ``(n, d)``, the nearest real row of its target that the constraints allow and that reaches τ.
+    """For each row x ``(n, d)``, the nearest real row of its target that the constraints allow and
+    that reaches τ.
 
-    Real rows are first projected into the bounds of x, so immutable features keep their values, and so do cells under
-    the mask ``held`` ``(n, d)``. If one reaches τ, its numbers move back towards x as far as τ allows; otherwise the
-    result is the one with the highest gated probability.
+    Real rows are first projected into the bounds of x, so immutable features keep their values, and
+    so do cells under the mask ``held`` ``(n, d)``. If one reaches τ, its numbers move back towards
+    x as far as τ allows; otherwise the result is the one with the highest gated probability.
 
     Returns:
         ``(n, d)``; x itself if the ungated model gives the target τ at no projected row.
     """
-    found, remembered = x.clone(), remembered_rows(gated.gate)
+    found = x.clone()
+    remembered = remembered_rows(gated.gate)
     if remembered is None:
         return found
     for target in y_target.unique().tolist():
@@ -171,9 +230,16 @@ def towards_real(
         rows = rows[~rows.isnan().any(-1)].to(x)
         if len(rows):
             # Every row meets every real row of its target, so rows are cut to bound their product.
-            for own in (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows))):
-                still = None if held is None else held[own]
-                found[own] = _nearest(gated, x[own], rows, target, constraints, threshold, still)
+            for own in (
+                (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows)))
+            ):
+                if held is None:
+                    still = None
+                else:
+                    still = held[own]
+                found[own] = _nearest(
+                    gated, x[own], rows, target, constraints, threshold, still
+                )
     return found
 
 
@@ -187,14 +253,21 @@ def _nearest(
     held: Tensor | None,
 ) -> Tensor:
     """:func:`towards_real` for rows x ``(n, d)`` with one target, from real rows ``(m, d)``."""
-    n, m = len(x), len(rows)
+    n = len(x)
+    m = len(rows)
     start = x.repeat_interleave(m, 0)
-    still = None if held is None else held.repeat_interleave(m, 0)
+    if held is None:
+        still = None
+    else:
+        still = held.repeat_interleave(m, 0)
     if constraints.relations is None:
-        # What a person cannot change keeps its value; the rest is the real row's, as far as bounds allow.
+        # What a person cannot change keeps its value; the rest is the real row's, as far as bounds
+        # allow.
         points = rows.repeat(n, 1).clamp(*constraints.interval(start))
     else:
-        points = constraints.confine(rows.repeat(n, 1), start, *constraints.interval(start, still))
+        points = constraints.confine(
+            rows.repeat(n, 1), start, *constraints.interval(start, still)
+        )
     # Clamped numbers and categories may be no valid values any more.
     points = constraints.snap(points, start, still)
     if still is not None:
@@ -203,22 +276,38 @@ def _nearest(
     points = constraints.follow(points, start)
     # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
     of_class = functional.log_softmax(gated.model(points) * gated.scale, -1)[:, target]
-    distance = (points - start).abs().sum(-1).masked_fill(of_class < log(threshold), torch.inf).view(n, m)
-    order, points = distance.argsort(-1), points.view(n, m, -1)
-    found, best, missed = x.clone(), torch.zeros_like(x[:, 0]), distance.isfinite().any(-1).nonzero().squeeze(-1)
+    distance = (
+        (points - start)
+        .abs()
+        .sum(-1)
+        .masked_fill(of_class < log(threshold), torch.inf)
+        .view(n, m)
+    )
+    order = distance.argsort(-1)
+    points = points.view(n, m, -1)
+    found = x.clone()
+    best = torch.zeros_like(x[:, 0])
+    missed = distance.isfinite().any(-1).nonzero().squeeze(-1)
     # Most rows succeed with a near one, and asking the gate about all would be many times slower.
     for tried in (order[:, :_CANDIDATES], order[:, _CANDIDATES:]):
         if len(missed) == 0 or tried.shape[1] == 0:
             break
         candidates = points[missed.unsqueeze(-1), tried[missed]]
         parts = candidates.flatten(0, 1).split(_BLOCK)
-        confidence = torch.cat([_confidence(gated, part, target) for part in parts]).view(tried[missed].shape)
+        confidence = torch.cat([_confidence(gated, part, target) for part in parts]).view(
+            tried[missed].shape
+        )
         arrives = confidence >= threshold
-        # Candidates are sorted by distance, and argmax takes the first of equals: the nearest that arrives.
-        place = torch.where(arrives.any(-1), arrives.int().argmax(-1), confidence.argmax(-1)).unsqueeze(-1)
+        # Candidates are sorted by distance, and argmax takes the first of equals: the nearest that
+        # arrives.
+        place = torch.where(
+            arrives.any(-1), arrives.int().argmax(-1), confidence.argmax(-1)
+        ).unsqueeze(-1)
         reached = confidence.gather(-1, place).squeeze(-1)
         better = reached > best[missed]
-        found[missed[better]] = torch.take_along_dim(candidates, place.unsqueeze(-1), 1).squeeze(1)[better]
+        found[missed[better]] = torch.take_along_dim(
+            candidates, place.unsqueeze(-1), 1
+        ).squeeze(1)[better]
         best[missed[better]] = reached[better]
         missed = missed[best[missed] < threshold]
     there = best >= threshold
@@ -226,14 +315,24 @@ def _nearest(
     return found
 
 
-def _back(gated: Gated, points: Tensor, x: Tensor, target: int, threshold: float, constraints: Constraints) -> Tensor:
+def _back(
+    gated: Gated,
+    points: Tensor,
+    x: Tensor,
+    target: int,
+    threshold: float,
+    constraints: Constraints,
+) -> Tensor:
     """The points with their numbers as near to x as τ allows, by bisection; categories stay."""
     # Half of the way back is no category and no integer, so these stay as the real row has them.
     delta = torch.where(constraints.discrete, 0.0, points - x)
     share = torch.zeros_like(x[:, :1])  # of the way back that still reaches τ
     for halving in range(1, _HALVINGS + 1 if len(x) else 1):
         tried = share + 0.5**halving
-        fine = _confidence(gated, constraints.follow(points - tried * delta, x), target) >= threshold
+        fine = (
+            _confidence(gated, constraints.follow(points - tried * delta, x), target)
+            >= threshold
+        )
         share = torch.where(fine.unsqueeze(-1), tried, share)
     return constraints.follow(points - share * delta, x)
 

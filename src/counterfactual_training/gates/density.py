@@ -1,4 +1,6 @@
-"""A gate by kernel density estimation: one density per class, from stored rows, without training."""
+"""A gate by kernel density estimation: one density per class, from stored rows, without
+training.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, L
 _NEIGHBOURS = 10
 # The narrowest kernel, as a share of the median width, so that duplicate rows do not become spikes.
 _NARROWEST = 0.3
-# ν, degrees of freedom of the kernels. A search from far away cannot climb the steep tails of a Gaussian.
+# ν, degrees of freedom of the kernels. A search from far away cannot climb the steep tails of a
+# Gaussian.
 HEAVY = 3.0
 # Log of a missing kernel; minus infinity would make gradients NaN.
 _NOTHING = -1e30
@@ -26,7 +29,8 @@ FARTHEST = 1e9
 # Least distance between rows, as a share of their spread: identical rows need a positive width.
 _LEAST = 1e-3
 # Most rows per class to calibrate on, and rows evaluated at once; bounds memory.
-_CALIBRATED, _BLOCK = 2000, 500
+_CALIBRATED = 2000
+_BLOCK = 500
 
 
 class _Kernels(NamedTuple):
@@ -39,14 +43,17 @@ class _Kernels(NamedTuple):
 
 
 class Density(Calibrated):
-    """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a Student's t kernel (ν = 3) on each of m rows c of class k.
+    """``g_k(x) = β_k (log p̂_k(x) − θ_k)`` with a Student's t kernel (ν = 3) on each of m rows c of
+    class k.
 
-    ``log p̂_k(x) = logsumexp_j(−d ln h_j − (ν + d)/2 · ln(1 + ‖x − c_j‖² / ν h_j²))``, where h_j is the distance of c_j
-    to its tenth neighbour over √d. β and θ are calibrated on other rows of the class or, if there are few, on the c
-    themselves, each without its own kernel; see :func:`calibrate`.
+    ``log p̂_k(x) = logsumexp_j(−d ln h_j − (ν + d)/2 · ln(1 + ‖x − c_j‖² / ν h_j²))``, where h_j is
+    the distance of c_j to its tenth neighbour over √d. β and θ are calibrated on other rows of the
+    class or, if there are few, on the c themselves, each without its own kernel; see
+    :func:`calibrate`.
 
-    If some features are ``given`` (immutable), the density is the one of the other features conditional on these:
-    ``p̂(free, given) / p̂(given)``, where every kernel is a product of a free and a given part.
+    If some features are ``given`` (immutable), the density is the one of the other features
+    conditional on these: ``p̂(free, given) / p̂(given)``, where every kernel is a product of a free
+    and a given part.
 
     Attributes:
         centres: ``(k, m, d)`` the rows c, padded with zeros.
@@ -64,8 +71,16 @@ class Density(Calibrated):
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
         super().__init__(Line(*width.new_zeros(2, len(width))))
         self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
-        whole = {"whole_slope": width.new_zeros(len(width)), "whole_origin": width.new_zeros(len(width))}
-        for name, tensor in {"centres": centres, "width": width, "given": given, **whole}.items():
+        whole = {
+            "whole_slope": width.new_zeros(len(width)),
+            "whole_origin": width.new_zeros(len(width)),
+        }
+        for name, tensor in {
+            "centres": centres,
+            "width": width,
+            "given": given,
+            **whole,
+        }.items():
             self.register_buffer(name, tensor)
         self.register_load_state_dict_post_hook(_make_anew)
 
@@ -89,27 +104,42 @@ class Density(Calibrated):
             quantile: share of real rows with σ(g) below ½.
             size: kernels per class.
         """
-        feature_dims, x = x.dim() - 1, x.flatten(1)
-        # One permutation for all: the first rows of a class become kernels, the next ones calibrate.
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
+        feature_dims = x.dim() - 1
+        x = x.flatten(1)
+        # One permutation for all: the first rows of a class become kernels, the next ones
+        # calibrate.
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(
+            x.device
+        )
         by_class = [order[y[order] == label] for label in range(num_classes)]
         used = 2 * size + _CALIBRATED  # copy no more rows than are used
         judged = [x[own[: used if len(own) >= FEWEST_ROWS else 0]] for own in by_class]
-        # At least one place, if only of padding: without any, log p̂ would be −∞ and its gradient NaN.
+        # At least one place, if only of padding: without any, log p̂ would be −∞ and its gradient
+        # NaN.
         num_kernels = min(size, max(1, *map(len, judged)))
-        centres, width = x.new_zeros(num_classes, num_kernels, x.shape[1]), x.new_zeros(num_classes, num_kernels)
+        centres = x.new_zeros(num_classes, num_kernels, x.shape[1])
+        width = x.new_zeros(num_classes, num_kernels)
         # Of all classes together, because a single class may consist of equal rows.
         spread = _spread(torch.cat([own[:size] for own in judged]))
         for label, own in enumerate(judged):
-            centres[label, : len(own)], width[label, : len(own)] = own[:size], _widths(own[:size], spread)
-        given = torch.zeros_like(x[0], dtype=torch.bool) if given is None else given.to(x.device)
+            centres[label, : len(own)] = own[:size]
+            width[label, : len(own)] = _widths(own[:size], spread)
+        if given is None:
+            given = torch.zeros_like(x[0], dtype=torch.bool)
+        else:
+            given = given.to(x.device)
         gate = cls(centres, width, given)
-        gate.slope, gate.origin = calibrate(*gate._calibration_scores(judged), num_classes, quantile)
+        gate.slope, gate.origin = calibrate(
+            *gate._calibration_scores(judged), num_classes, quantile
+        )
         gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
         if bool(given.any()):
-            # The same kernels without conditioning have other scores, so they need a line of their own.
+            # The same kernels without conditioning have other scores, so they need a line of their
+            # own.
             whole = cls(centres, width, torch.zeros_like(given))
-            gate.whole_slope, gate.whole_origin = calibrate(*whole._calibration_scores(judged), num_classes, quantile)
+            gate.whole_slope, gate.whole_origin = calibrate(
+                *whole._calibration_scores(judged), num_classes, quantile
+            )
         gate.feature_dims = feature_dims
         return gate
 
@@ -122,11 +152,19 @@ class Density(Calibrated):
         return cls(centres, width, given)
 
     def describe(self) -> list[dict[str, Any]]:
-        return [{"kind": "density", "shape": list(self.centres.shape), "feature_dims": self.feature_dims}]
+        return [
+            {
+                "kind": "density",
+                "shape": list(self.centres.shape),
+                "feature_dims": self.feature_dims,
+            }
+        ]
 
     def forward(self, x: Tensor) -> Tensor:
         if bool(self.given.all()):  # no feature can change: nothing to judge
-            return self.slope.new_zeros(*x.shape[: x.dim() - self.feature_dims], len(self.slope))
+            return self.slope.new_zeros(
+                *x.shape[: x.dim() - self.feature_dims], len(self.slope)
+            )
         return self.passes(self.scores(x))
 
     @torch.no_grad()
@@ -135,7 +173,10 @@ class Density(Calibrated):
         if bool(self.given.all()) or not bool(self.judged[label]):
             return x.new_zeros(x.shape[:-1])
         logs = [self.log_kernels(x, kernels, label) for kernels in self.kernels]
-        score = log_sum(logs[0]) if len(logs) == 1 else log_sum(logs[0].add_(logs[1])) - log_sum(logs[1])
+        if len(logs) == 1:
+            score = log_sum(logs[0])
+        else:
+            score = log_sum(logs[0].add_(logs[1])) - log_sum(logs[1])
         return functional.logsigmoid(self.slope[label] * (score - self.origin[label]))
 
     @torch.no_grad()
@@ -149,26 +190,39 @@ class Density(Calibrated):
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
-        """σ(g) of whole rows, given features included, so that a row unlike all training rows gets a low value."""
+        """σ(g) of whole rows, given features included, so that a row unlike all training rows gets
+        a low value.
+        """
         x = x.flatten(x.dim() - self.feature_dims)
         whole = self._kernels_in(torch.ones_like(self.given))
-        parts = x.split(_BLOCK, -2) if x.shape[-2] else (x,)
-        scores = torch.cat([torch.logsumexp(self._at(part, whole, None), -1) for part in parts], -2)
-        return torch.where(self.judged, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0)
+        if x.shape[-2]:
+            parts = x.split(_BLOCK, -2)
+        else:
+            parts = (x,)
+        scores = torch.cat(
+            [torch.logsumexp(self._at(part, whole, None), -1) for part in parts], -2
+        )
+        return torch.where(
+            self.judged, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0
+        )
 
     def scores(self, x: Tensor, leave_out: Tensor | None = None) -> Tensor:
-        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)`` up to a constant; ``leave_out`` ``(n, m)`` kernels."""
+        """log p̂ ``(..., n, k)`` of rows ``(..., n, *features)`` up to a constant; ``leave_out``
+        ``(n, m)`` kernels.
+        """
         x = x.flatten(x.dim() - self.feature_dims)
         return _conditional(*(self._at(x, kernels, leave_out) for kernels in self.kernels))
 
     def _at(self, x: Tensor, kernels: _Kernels, leave_out: Tensor | None) -> Tensor:
         """Log kernels ``(..., n, k, m)`` at x ``(..., n, d)``.
 
-        A search calls this at every step, so ‖x − c‖² / νh² is a single matrix product. x and c are centred, because
-        the squares of a large offset would leave no digits for the distance.
+        A search calls this at every step, so ‖x − c‖² / νh² is a single matrix product. x and c are
+        centred, because the squares of a large offset would leave no digits for the distance.
         """
         out = self._logs(self._distance(x, kernels), kernels)
-        return out if leave_out is None else out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
+        if leave_out is None:
+            return out
+        return out.masked_fill(leave_out.unsqueeze(-2), _NOTHING)
 
     def _distance(self, x: Tensor, kernels: _Kernels) -> Tensor:
         """‖x − c‖² / νh² ``(..., n, k·m)``."""
@@ -177,7 +231,8 @@ class Density(Calibrated):
     def _products(self, x: Tensor, kernels: _Kernels, weights: Tensor) -> Tensor:
         """‖x − c‖² / νh² ``(..., n, a)`` for a of the kernels, by their weights ``(a, c + 2)``."""
         # Usually all columns: then there is nothing to cut, which takes long in wide rows.
-        x = x if len(kernels.middle) == x.shape[-1] else x[..., kernels.columns]
+        if len(kernels.middle) != x.shape[-1]:
+            x = x[..., kernels.columns]
         x = (x - kernels.middle).clamp(-FARTHEST, FARTHEST)
         norm = x.square().sum(-1, keepdim=True)
         points = torch.cat([x, norm, torch.ones_like(norm)], -1)
@@ -187,24 +242,38 @@ class Density(Calibrated):
         """Log kernels ``(..., n, k, m)`` at these distances ``(..., n, k·m)``."""
         # Rounding can make the distance to a kernel's own centre negative, and log1p NaN.
         distance = distance.unflatten(-1, kernels.peak.shape).clamp_min(0.0)
-        return torch.add(kernels.peak, torch.log1p(distance), alpha=-(HEAVY + len(kernels.middle)) / 2)
+        return torch.add(
+            kernels.peak, torch.log1p(distance), alpha=-(HEAVY + len(kernels.middle)) / 2
+        )
 
     @property
     def kernels(self) -> list[_Kernels]:
-        """Kernels in the free columns and, if there are any, in the given ones; cached for the current tensors."""
+        """Kernels in the free columns and, if there are any, in the given ones; cached for the
+        current tensors.
+        """
         tensors = (self.centres, self.width, self.given)
-        # Moving a module replaces its tensors, so identity tells whether the kernels are still of this device.
-        if self._made is None or any(a is not b for a, b in zip(self._made[0], tensors, strict=True)):
-            masks = [~self.given, self.given] if bool(self.given.any()) else [~self.given]
+        # Moving a module replaces its tensors, so identity tells whether the kernels are still of
+        # this device.
+        if self._made is None or any(
+            a is not b for a, b in zip(self._made[0], tensors, strict=True)
+        ):
+            if bool(self.given.any()):
+                masks = [~self.given, self.given]
+            else:
+                masks = [~self.given]
             # Later calls may need gradients, even if this one is in inference_mode.
             with torch.inference_mode(False), torch.no_grad():
                 self._made = tensors, [self._kernels_in(columns) for columns in masks]
         return self._made[1]
 
     def _kernels_in(self, columns: Tensor) -> _Kernels:
-        centres, real = self.centres[..., columns], self.width > 0
+        centres = self.centres[..., columns]
+        real = self.width > 0
         # Of real kernels only: zeros of the padding would pull the centre away.
-        middle = centres[real].mean(0) if bool(real.any()) else torch.zeros_like(centres[0, 0])
+        if bool(real.any()):
+            middle = centres[real].mean(0)
+        else:
+            middle = torch.zeros_like(centres[0, 0])
         centres = centres - middle
         # Padding has width 0, and dividing by that would put NaN into the matrix product.
         width = self.width.clamp_min(1e-12)
@@ -219,57 +288,91 @@ class Density(Calibrated):
         return {**self.__dict__, "_made": None}
 
     def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Scores ``(a, k)`` and classes ``(a,)`` of rows that are not centres; of the centres if others are few."""
+        """Scores ``(a, k)`` and classes ``(a,)`` of rows that are not centres; of the centres if
+        others are few.
+        """
         num_kernels = self.width.shape[1]
-        scores, sizes = [self.width.new_zeros(0, len(by_class))], []
+        scores = [self.width.new_zeros(0, len(by_class))]
+        sizes = []
         for own in by_class:
-            rows, leave_out = own[num_kernels:][:_CALIBRATED], None
-            # Too few others. Without its own kernel, a centre is scored as if it had not been there.
+            rows = own[num_kernels:][:_CALIBRATED]
+            leave_out = None
+            # Too few others. Without its own kernel, a centre is scored as if it had not been
+            # there.
             if len(own) - num_kernels < num_kernels // 2:
                 rows = own[:num_kernels]
-                leave_out = torch.eye(num_kernels, dtype=torch.bool, device=rows.device)[: len(rows)]
+                leave_out = torch.eye(num_kernels, dtype=torch.bool, device=rows.device)[
+                    : len(rows)
+                ]
             own_parts = rows.split(250)
-            left_out = leave_out.split(250) if leave_out is not None else [None] * len(own_parts)
+            if leave_out is not None:
+                left_out = leave_out.split(250)
+            else:
+                left_out = [None] * len(own_parts)
             # In parts, because each row meets all kernels of all classes.
-            scores += [self.scores(part, without) for part, without in zip(own_parts, left_out, strict=True)]
+            scores += [
+                self.scores(part, without)
+                for part, without in zip(own_parts, left_out, strict=True)
+            ]
             sizes.append(len(rows))
         classes = torch.arange(len(by_class)).repeat_interleave(torch.tensor(sizes))
         return torch.cat(scores), classes.to(self.width.device)
 
 
 def _make_anew(gate: nn.Module, _: object) -> None:
-    """Loading writes into the same tensors, so nothing else tells that the kernels are no longer theirs."""
+    """Loading writes into the same tensors, so nothing else tells that the kernels are no longer
+    theirs.
+    """
     gate._made = None  # type: ignore[assignment]
 
 
 def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:
-    """log p̂ ``(..., n, k)`` from log kernels ``(..., n, k, m)`` in free columns and, if there are any, given ones."""
+    """log p̂ ``(..., n, k)`` from log kernels ``(..., n, k, m)`` in free columns and, if there are
+    any, given ones.
+    """
     if given is None:
         return torch.logsumexp(free, -1)
-    # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not count.
+    # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not
+    # count.
     return torch.logsumexp(free + given, -1) - torch.logsumexp(given, -1)
 
 
 def log_sum(logs: Tensor) -> Tensor:
     """logsumexp over the last dimension, in place."""
     most = logs.amax(-1, keepdim=True)
-    # Beside the largest term, 1, smaller ones add nothing; but a processor takes ten times as long to compute them.
-    # exp2 takes less than half the time of exp.
-    return logs.sub_(most).clamp_min_(_SMALLEST).mul_(_LOG2_E).exp2_().sum(-1).log_().add_(most.squeeze(-1))
+    # Beside the largest term, 1, smaller ones add nothing; but a processor takes ten times as long
+    # to compute them. exp2 takes less than half the time of exp.
+    return (
+        logs.sub_(most)
+        .clamp_min_(_SMALLEST)
+        .mul_(_LOG2_E)
+        .exp2_()
+        .sum(-1)
+        .log_()
+        .add_(most.squeeze(-1))
+    )
 
 
 def _widths(rows: Tensor, spread: Tensor) -> Tensor:
-    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median and of the spread."""
+    """h ``(m,)``: distance to the tenth neighbour over √d, at least a share of the median and of
+    the spread.
+    """
     if len(rows) == 0:
         return rows.new_zeros(0)
     rows = rows - rows.mean(0)
     # One more than asked for: the nearest row is the row itself.
-    nearest = torch.cdist(rows, rows).topk(min(_NEIGHBOURS, len(rows) - 1) + 1, -1, largest=False).values[:, -1]
+    nearest = (
+        torch.cdist(rows, rows)
+        .topk(min(_NEIGHBOURS, len(rows) - 1) + 1, -1, largest=False)
+        .values[:, -1]
+    )
     width = nearest.clamp_min(_LEAST * spread) / rows.shape[1] ** 0.5
     return width.clamp_min(_NARROWEST * width.median())
 
 
 def _spread(rows: Tensor) -> Tensor:
-    """Root mean square deviation ``()`` of the columns of rows ``(m, d)``; 1 if all rows are equal."""
+    """Root mean square deviation ``()`` of the columns of rows ``(m, d)``; 1 if all rows are
+    equal.
+    """
     spread = (rows - rows.mean(0)).square().mean().sqrt()
     return torch.where(spread > 0, spread, 1.0)

@@ -21,11 +21,14 @@ from counterfactual_training.search.model_checks import check_inputs, first_logi
 from counterfactual_training.torch_modes import with_gradients
 
 # Share of the real rows of a class that a gate rejects; less for each of two gates.
-_ALONE, _IN_A_ROW = 0.1, 0.05
+_ALONE = 0.1
+_IN_A_ROW = 0.05
 # Rows that a gate of each kind needs of a class: a learned one holds out as many as it learns from.
 NEEDED = {"density": FEWEST_ROWS, "learned": 2 * FEWEST_ROWS}
-# From this ratio on, columns differ in scale or are far from standard; from this many deviations, far from zero.
-_RATIO, _OFFSET = 50.0, 100.0
+# From this ratio on, columns differ in scale or are far from standard; from this many deviations,
+# far from zero.
+_RATIO = 50.0
+_OFFSET = 100.0
 _SAMPLED = 10_000
 # The range from 10 % to 90 % of a normal distribution, in standard deviations.
 _NORMAL = 2.563
@@ -36,9 +39,13 @@ def make_gate(spec: Sequence[Mapping[str, Any]]) -> Gate:
     parts: list[Gate] = []
     for entry in spec:
         density = entry["kind"] == "density"
-        parts.append(Density.empty(*entry["shape"]) if density else Learned.empty(entry["sizes"]))
+        parts.append(
+            Density.empty(*entry["shape"]) if density else Learned.empty(entry["sizes"])
+        )
         parts[-1].feature_dims = int(entry["feature_dims"])
-    return parts[0] if len(parts) == 1 else Both(*parts)
+    if len(parts) == 1:
+        return parts[0]
+    return Both(*parts)
 
 
 @with_gradients
@@ -55,8 +62,8 @@ def fit_gate(
 ) -> Gated:
     """Fit a gate to a trained model, which stays unchanged.
 
-    Gates compare distances, so features must be on a common scale, ideally standardised. A warning tells if they are
-    not, and if a class has too few rows to be judged.
+    Gates compare distances, so features must be on a common scale, ideally standardised. A warning
+    tells if they are not, and if a class has too few rows to be judged.
 
     Args:
         model: any trained classifier; maps ``(n, *features)`` to logits ``(n, k)``.
@@ -82,15 +89,21 @@ def fit_gate(
     """
     check_inputs(model, x, y)
     if y.dim() != 1 or len(y) == 0:
-        raise InputError(f"A gate needs rows: x (n, *features) and y (n,), got y of shape {tuple(y.shape)}.")
+        raise InputError(
+            f"A gate needs rows: x (n, *features) and y (n,), got y of shape {tuple(y.shape)}."
+        )
     # A few rows tell the number of classes, and whether these are logits at all.
     with evaluating(model), torch.no_grad():
         num_classes = first_logits(model, x[:64], y[:64]).shape[-1]
     if not 0 <= int(y.min()) <= int(y.max()) < num_classes:
-        raise InputError(f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())}..{int(y.max())}.")
+        raise InputError(
+            f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())}..{int(y.max())}."
+        )
     # The box of the data, so that a learned gate's searches stay where rows can be.
-    constraints = constraints if constraints is not None else Constraints.infer(x)
-    y, odd = y.long(), odd_scales(x, constraints)
+    if constraints is None:
+        constraints = Constraints.infer(x)
+    y = y.long()
+    odd = odd_scales(x, constraints)
     if odd is not None:
         warnings.warn(odd, stacklevel=from_outside())
     gate = gate_of(model, x, y, kind, constraints, scale=scale, config=config, seed=seed)
@@ -115,29 +128,48 @@ def gate_of(
     """The gate alone that :func:`fit_gate` fits, without its checks and warnings."""
     check_name("gate", kind, KINDS)
     # Two gates in a row reject about the sum of both shares.
-    quantile = _IN_A_ROW if kind == "both" else _ALONE
+    if kind == "both":
+        quantile = _IN_A_ROW
+    else:
+        quantile = _ALONE
     parts: list[Gate] = []
     with evaluating(model):
         with torch.no_grad():
             num_classes = model(x[:2]).shape[-1]
         if kind != "learned":
-            parts.append(Density.fit(x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed))
+            parts.append(
+                Density.fit(
+                    x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed
+                )
+            )
         if kind != "density":
             learned = Learned.fit(
-                model, x, y, num_classes,
-                constraints=constraints, config=config, quantile=quantile, scale=scale, seed=seed,
-            )  # fmt: skip
+                model,
+                x,
+                y,
+                num_classes,
+                constraints=constraints,
+                config=config,
+                quantile=quantile,
+                scale=scale,
+                seed=seed,
+            )
             parts.append(learned)
-    return parts[0] if len(parts) == 1 else Both(*parts)
+    if len(parts) == 1:
+        return parts[0]
+    return Both(*parts)
 
 
 def few_rows(gate: Gate, y: Tensor, names: Sequence[str], what: str = "classes") -> str | None:
-    """A warning about the classes that a gate cannot judge because they have too few rows; ``None`` if it can.
+    """A warning about the classes that a gate cannot judge because they have too few rows; ``None``
+    if it can.
 
     ``what`` the classes are called.
     """
     counts = torch.bincount(y.cpu(), minlength=len(names)).tolist()
-    masks = [(entry["kind"], part.judged.tolist()) for part in gate.lone for entry in part.describe()]
+    masks = [
+        (entry["kind"], part.judged.tolist()) for part in gate.lone for entry in part.describe()
+    ]
 
     def told(kind: str, labels: list[int]) -> str:
         rows = ", ".join(f"{names[k]} ({counts[k]} rows)" for k in labels)
@@ -147,19 +179,28 @@ def few_rows(gate: Gate, y: Tensor, names: Sequence[str], what: str = "classes")
     nobody = [k for k in range(len(names)) if not any(judged[k] for _, judged in masks)]
     if nobody:
         least = min((kind for kind, _ in masks), key=NEEDED.__getitem__)
-        said.append(f"the gate {told(least, nobody)} Counterfactuals for these {what} may be implausible.")
+        said.append(
+            f"the gate {told(least, nobody)} Counterfactuals for these {what} may be implausible."
+        )
     for kind, judged in masks:
         alone = [k for k in range(len(names)) if not judged[k] and k not in nobody]
         if alone:
-            said.append(f"the {kind} part of the gate {told(kind, alone)} Only the other part judges these {what}.")
-    return f"Too few rows to judge what is plausible: {' Also '.join(said)}" if said else None
+            said.append(
+                f"the {kind} part of the gate {told(kind, alone)} Only the other part judges "
+                f"these {what}."
+            )
+    if said:
+        return f"Too few rows to judge what is plausible: {' Also '.join(said)}"
+    return None
 
 
 def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
-    """A warning if rows x ``(n, d)`` are not on a common scale near 1; ``None`` if they are, or are images.
+    """A warning if rows x ``(n, d)`` are not on a common scale near 1; ``None`` if they are, or are
+    images.
 
-    A heavy tail has a small 10-90 % range and a large deviation, and a column that is mostly 0 has no range. A column
-    counts as small or large only if range and deviation both are. Categories and binary columns are left out.
+    A heavy tail has a small 10-90 % range and a large deviation, and a column that is mostly 0 has
+    no range. A column counts as small or large only if range and deviation both are. Categories and
+    binary columns are left out.
     """
     if x.dim() != 2:
         return None
@@ -175,18 +216,27 @@ def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
     if not bool(columns.any()):
         return None
     both = torch.stack([(high - low) / _NORMAL, rows.std(0)])[:, columns]
-    least, most, names = both.amin(0), both.amax(0), columns.nonzero().flatten()
+    least = both.amin(0)
+    most = both.amax(0)
+    names = columns.nonzero().flatten()
     # One thing is told, the first that applies.
     if bool(least.max() > _RATIO * most.min()):
-        shown, why = [int(least.argmax()), int(most.argmin())], "differ in scale"
+        shown = [int(least.argmax()), int(most.argmin())]
+        why = "differ in scale"
     elif bool(least.min() > _RATIO) or bool(most.max() < 1 / _RATIO):
-        shown, why = list(range(min(3, len(names)))), "are far from standard scale"
+        shown = list(range(min(3, len(names))))
+        why = "are far from standard scale"
     elif bool((middle[columns].abs() > _OFFSET * most).any()):
-        shown, why = (middle[columns].abs() > _OFFSET * most).nonzero().flatten()[:3].tolist(), "are far from zero"
+        shown = (middle[columns].abs() > _OFFSET * most).nonzero().flatten()[:3].tolist()
+        why = "are far from zero"
     else:
         return None
-    told = ", ".join(f"column {int(names[j])} (median {middle[columns][j]:.3g}, spread {most[j]:.3g})" for j in shown)
+    told = ", ".join(
+        f"column {int(names[j])} (median {middle[columns][j]:.3g}, spread {most[j]:.3g})"
+        for j in shown
+    )
     return (
-        f"The columns of x {why}: {told}. A gate compares distances, so the column with the largest unit dominates. "
+        f"The columns of x {why}: {told}. A gate compares distances, so the column with the "
+        "largest unit dominates. "
         "Standardise x, and put the same scaling into the model."
     )

@@ -17,7 +17,8 @@ _CERTAIN = -1e-7
 class Gate(nn.Module):
     """Scores for each class how much a row looks like a real row of that class.
 
-    A subclass defines :meth:`forward`: rows ``(..., n, *features)`` to ``log σ(g)`` ``(..., n, k)``, at most 0.
+    A subclass defines :meth:`forward`: rows ``(..., n, *features)`` to ``log σ(g)`` ``(..., n,
+    k)``, at most 0.
 
     Attributes:
         feature_dims: of the rows; 1 for tables, 3 for images.
@@ -40,16 +41,22 @@ class Gate(nn.Module):
         raise NotImplementedError
 
     def of_class(self, x: Tensor, label: int) -> Tensor:
-        """``log σ(g)`` ``(..., n)`` of one class alone, without gradients; up to rounding what :meth:`forward` says."""
+        """``log σ(g)`` ``(..., n)`` of one class alone, without gradients; up to rounding what
+        :meth:`forward` says.
+        """
         return self(x)[..., label]
 
     def describe(self) -> list[dict[str, Any]]:
-        """What :func:`make_gate` needs to make a gate of the same shape: one JSON object per part."""
+        """What :func:`make_gate` needs to make a gate of the same shape: one JSON object per
+        part.
+        """
         raise NotImplementedError
 
     @property
     def judged(self) -> Tensor:
-        """Mask ``(k,)`` of the classes with enough rows to judge; for the others every row passes."""
+        """Mask ``(k,)`` of the classes with enough rows to judge; for the others every row
+        passes.
+        """
         raise NotImplementedError
 
     @property
@@ -59,7 +66,8 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
-        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 far from them.
+        """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 far from
+        them.
 
         A density also judges the immutable features here, which a search takes as given.
         """
@@ -98,14 +106,15 @@ class Both(Gate):
 class Gated(nn.Module):
     """A classifier f of k classes with one more: "like none of them".
 
-    ``p_k = softmax_k(s·f) · σ(g_k)``; the last class gets the rest up to 1. A softmax must assign empty space to some
-    class, this need not. It is an ordinary classifier with k + 1 outputs, so every search and metric accepts it, and a
-    search for class k stops by the gated probability. Predictions are those of ``model``.
+    ``p_k = softmax_k(s·f) · σ(g_k)``; the last class gets the rest up to 1. A softmax must assign
+    empty space to some class, this need not. It is an ordinary classifier with k + 1 outputs, so
+    every search and metric accepts it, and a search for class k stops by the gated probability.
+    Predictions are those of ``model``.
 
-    A fleet may share a density gate, because it depends on the rows only: one search serves all M members of
-    ``Gated(StackedModel(models), fit_gate(models[0], x, y).gate)``, which maps ``(M, n, d)`` to ``(M, n, k + 1)``.
-    Members must then have the same rows and immutable features. A learned gate depends on its model; models with such
-    gates are searched one by one.
+    A fleet may share a density gate, because it depends on the rows only: one search serves all M
+    members of ``Gated(StackedModel(models), fit_gate(models[0], x, y).gate)``, which maps ``(M, n,
+    d)`` to ``(M, n, k + 1)``. Members must then have the same rows and immutable features. A
+    learned gate depends on its model; models with such gates are searched one by one.
 
     Attributes:
         model: f, maps ``(..., n, *features)`` to logits ``(..., n, k)``.
@@ -126,7 +135,8 @@ class Gated(nn.Module):
 
     def __init__(self, model: nn.Module, gate: Gate, scale: float = 1.0) -> None:
         super().__init__()
-        self.model, self.gate = model, gate
+        self.model = model
+        self.gate = gate
         # A buffer, so that it moves with the model and is saved with it.
         self.register_buffer("scale", torch.tensor(float(scale), dtype=torch.float32))
 
@@ -134,8 +144,11 @@ class Gated(nn.Module):
         """Log-probabilities ``(..., n, k + 1)``."""
         of_class = functional.log_softmax(at_least_single(self.model(x)) * self.scale, -1)
         passes = at_least_single(self.gate(x)).clamp_max(_CERTAIN)
-        stopped = torch.log(-torch.expm1(passes))  # log(1 − σ(g)); 1 − exp would round to 0 near σ = 1
-        # What the gates stop of each class, together: the outputs are log-probabilities that add up to one.
+        stopped = torch.log(
+            -torch.expm1(passes)
+        )  # log(1 − σ(g)); 1 − exp would round to 0 near σ = 1
+        # What the gates stop of each class, together: the outputs are log-probabilities that add up
+        # to one.
         none = torch.logsumexp(of_class + stopped, -1, keepdim=True)
         return torch.cat([of_class + passes, none], -1)
 

@@ -65,14 +65,16 @@ class GateConfig:
 class Learned(Calibrated):
     """``g_k(x) = β_k (n_k(x) − θ_k)`` with a network n, trained by counterfactuals.
 
-    The loss is ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``: real rows belong to
-    their class, noise to none, and a counterfactual x′ for class t not to t if it is implausible. π is the conformal
-    p-value of x′. The x′ are searched on the gated model, so the gate learns from its own mistakes.
+    The loss is ``softplus(−n_y(x)) + mean_k softplus(n_k(noise)) + (1 − 2π)₊ softplus(n_t(x′))``:
+    real rows belong to their class, noise to none, and a counterfactual x′ for class t not to t if
+    it is implausible. π is the conformal p-value of x′. The x′ are searched on the gated model, so
+    the gate learns from its own mistakes.
 
-    Immutable features are given: n estimates ``p_k(free | given) / q(free | given)``, because noise has the given
-    features of a real row of the class, or sometimes of any row. Each noise point then counts against one class only,
-    and π and :meth:`plausibility` see the free features only. A row that is unusual in its given features alone is
-    detected by a :class:`Density`, not by this gate.
+    Immutable features are given: n estimates ``p_k(free | given) / q(free | given)``, because noise
+    has the given features of a real row of the class, or sometimes of any row. Each noise point
+    then counts against one class only, and π and :meth:`plausibility` see the free features only. A
+    row that is unusual in its given features alone is detected by a :class:`Density`, not by this
+    gate.
 
     Attributes:
         network: maps ``(n, d)`` to ``(n, k)``.
@@ -96,16 +98,19 @@ class Learned(Calibrated):
         scale: float = 1.0,
         seed: int = 0,
     ) -> Learned:
-        """Train a gate for a model on its training rows x ``(n, *features)`` with classes y ``(n,)``.
+        """Train a gate for a model on its training rows x ``(n, *features)`` with classes y
+        ``(n,)``.
 
         Args:
             constraints: of the searches.
             quantile: share of real rows with σ(g) below ½.
             scale: of the model's logits, see :class:`Gated`.
         """
-        config = config if config is not None else GateConfig()
+        if config is None:
+            config = GateConfig()
         rng = torch.Generator().manual_seed(seed)
-        # Layers draw their weights from the global generator; seed it for them and leave the caller's randomness alone.
+        # Layers draw their weights from the global generator; seed it for them and leave the
+        # caller's randomness alone.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             gate = cls.empty([x[0].numel(), *config.hidden, num_classes]).to(x)
@@ -114,14 +119,25 @@ class Learned(Calibrated):
             gate.origin = torch.full_like(gate.origin, _OPEN)
             return gate.requires_grad_(False).eval()
         order = torch.randperm(len(x), generator=rng).to(x.device)
-        # By class, because each class is calibrated on rows of its own that the network has not seen.
-        held = torch.cat([_share(order[y[order] == label], config.most_rows) for label in range(num_classes)])
-        kept = torch.ones_like(y, dtype=torch.bool).index_fill(0, held, False).nonzero().squeeze(-1)
+        # By class, because each class is calibrated on rows of its own that the network has not
+        # seen.
+        held = torch.cat(
+            [_share(order[y[order] == label], config.most_rows) for label in range(num_classes)]
+        )
+        kept = (
+            torch.ones_like(y, dtype=torch.bool)
+            .index_fill(0, held, False)
+            .nonzero()
+            .squeeze(-1)
+        )
         if len(kept) > _MOST_ROWS:
             kept = kept[torch.randperm(len(kept), generator=rng)[:_MOST_ROWS].to(x.device)]
-        rows, labels = x[kept].flatten(1), y[kept]
+        rows = x[kept].flatten(1)
+        labels = y[kept]
         # Gated by the network in training: each epoch searches for what it still lets through.
-        negatives = Negatives(Gated(model, gate, scale), rows, labels, constraints, x.shape[1:], config, rng)
+        negatives = Negatives(
+            Gated(model, gate, scale), rows, labels, constraints, x.shape[1:], config, rng
+        )
         optimizer = torch.optim.Adam(gate.network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
             # First noise alone, so that there is a gate to search through.
@@ -157,19 +173,32 @@ class Learned(Calibrated):
 
 
 def _loss(network: nn.Module, x: Tensor, y: Tensor, negatives: Negatives) -> Tensor:
-    """Loss of a batch of real rows x ``(n, d)``, as many noise points and half as many counterfactuals."""
+    """Loss of a batch of real rows x ``(n, d)``, as many noise points and half as many
+    counterfactuals.
+    """
     real = network(negatives.lend(x)).gather(-1, y.unsqueeze(-1))
     points, among = negatives.noise(len(x))
-    # Conditional noise counts against the class whose given columns it has; free noise counts against all.
-    noise = network(points).gather(-1, among.unsqueeze(-1)) if negatives.conditional else network(points)
+    # Conditional noise counts against the class whose given columns it has; free noise counts
+    # against all.
+    if negatives.conditional:
+        noise = network(points).gather(-1, among.unsqueeze(-1))
+    else:
+        noise = network(points)
     x_cf, target, weight = negatives.recall(len(x) // 2)
     against = network(x_cf).gather(-1, target.unsqueeze(-1)).squeeze(-1)
     loss = functional.softplus(-real).mean() + functional.softplus(noise).mean()
     # Before the first search there is none, and the mean of nothing is NaN.
-    return loss + (weight * functional.softplus(against)).mean() if len(x_cf) else loss
+    if len(x_cf):
+        return loss + (weight * functional.softplus(against)).mean()
+    return loss
 
 
 def _share(rows: Tensor, most: int) -> Tensor:
-    """The rows of a class to calibrate on: a fifth, or more if that is too few and leaves as many to learn from."""
-    enough = 2 * FEWEST_ROWS if len(rows) >= 4 * FEWEST_ROWS else FEWEST_ROWS
+    """The rows of a class to calibrate on: a fifth, or more if that is too few and leaves as many
+    to learn from.
+    """
+    if len(rows) >= 4 * FEWEST_ROWS:
+        enough = 2 * FEWEST_ROWS
+    else:
+        enough = FEWEST_ROWS
     return rows[: min(most, max(len(rows) // 5, min(enough, len(rows) // 2)))]

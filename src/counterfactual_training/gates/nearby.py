@@ -11,10 +11,11 @@ from counterfactual_training.gates.gated import Gate
 
 
 class Nearby:
-    """A :class:`Density` at points that differ from rows x ``(n, d)`` in some columns ``(c,)`` only.
+    """A :class:`Density` at points that differ from rows x ``(n, d)`` in some columns ``(c,)``
+    only.
 
-    ``‖x − c_j‖²`` is a sum over columns. The part of the other columns is computed once for each row, and so is the
-    whole kernel of given features.
+    ``‖x − c_j‖²`` is a sum over columns. The part of the other columns is computed once for each
+    row, and so is the whole kernel of given features.
 
     Args:
         gate: none of whose given features are among the columns.
@@ -38,7 +39,11 @@ class Nearby:
     @classmethod
     def of(cls, gate: Gate | None, x: Tensor, columns: Tensor) -> Nearby | None:
         """``None`` for gates of other kinds, and if given features are among the columns."""
-        if type(gate) is not Density or bool(gate.given.all()) or bool(gate.given[columns].any()):
+        if (
+            type(gate) is not Density
+            or bool(gate.given.all())
+            or bool(gate.given[columns].any())
+        ):
             return None
         return cls(gate, x, columns)
 
@@ -50,7 +55,10 @@ class Nearby:
         weights, far, given, total = self._of_label(label)
         z = (points - self.middle).clamp_(-FARTHEST, FARTHEST)
         z = torch.cat([z, z.square().sum(-1, keepdim=True)], -1)
-        distance = torch.addmm(far, z, weights) if len(far) == 1 else far[row].addmm_(z, weights)
+        if len(far) == 1:
+            distance = torch.addmm(far, z, weights)
+        else:
+            distance = far[row].addmm_(z, weights)
         # Rounding can make the distance to a kernel's own centre negative.
         logs = distance.clamp_min_(0.0).log1p_().mul_(self.power).add_(self._free.peak[label])
         score = log_sum(logs if given is None else logs.add_(given[row]))
@@ -59,14 +67,22 @@ class Nearby:
         return functional.logsigmoid(self.gate.slope[label] * (score - self.gate.origin[label]))
 
     def _of_label(self, label: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What does not depend on points: weights ``(c + 1, m)``, distances in other columns, kernels of given ones."""
+        """What does not depend on points: weights ``(c + 1, m)``, distances in other columns,
+        kernels of given ones.
+        """
         if label not in self._known:
             own = self._free.weights.unflatten(0, self._free.peak.shape)[label]
             weights = torch.cat([own[:, self._place], own[:, -2:-1]], -1).mT.contiguous()
             far = own[:, -1].unsqueeze(0)
             if len(self._others):
-                x = (self.x[:, self._free.columns] - self._free.middle)[:, self._others].clamp(-FARTHEST, FARTHEST)
-                far = far + x.square().sum(-1, keepdim=True) * own[:, -2] + x @ own[:, self._others].mT
+                x = (self.x[:, self._free.columns] - self._free.middle)[:, self._others].clamp(
+                    -FARTHEST, FARTHEST
+                )
+                far = (
+                    far
+                    + x.square().sum(-1, keepdim=True) * own[:, -2]
+                    + x @ own[:, self._others].mT
+                )
             given = total = None
             for kernels in self._given:
                 given = self.gate.log_kernels(self.x, kernels, label)

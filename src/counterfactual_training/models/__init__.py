@@ -1,7 +1,20 @@
 """Classifiers and the generative model that REVISE searches in."""
 
-from counterfactual_training.models.classifiers import CNN, Asinh, bend, cnn, linear, mlp, shape_of, squash
-from counterfactual_training.models.counternet import CounterNet, counternet, counternet_explainer
+from counterfactual_training.models.classifiers import (
+    CNN,
+    Asinh,
+    bend,
+    cnn,
+    linear,
+    mlp,
+    shape_of,
+    squash,
+)
+from counterfactual_training.models.counternet import (
+    CounterNet,
+    counternet,
+    counternet_explainer,
+)
 from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import neurotree

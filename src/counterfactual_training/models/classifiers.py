@@ -17,17 +17,26 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 # Values that are squashed at a time: few enough for the processor's cache.
 _VALUES = 2**16
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "swish": nn.SiLU,
+    "tanh": nn.Tanh,
+}
 
 
 class Asinh(nn.Module):
-    """``asinh(x)``: about x near 0 and logarithmic far away, so that no outlier dominates the other inputs."""
+    """``asinh(x)``: about x near 0 and logarithmic far away, so that no outlier dominates the other
+    inputs.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        # torch computes asinh value by value on a processor, which takes longer there than the layers behind it.
+        # torch computes asinh value by value on a processor, which takes longer there than the
+        # layers behind it.
         if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
             return torch.asinh(x)
-        return _Asinh.apply(x) if torch.is_grad_enabled() else _asinh(x)
+        if torch.is_grad_enabled():
+            return _Asinh.apply(x)
+        return _asinh(x)
 
 
 class _Asinh(torch.autograd.Function):
@@ -49,7 +58,9 @@ class _Asinh(torch.autograd.Function):
 
 
 def _asinh(x: Tensor) -> Tensor:
-    """``±log(1 + a + a / (1/a + √(1 + 1/a²)))`` of a = |x|, which has all digits near 0 and overflows nowhere else."""
+    """``±log(1 + a + a / (1/a + √(1 + 1/a²)))`` of a = |x|, which has all digits near 0 and
+    overflows nowhere else.
+    """
     size = x.abs()
     inverse = size.reciprocal()
     root = inverse.square().add_(1).sqrt_().add_(inverse)
@@ -58,7 +69,9 @@ def _asinh(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def squash(x: Tensor) -> None:
-    """Replace rows x ``(n, d)`` by what :class:`Asinh` makes of them, a few at a time, which takes no more memory."""
+    """Replace rows x ``(n, d)`` by what :class:`Asinh` makes of them, a few at a time, which takes
+    no more memory.
+    """
     for part in x.split(max(1, _VALUES // max(1, x.shape[-1]))):
         part.copy_(Asinh()(part))
 
@@ -82,7 +95,11 @@ def linear(num_features: int, num_classes: int) -> nn.Module:
 
 
 def mlp(
-    num_features: int, num_classes: int, hidden: Sequence[int] = (32,), activation: str = "relu", squash: bool = False
+    num_features: int,
+    num_classes: int,
+    hidden: Sequence[int] = (32,),
+    activation: str = "relu",
+    squash: bool = False,
 ) -> nn.Sequential:
     """Multilayer perceptron, Glorot-uniform weights and zero biases; the default is the paper's.
 
@@ -105,34 +122,58 @@ def mlp(
     widths = [num_features, *hidden, num_classes]
     if any(width < 1 for width in widths):
         raise InputError(f"Layer widths must be positive, got {widths}.")
-    layers: list[nn.Module] = [Asinh()] if squash else []
+    if squash:
+        layers: list[nn.Module] = [Asinh()]
+    else:
+        layers = []
     for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         # Before every layer but the first, so that none follows the logits.
-        layers += [make_activation()] if i else []
+        if i:
+            layers += [make_activation()]
+        else:
+            layers += []
         layers.append(nn.Linear(fan_in, fan_out))
     return _glorot(nn.Sequential(*layers))
 
 
 def shape_of(model: nn.Module) -> dict[str, Any]:
-    """What :func:`mlp` needs to make a network of this shape; raises unless it could have made this one."""
-    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    """What :func:`mlp` needs to make a network of this shape; raises unless it could have made this
+    one.
+    """
+    if isinstance(model, nn.Sequential):
+        layers = list(model)
+    else:
+        layers = [model]
     linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
     between = {type(layer) for layer in layers if not isinstance(layer, (nn.Linear, Asinh))}
     names = {made: name for name, made in ACTIVATIONS.items()}
     squash = isinstance(layers[0], Asinh)
-    if not linears or len(between) > 1 or not between <= set(names) or len(layers) != 2 * len(linears) - 1 + squash:
+    if (
+        not linears
+        or len(between) > 1
+        or not between <= set(names)
+        or len(layers) != 2 * len(linears) - 1 + squash
+    ):
         kinds = ", ".join(type(layer).__name__ for layer in layers)
-        raise ModelError(f"Expected layers as mlp() makes them: linear ones and one kind of activation; got {kinds}.")
-    shape: dict[str, Any] = {"hidden": tuple(layer.out_features for layer in linears[:-1]), "squash": squash}
+        raise ModelError(
+            "Expected layers as mlp() makes them: linear ones and one kind of activation; got "
+            f"{kinds}."
+        )
+    shape: dict[str, Any] = {
+        "hidden": tuple(layer.out_features for layer in linears[:-1]),
+        "squash": squash,
+    }
     return shape | ({"activation": names[between.pop()]} if between else {})
 
 
 @torch.no_grad()
 def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> None:
-    """Initialise a share of the first layer's units as ``±slope·(x_c − q)``, for columns c and quantiles q of x.
+    """Initialise a share of the first layer's units as ``±slope·(x_c − q)``, for columns c and
+    quantiles q of x.
 
-    With ReLU, such a unit is a bend in one column, like a split of a tree, so effects of single columns need not be
-    learned by rotating units that see all columns. Columns with one or two values are left out. x is ``(n, d)``.
+    With ReLU, such a unit is a bend in one column, like a split of a tree, so effects of single
+    columns need not be learned by rotating units that see all columns. Columns with one or two
+    values are left out. x is ``(n, d)``.
     """
     # Quantiles are those of what this layer sees, which is not x if the inputs are squashed.
     first = next(layer for layer in model if isinstance(layer, nn.Linear))
@@ -143,26 +184,36 @@ def bend(model: nn.Sequential, x: Tensor, share: float, slope: float = 2.0) -> N
         return
     # With more columns than units, take every so many instead of the first ones.
     columns = columns[:: max(len(columns) // units, 1)][:units]
-    # Rounded up: each column gets this many bends, at the middles of so many equal shares of its rows.
+    # Rounded up: each column gets this many bends, at the middles of so many equal shares of its
+    # rows.
     rounds = -(-units // len(columns))
     places = [int((turn + 0.5) / rounds * len(x)) for turn in range(rounds)]
-    # numpy puts the values in order at these places only, which takes a tenth of the time of sorting a million rows.
-    seen = model[0](x[:, columns]) if squashes else x[:, columns]
+    # numpy puts the values in order at these places only, which takes a tenth of the time of
+    # sorting a million rows.
+    if squashes:
+        seen = model[0](x[:, columns])
+    else:
+        seen = x[:, columns]
     values = [np.partition(column, places)[places] for column in seen.T.cpu().double().numpy()]
     for j in range(units):
         turn, place = divmod(j, len(columns))
         at = float(values[place][turn])
         # By turns active above the quantile and below it.
-        steep = slope if turn % 2 else -slope
+        if turn % 2:
+            steep = slope
+        else:
+            steep = -slope
         first.weight[j] = 0.0
-        first.weight[j, columns[place]], first.bias[j] = steep, -steep * at
+        first.weight[j, columns[place]] = steep
+        first.bias[j] = -steep * at
 
 
 def _with_three_values(squash: nn.Module, x: Tensor) -> list[int]:
     """The columns of x ``(n, d)`` that hold three values or more once they are squashed."""
     between = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
     ends: list[Tensor] = []
-    # A part of the rows at a time: what is computed for all of them would take several times their memory.
+    # A part of the rows at a time: what is computed for all of them would take several times their
+    # memory.
     for part in x.split(max(1, _VALUES // x.shape[1])):
         seen = squash(part)
         lowest, highest = seen.aminmax(dim=0)
@@ -177,18 +228,29 @@ def _with_three_values(squash: nn.Module, x: Tensor) -> list[int]:
 class CNN(nn.Module):
     """LeNet-5 for images; takes ``(n, C·H·W)`` rows or ``(n, C, H, W)`` images."""
 
-    def __init__(self, num_classes: int, image_shape: tuple[int, int, int] = (1, 28, 28)) -> None:
+    def __init__(
+        self, num_classes: int, image_shape: tuple[int, int, int] = (1, 28, 28)
+    ) -> None:
         super().__init__()
         channels, height, width = image_shape
         self.image_shape = image_shape
         # The padding keeps height and width, so that only the two pools divide them, by 4 in all.
         self.convolutions = nn.Sequential(
-            nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        )  # fmt: skip
+            nn.Conv2d(channels, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
         flat = 16 * (height // 4) * (width // 4)
         self.head = nn.Sequential(
-            nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, num_classes)
+            nn.Linear(flat, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, num_classes),
         )
         _glorot(self)
 
@@ -196,7 +258,9 @@ class CNN(nn.Module):
         return self.head(self.convolutions(x.reshape(-1, *self.image_shape)))
 
 
-def cnn(num_features: int, num_classes: int, image_shape: tuple[int, int, int] = (1, 28, 28)) -> nn.Module:
+def cnn(
+    num_features: int, num_classes: int, image_shape: tuple[int, int, int] = (1, 28, 28)
+) -> nn.Module:
     """LeNet-5 for images, as ``(n, C·H·W)`` rows or ``(n, C, H, W)``; see :class:`CNN`.
 
     Args:
@@ -215,7 +279,10 @@ def cnn(num_features: int, num_classes: int, image_shape: tuple[int, int, int] =
         torch.Size([4, 3, 32, 32])
     """
     if prod(image_shape) != num_features:
-        raise InputError(f"image_shape {image_shape} has {prod(image_shape)} pixels, the data {num_features} features.")
+        raise InputError(
+            f"image_shape {image_shape} has {prod(image_shape)} pixels, the data {num_features} "
+            "features."
+        )
     return CNN(num_classes, image_shape)
 
 

@@ -1,4 +1,6 @@
-"""CounterNet: a classifier that learns to answer with counterfactuals itself (Guo, Nguyen and Yadav, KDD 2023)."""
+"""CounterNet: a classifier that learns to answer with counterfactuals itself (Guo, Nguyen and
+Yadav, KDD 2023).
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,18 @@ from counterfactual_training.models.classifiers import Asinh
 
 
 class CounterNet(nn.Module):
-    """Encoder, predictor and explainer: ``z = e(x)``, ``h = p(z)``, logits ``Wh + b``, proposal ``g(z, h)``.
+    """Encoder, predictor and explainer: ``z = e(x)``, ``h = p(z)``, logits ``Wh + b``, proposal
+    ``g(z, h)``.
 
-    It is a classifier, ``(..., d)`` → logits ``(..., 2)``, and :meth:`explain` gives one counterfactual per row for the
-    class that it does not predict, in one pass and without a search. Train it with ``regime="counternet"``; the
-    explainer learns nothing by other regimes.
+    It is a classifier, ``(..., d)`` → logits ``(..., 2)``, and :meth:`explain` gives one
+    counterfactual per row for the class that it does not predict, in one pass and without a search.
+    Train it with ``regime="counternet"``; the explainer learns nothing by other regimes.
 
     Args:
         num_features: inputs, d.
         num_classes: always 2.
-        encoder: widths of the encoder's layers, each with LeakyReLU and dropout; as the authors', like all defaults.
+        encoder: widths of the encoder's layers, each with LeakyReLU and dropout; as the authors',
+            like all defaults.
         predictor: widths of the predictor's layers.
         explainer: widths of the explainer's layers.
         dropout: share of units dropped in training.
@@ -59,25 +63,42 @@ class CounterNet(nn.Module):
         super().__init__()
         if num_classes != 2:
             raise InputError(
-                f"CounterNet answers with the opposite of its prediction, so it needs two classes, got {num_classes}. "
+                "CounterNet answers with the opposite of its prediction, so it needs two "
+                f"classes, got {num_classes}. "
                 "For more, train by another regime and explain by search."
             )
         widths = [num_features, *encoder, *predictor, *explainer]
-        if any(width < 1 for width in widths) or not (encoder and predictor and explainer) or not 0 <= dropout < 1:
-            raise InputError(f"CounterNet needs layers of positive widths and a dropout in [0, 1), got {widths}.")
+        if (
+            any(width < 1 for width in widths)
+            or not (encoder and predictor and explainer)
+            or not 0 <= dropout < 1
+        ):
+            raise InputError(
+                f"CounterNet needs layers of positive widths and a dropout in [0, 1), got {widths}."
+            )
         self.shape: dict[str, Any] = {
-            "encoder": list(encoder), "predictor": list(predictor), "explainer": list(explainer),
-            "dropout": dropout, "squash": squash,
-        }  # fmt: skip
-        before = [Asinh()] if squash else []
+            "encoder": list(encoder),
+            "predictor": list(predictor),
+            "explainer": list(explainer),
+            "dropout": dropout,
+            "squash": squash,
+        }
+        if squash:
+            before = [Asinh()]
+        else:
+            before = []
         self.encoder = nn.Sequential(*before, *_layers([num_features, *encoder], dropout))
         self.predictor = nn.Sequential(*_layers([encoder[-1], *predictor], dropout))
         self.head = nn.Linear(predictor[-1], 2)
         seen = encoder[-1] + predictor[-1]
-        self.explainer = nn.Sequential(*_layers([seen, *explainer], dropout), nn.Linear(explainer[-1], num_features))
+        self.explainer = nn.Sequential(
+            *_layers([seen, *explainer], dropout), nn.Linear(explainer[-1], num_features)
+        )
 
     def forward(self, x: Tensor, propose: bool = False, detach: bool = False) -> Any:
-        """Logits; with ``propose`` also the explainer's output ``(..., d)``, by constants z and h if ``detach``."""
+        """Logits; with ``propose`` also the explainer's output ``(..., d)``, by constants z and h
+        if ``detach``.
+        """
         z = self.encoder(x)
         h = self.predictor(z)
         logits = self.head(h)
@@ -88,7 +109,9 @@ class CounterNet(nn.Module):
 
     @torch.no_grad()
     def explain(self, x: Tensor, constraints: Any = None) -> Tensor:
-        """A counterfactual of every row ``(..., n, d)``, for the class not predicted, that keeps to the constraints."""
+        """A counterfactual of every row ``(..., n, d)``, for the class not predicted, that keeps to
+        the constraints.
+        """
         training = self.training
         self.eval()
         try:
@@ -99,17 +122,21 @@ class CounterNet(nn.Module):
             return proposal
         # A box in half precision would be a coarse one.
         proposal = proposal.to(torch.promote_types(proposal.dtype, torch.float32))
-        rules, rows = constraints.to(proposal), x.to(proposal)
+        rules = constraints.to(proposal)
+        rows = x.to(proposal)
         _, x_cf = feasible(proposal, rows, rules)
         x_cf = rules.project_categories(x_cf, rules.bounds(rows))
         return rules.snap(x_cf, rows).to(x)
 
 
-def counternet_explainer(model: nn.Module, x: Tensor, y_target: Tensor, constraints: Any = None) -> Tensor:
-    """The answers of a :class:`CounterNet` itself, as an explainer for :func:`evaluate`; also of one that is wrapped.
+def counternet_explainer(
+    model: nn.Module, x: Tensor, y_target: Tensor, constraints: Any = None
+) -> Tensor:
+    """The answers of a :class:`CounterNet` itself, as an explainer for :func:`evaluate`; also of
+    one that is wrapped.
 
-    With two classes, a target that is not predicted is the opposite, which it explains. To measure them, call
-    ``ct.evaluate(model, data, explainers={"counternet": ct.counternet_explainer})``.
+    With two classes, a target that is not predicted is the opposite, which it explains. To measure
+    them, call ``ct.evaluate(model, data, explainers={"counternet": ct.counternet_explainer})``.
 
     Args:
         model: the CounterNet, or a model around it.
@@ -132,22 +159,29 @@ def counternet_explainer(model: nn.Module, x: Tensor, y_target: Tensor, constrai
     while not isinstance(inner, CounterNet):
         inner = getattr(inner, "model", None)
         if inner is None:
-            raise ModelError(f"Only a CounterNet answers by itself, got {type(model).__name__}; use ct.search.")
+            raise ModelError(
+                f"Only a CounterNet answers by itself, got {type(model).__name__}; use ct.search."
+            )
     return inner.explain(x, constraints)
 
 
 def feasible(proposal: Tensor, x: Tensor, constraints: Any) -> tuple[Tensor, Tensor]:
-    """The proposal ``(..., n, d)`` with a softmax in every one-hot group, and what the constraints leave of it.
+    """The proposal ``(..., n, d)`` with a softmax in every one-hot group, and what the constraints
+    leave of it.
 
-    What may not change is x's own. Box, directions and relations are kept by projection, which passes gradients on as
-    if it were not there: cut off, an explainer would never learn to come back inside.
+    What may not change is x's own. Box, directions and relations are kept by projection, which
+    passes gradients on as if it were not there: cut off, an explainer would never learn to come
+    back inside.
     """
     soft = proposal.clone()
     for group in constraints.groups:
         columns = list(group.columns)
         # A single column is a yes or no.
         part = proposal[..., columns]
-        soft[..., columns] = part.softmax(-1) if len(columns) > 1 else part.sigmoid()
+        if len(columns) > 1:
+            soft[..., columns] = part.softmax(-1)
+        else:
+            soft[..., columns] = part.sigmoid()
     soft = torch.where(constraints.immutable.unsqueeze(-2), x, soft)
     lower, upper = constraints.interval(x)
     kept = constraints.confine(soft.detach().clone(), x, lower, upper)

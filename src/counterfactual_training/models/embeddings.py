@@ -1,4 +1,5 @@
-"""Numbers as several inputs each, so that a small network can bend along a single column (Gorishniy et al. 2022).
+"""Numbers as several inputs each, so that a small network can bend along a single column (Gorishniy
+et al. 2022).
 
 Both kinds embed some of the columns and pass the others, such as one-hot ones, as they are.
 """
@@ -18,15 +19,24 @@ from counterfactual_training.models.quantiles import knots
 
 
 class Embedding(nn.Module):
-    """``(..., d)`` → ``(..., d − c + c·e)``: the other columns, then e numbers for each of the c embedded ones."""
+    """``(..., d)`` → ``(..., d − c + c·e)``: the other columns, then e numbers for each of the c
+    embedded ones.
+    """
 
     def __init__(self, num_features: int, columns: Sequence[int] | None, size: int) -> None:
         super().__init__()
-        columns = tuple(range(num_features)) if columns is None else tuple(columns)
+        if columns is None:
+            columns = tuple(range(num_features))
+        else:
+            columns = tuple(columns)
         known = all(type(column) is int and 0 <= column < num_features for column in columns)
         if not known or len(set(columns)) < len(columns):
-            raise InputError(f"columns to embed are different numbers from 0 to {num_features - 1}, got {columns}.")
-        self.columns, self.num_features = columns, num_features
+            raise InputError(
+                f"columns to embed are different numbers from 0 to {num_features - 1}, got "
+                f"{columns}."
+            )
+        self.columns = columns
+        self.num_features = num_features
         self.others = tuple(sorted(set(range(num_features)) - set(columns)))
         self.width = len(self.others) + len(columns) * size
 
@@ -50,7 +60,8 @@ class Embedding(nn.Module):
 
 
 class Periodic(Embedding):
-    """PLR: ``ReLU(A_j [sin 2πf_j x_j, cos 2πf_j x_j] + a_j)``, with f, A and a of its own for each column j.
+    """PLR: ``ReLU(A_j [sin 2πf_j x_j, cos 2πf_j x_j] + a_j)``, with f, A and a of its own for each
+    column j.
 
     Attributes:
         frequencies: f, ``(c, K)``, drawn from a normal distribution with SD ``spread``.
@@ -68,9 +79,12 @@ class Periodic(Embedding):
         check_count("num_frequencies", num_frequencies)
         check_count("size", size)
         super().__init__(num_features, columns, size)
-        many, bound = len(self.columns), (2 * num_frequencies) ** -0.5
+        many = len(self.columns)
+        bound = (2 * num_frequencies) ** -0.5
         self.frequencies = nn.Parameter(torch.empty(many, num_frequencies).normal_(0, spread))
-        self.weight = nn.Parameter(torch.empty(many, 2 * num_frequencies, size).uniform_(-bound, bound))
+        self.weight = nn.Parameter(
+            torch.empty(many, 2 * num_frequencies, size).uniform_(-bound, bound)
+        )
         self.bias = nn.Parameter(torch.empty(many, size).uniform_(-bound, bound))
 
     def embed(self, numbers: Tensor) -> Tensor:
@@ -79,17 +93,19 @@ class Periodic(Embedding):
         return ((waves @ self.weight).squeeze(-2) + self.bias).relu()
 
     def shape(self) -> dict[str, Any]:
-        num_frequencies, size = self.weight.shape[1] // 2, self.weight.shape[2]
+        num_frequencies = self.weight.shape[1] // 2
+        size = self.weight.shape[2]
         return super().shape() | {"num_frequencies": num_frequencies, "size": size}
 
 
 class PiecewiseLinear(Embedding):
-    """PLE: how far a number has come through each of its bins, ``clamp((x_j − lower_b) / width_b, 0, 1)``.
+    """PLE: how far a number has come through each of its bins, ``clamp((x_j − lower_b) / width_b,
+    0, 1)``.
 
-    Bins lie between quantiles of the training rows, so each holds about as many of them; where quantiles coincide there
-    are fewer, and unused bins stay 0. The authors let the outer bins grow beyond 1. Here they end, so that nothing
-    outside the training data looks better than its edge: a bin of width w has slope 1/w, and a search would follow the
-    steepest one out of the data.
+    Bins lie between quantiles of the training rows, so each holds about as many of them; where
+    quantiles coincide there are fewer, and unused bins stay 0. The authors let the outer bins grow
+    beyond 1. Here they end, so that nothing outside the training data looks better than its edge: a
+    bin of width w has slope 1/w, and a search would follow the steepest one out of the data.
 
     Attributes:
         lower, rate: ``(c, B)`` lower ends of the bins, and 1/width; rate 0 for those unused.
@@ -98,7 +114,9 @@ class PiecewiseLinear(Embedding):
     lower: Tensor
     rate: Tensor
 
-    def __init__(self, num_features: int, columns: Sequence[int] | None = None, num_bins: int = 32) -> None:
+    def __init__(
+        self, num_features: int, columns: Sequence[int] | None = None, num_bins: int = 32
+    ) -> None:
         check_count("num_bins", num_bins)
         super().__init__(num_features, columns, num_bins)
         # Until rows are seen, equal bins over the range where scaled numbers mostly are.
@@ -114,15 +132,19 @@ class PiecewiseLinear(Embedding):
         """Take the bins from rows x ``(n, d)``."""
         for i, column in enumerate(self.columns):
             edges = knots(x[:, column], self.lower.shape[1])
-            self.lower[i], self.rate[i] = edges[0], 0.0
-            self.lower[i, : len(edges) - 1], self.rate[i, : len(edges) - 1] = edges[:-1], 1 / edges.diff()
+            self.lower[i] = edges[0]
+            self.rate[i] = 0.0
+            self.lower[i, : len(edges) - 1] = edges[:-1]
+            self.rate[i, : len(edges) - 1] = 1 / edges.diff()
 
     def shape(self) -> dict[str, Any]:
         return super().shape() | {"num_bins": self.lower.shape[1]}
 
 
 def varied(x: Tensor) -> tuple[int, ...]:
-    """The columns of rows x ``(n, d)`` with more than two values: of others, an embedding shows nothing new."""
+    """The columns of rows x ``(n, d)`` with more than two values: of others, an embedding shows
+    nothing new.
+    """
     # A value strictly between the extremes exists only if there are three values or more.
     inside = (x > x.min(0).values) & (x < x.max(0).values)
     return tuple(inside.any(0).nonzero().flatten().tolist())
@@ -159,7 +181,13 @@ def mlp_plr(
         >>> model(data.x_test).shape
         torch.Size([900, 2])
     """
-    return _behind(Periodic(num_features, columns, num_frequencies, size), num_classes, hidden, activation, squash)
+    return _behind(
+        Periodic(num_features, columns, num_frequencies, size),
+        num_classes,
+        hidden,
+        activation,
+        squash,
+    )
 
 
 def mlp_ple(
@@ -172,7 +200,8 @@ def mlp_ple(
     num_bins: int = 32,
     x: Tensor | None = None,
 ) -> nn.Sequential:
-    """An MLP on piecewise-linear embeddings of some columns, by default all; see :class:`PiecewiseLinear`.
+    """An MLP on piecewise-linear embeddings of some columns, by default all; see
+    :class:`PiecewiseLinear`.
 
     Args:
         num_features: inputs, d.
@@ -182,7 +211,8 @@ def mlp_ple(
         squash: puts :class:`Asinh` before the embeddings.
         columns: the columns to embed; others, such as one-hot ones, pass as they are.
         num_bins: bins per column.
-        x: ``(n, d)`` training rows, whose quantiles the bins lie between; without them bins divide [−3, 3].
+        x: ``(n, d)`` training rows, whose quantiles the bins lie between; without them bins divide
+            [−3, 3].
 
     Examples:
         >>> import counterfactual_training as ct

@@ -15,8 +15,9 @@ _MOST_MEMBERS = 1000
 class Ensemble(nn.Module):
     """The mean of its members' logits, ``(..., d)`` → ``(..., k)``.
 
-    Of logits, not of probabilities: logarithms of mean probabilities have a logsumexp of 0 everywhere, which would
-    remove the scale of the energy −LSE and with it what an energy says of how plausible a row is.
+    Of logits, not of probabilities: logarithms of mean probabilities have a logsumexp of 0
+    everywhere, which would remove the scale of the energy −LSE and with it what an energy says of
+    how plausible a row is.
 
     Args:
         members: the classifiers, all with the same inputs and outputs.
@@ -47,7 +48,9 @@ class Ensemble(nn.Module):
         return total / len(self.members)
 
 
-def make_ensemble(make: Callable[[int, int], nn.Module], size: int, num_features: int, num_classes: int) -> Ensemble:
+def make_ensemble(
+    make: Callable[[int, int], nn.Module], size: int, num_features: int, num_classes: int
+) -> Ensemble:
     """An ensemble of so many new models."""
     if not 1 <= size <= _MOST_MEMBERS:
         raise ModelError(f"An ensemble has from 1 to {_MOST_MEMBERS} members, got {size}.")

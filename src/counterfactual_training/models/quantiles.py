@@ -1,4 +1,6 @@
-"""Numbers by their rank: quantiles of training rows, and a layer that makes any column nearly normal."""
+"""Numbers by their rank: quantiles of training rows, and a layer that makes any column nearly
+normal.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,36 @@ from counterfactual_training.errors import check_count
 
 
 def knots(values: Tensor, num_bins: int) -> Tensor:
-    """At most ``num_bins + 1`` different values ``(m,)``, ascending, with about as many of ``values`` ``(n,)`` between
-    each two; the first and the last are the extremes, up to rounding."""
-    # Every knot is a value that some row has; in double precision, because float32 cannot count many rows.
+    """At most ``num_bins + 1`` different values ``(m,)``, ascending, with about as many of
+    ``values`` ``(n,)`` between each two; the first and the last are the extremes, up to rounding.
+    """
+    # Every knot is a value that some row has; in double precision, because float32 cannot count
+    # many rows.
     shares = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64)
     places = (shares * (len(values) - 1)).round().long().to(values.device)
     found = values.sort().values[places].unique()
-    # Rows are scaled, so a smaller distance is a rounding error; its slope would be one that no one means.
+    # Rows are scaled, so a smaller distance is a rounding error; its slope would be one that no one
+    # means.
     apart = found.diff() > 1e-6 * (1 + found[1:].abs())
     return torch.cat([found[:1], found[1:][apart]])
 
 
 class Quantiles(nn.Module):
-    """Rank-Gauss: every column as the normal score of its rank in the training rows, ``(..., d)`` → ``(..., d)``.
+    """Rank-Gauss: every column as the normal score of its rank in the training rows, ``(..., d)`` →
+    ``(..., d)``.
 
-    ``z = start + Σ_b rise_b · clamp((x − lower_b) / width_b, 0, 1) + asinh(x − top)₊ − asinh(bottom − x)₊``: between
-    knots a straight line, beyond the training data a logarithm, so it never stops rising and :meth:`inverse` undoes it.
-    At a knot, z is Φ⁻¹ of the share of rows below it, with half of those at it. Columns of one or two values stay as
-    they are.
+    ``z = start + Σ_b rise_b · clamp((x − lower_b) / width_b, 0, 1) + asinh(x − top)₊ − asinh(bottom
+    − x)₊``: between knots a straight line, beyond the training data a logarithm, so it never stops
+    rising and :meth:`inverse` undoes it. At a knot, z is Φ⁻¹ of the share of rows below it, with
+    half of those at it. Columns of one or two values stay as they are.
 
-    It stands before a network, not in the encoder: there the space of search and constraints would be bent too, and
-    neither steps, largest changes nor relations between columns would be what they are in the user's units.
+    It stands before a network, not in the encoder: there the space of search and constraints would
+    be bent too, and neither steps, largest changes nor relations between columns would be what they
+    are in the user's units.
 
     Attributes:
-        lower, width, rise: ``(d, B)`` lower ends of the bins, their widths in x and in z; unused bins rise by 0.
+        lower, width, rise: ``(d, B)`` lower ends of the bins, their widths in x and in z; unused
+            bins rise by 0.
         bottom, top, start: ``(d,)`` the extreme knots, and z at the lower one.
     """
 
@@ -79,14 +87,22 @@ class Quantiles(nn.Module):
             at = knots(values, self.num_bins)
             scores = at
             if len(at) > 2 or bool(((values > at[0]) & (values < at[-1])).any()):
-                below, upto = (torch.searchsorted(values, at, right=right).double() for right in (False, True))
+                below, upto = (
+                    torch.searchsorted(values, at, right=right).double()
+                    for right in (False, True)
+                )
                 # Half of one row away from 0 and 1 at least, so finite.
                 scores = torch.special.ndtri((below + upto) / (2 * len(values))).to(x.dtype)
             many = len(at) - 1
-            self.lower[column], self.width[column], self.rise[column] = at[-1], 1.0, 0.0
-            self.lower[column, :many], self.width[column, :many] = at[:-1], at.diff()
+            self.lower[column] = at[-1]
+            self.width[column] = 1.0
+            self.rise[column] = 0.0
+            self.lower[column, :many] = at[:-1]
+            self.width[column, :many] = at.diff()
             self.rise[column, :many] = scores.diff()
-            self.bottom[column], self.top[column], self.start[column] = at[0], at[-1], scores[0]
+            self.bottom[column] = at[0]
+            self.top[column] = at[-1]
+            self.start[column] = scores[0]
         return self
 
     def extra_repr(self) -> str:
@@ -95,5 +111,8 @@ class Quantiles(nn.Module):
 
 def behind_quantiles(network: nn.Module, quantiles: Quantiles) -> nn.Sequential:
     """The network on scores instead of numbers."""
-    layers: list[Any] = list(network) if isinstance(network, nn.Sequential) else [network]
+    if isinstance(network, nn.Sequential):
+        layers: list[Any] = list(network)
+    else:
+        layers = [network]
     return nn.Sequential(quantiles, *layers)

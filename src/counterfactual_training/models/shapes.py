@@ -1,4 +1,6 @@
-"""Networks as plain numbers: what a file needs to make one of the same shape, without running anything it says."""
+"""Networks as plain numbers: what a file needs to make one of the same shape, without running
+anything it says.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from torch import nn
 from counterfactual_training.errors import ModelError, check_name
 from counterfactual_training.models.classifiers import Asinh, mlp, shape_of
 from counterfactual_training.models.counternet import CounterNet, counternet
-from counterfactual_training.models.embeddings import Embedding, Periodic, PiecewiseLinear, mlp_ple, mlp_plr
+from counterfactual_training.models.embeddings import (
+    Embedding,
+    Periodic,
+    PiecewiseLinear,
+    mlp_ple,
+    mlp_plr,
+)
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import NeuroTrees, neurotree
 from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
@@ -36,16 +44,28 @@ _KINDS: dict[type[nn.Module], str] = {
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """What :func:`make_network` needs to make a network of this shape; raises for a network of another kind."""
+    """What :func:`make_network` needs to make a network of this shape; raises for a network of
+    another kind.
+    """
     if isinstance(model, Ensemble):
-        return {"kind": "ensemble", "size": len(model.members), "member": describe(model.members[0])}
+        return {
+            "kind": "ensemble",
+            "size": len(model.members),
+            "member": describe(model.members[0]),
+        }
     if isinstance(model, CounterNet):
         return {"kind": "counternet", **model.shape}
-    layers = list(model) if isinstance(model, nn.Sequential) else [model]
+    if isinstance(model, nn.Sequential):
+        layers = list(model)
+    else:
+        layers = [model]
     if isinstance(layers[0], Quantiles):
         return {"quantiles": layers[0].num_bins, **describe(nn.Sequential(*layers[1:]))}
     squash = isinstance(layers[0], Asinh)
-    layer = layers[squash] if len(layers) > squash else layers[0]
+    if len(layers) > squash:
+        layer = layers[squash]
+    else:
+        layer = layers[0]
     kind = _KINDS.get(type(layer))
     if kind is None or not isinstance(layer, NeuroTrees | Embedding | TabM):
         return {"kind": "mlp", **shape_of(model)}
@@ -59,18 +79,25 @@ def describe(model: nn.Module) -> dict[str, Any]:
 
 
 def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) -> nn.Module:
-    """A network that :func:`describe` described, with weights of its own; without a kind, it is an MLP."""
+    """A network that :func:`describe` described, with weights of its own; without a kind, it is an
+    MLP.
+    """
     numbers = dict(shape)
-    kind, num_bins = numbers.pop("kind", "mlp"), numbers.pop("quantiles", None)
+    kind = numbers.pop("kind", "mlp")
+    num_bins = numbers.pop("quantiles", None)
     if kind != "ensemble":
         check_name("network", kind, NETWORKS)
         network = NETWORKS[kind](num_features, num_classes, **numbers)
-        return network if num_bins is None else behind_quantiles(network, Quantiles(num_features, num_bins))
+        if num_bins is None:
+            return network
+        return behind_quantiles(network, Quantiles(num_features, num_bins))
     member = numbers["member"]
     # Ensembles of ensembles are never made here; in a file they could be nested to any depth.
     if member.get("kind") == "ensemble":
         raise ModelError("Expected networks as members of an ensemble, got an ensemble.")
-    return make_ensemble(partial(make_network, member), numbers["size"], num_features, num_classes)
+    return make_ensemble(
+        partial(make_network, member), numbers["size"], num_features, num_classes
+    )
 
 
 def in_words(shape: Mapping[str, Any]) -> str:
@@ -85,8 +112,14 @@ def in_words(shape: Mapping[str, Any]) -> str:
     widths = " and ".join(str(width) for width in shape["hidden"])
     if kind == "mlp" and not widths:
         return "linear classifier"
-    layers = f"with hidden layers of {widths} units" if widths else "without hidden layers"
+    if widths:
+        layers = f"with hidden layers of {widths} units"
+    else:
+        layers = "without hidden layers"
     if kind == "tabm":
         return f"{shape['num_members']} networks that share weights, {layers}"
-    embedded = {"mlp-plr": " on periodic embeddings", "mlp-ple": " on piecewise-linear embeddings"}
+    embedded = {
+        "mlp-plr": " on periodic embeddings",
+        "mlp-ple": " on piecewise-linear embeddings",
+    }
     return f"network{embedded.get(kind, '')} {layers}"

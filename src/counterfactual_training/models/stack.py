@@ -17,8 +17,18 @@ from counterfactual_training.torch_internals import module_hooked, tensor_hooked
 
 # Elementwise layers work for any number of leading dimensions.
 _ELEMENTWISE = (
-    nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Softplus, nn.Identity, Asinh
-)  # fmt: skip
+    nn.ReLU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.GELU,
+    nn.ELU,
+    nn.SELU,
+    nn.LeakyReLU,
+    nn.Softplus,
+    nn.Identity,
+    Asinh,
+)
 
 
 class UnstackableError(ModelError):
@@ -37,19 +47,28 @@ class StackedModel(nn.Module):
     def __init__(self, models: Sequence[nn.Module]) -> None:
         super().__init__()
         check_stackable(models)
-        # Parameters have the same order in all members, so places in ``weights`` need one list of names.
+        # Parameters have the same order in all members, so places in ``weights`` need one list of
+        # names.
         named = dict(models[0].named_parameters())
-        self.names, self.shapes = tuple(named), [value.shape for value in named.values()]
+        self.names = tuple(named)
+        self.shapes = [value.shape for value in named.values()]
         self.sizes = [value.numel() for value in named.values()]
         self.frozen = [not value.requires_grad for value in named.values()]
-        rows = [torch.cat([value.detach().flatten() for value in model.parameters()]) for model in models]
+        rows = [
+            torch.cat([value.detach().flatten() for value in model.parameters()])
+            for model in models
+        ]
         self.weights = nn.Parameter(torch.stack(rows))
         held = [dict(model.named_buffers()) for model in models]
-        self.stacked_buffers = {name: torch.stack([own[name] for own in held]) for name in held[0]}
-        # The skeleton defines the computation; its own weights are never used. A tuple keeps torch from registering it.
+        self.stacked_buffers = {
+            name: torch.stack([own[name] for own in held]) for name in held[0]
+        }
+        # The skeleton defines the computation; its own weights are never used. A tuple keeps torch
+        # from registering it.
         self.skeleton = (copy.deepcopy(models[0]),)
         self.layers = _plain_layers(models[0], self.names)
-        # In a model in training mode, parts in eval mode stay there; a model in eval mode is trained whole.
+        # In a model in training mode, parts in eval mode stay there; a model in eval mode is
+        # trained whole.
         modules = list(self.skeleton[0].modules())
         self.trains = [module.training or not models[0].training for module in modules]
 
@@ -65,34 +84,54 @@ class StackedModel(nn.Module):
                 module.training = self.training and trains
             # Any architecture: vmap runs the first model's code with everyone's weights.
             alone = partial(functional_call, self.skeleton[0], kwargs=options)
-            # Known layers that draw are refused beforehand; an unknown one must not draw otherwise than alone.
+            # Known layers that draw are refused beforehand; an unknown one must not draw otherwise
+            # than alone.
             return vmap(alone, randomness="error")((state, self.stacked_buffers), (x,))
         fresh = False
         for name, layer in self.layers:  # one batched product each, without vmap's overhead
             if isinstance(layer, nn.Linear):
-                weight, bias = state[f"{name}.weight"].transpose(-1, -2), state.get(f"{name}.bias")
-                x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), x, weight)
+                weight = state[f"{name}.weight"].transpose(-1, -2)
+                bias = state.get(f"{name}.bias")
+                if bias is None:
+                    x = torch.bmm(x, weight)
+                else:
+                    x = torch.baddbmm(bias.unsqueeze(-2), x, weight)
             else:
-                # No one else holds the output of a linear layer, so the most common activation may overwrite it.
-                x = x.relu_() if fresh and type(layer) is nn.ReLU else layer(x)
+                # No one else holds the output of a linear layer, so the most common activation may
+                # overwrite it.
+                if fresh and type(layer) is nn.ReLU:
+                    x = x.relu_()
+                else:
+                    x = layer(x)
             fresh = isinstance(layer, nn.Linear)
         return x
 
     def parameters_by_name(self) -> dict[str, Tensor]:
         """All members' parameters, each ``(M, *shape)``, as views of ``weights``."""
-        parts = zip(self.names, self.weights.split(self.sizes, 1), self.shapes, self.frozen, strict=True)
-        # Detached, a frozen part gets gradient zero, though all parameters of a member share one tensor.
-        return {name: (part.detach() if frozen else part).reshape(-1, *shape) for name, part, shape, frozen in parts}
+        parts = zip(
+            self.names, self.weights.split(self.sizes, 1), self.shapes, self.frozen, strict=True
+        )
+        # Detached, a frozen part gets gradient zero, though all parameters of a member share one
+        # tensor.
+        return {
+            name: (part.detach() if frozen else part).reshape(-1, *shape)
+            for name, part, shape, frozen in parts
+        }
 
     def keep(self, members: Tensor) -> None:
         """Keep these members ``(m,)`` only."""
         # A new parameter: optimisers that held the old one have to be made anew, or cut alike.
         self.weights = nn.Parameter(self.weights.detach()[members])
-        self.stacked_buffers = {name: value[members] for name, value in self.stacked_buffers.items()}
+        self.stacked_buffers = {
+            name: value[members] for name, value in self.stacked_buffers.items()
+        }
 
     def unstack(self, index: int, model: nn.Module | None = None) -> nn.Module:
-        """Copy the weights of one member into a model of the same architecture, by default a new one."""
-        model = copy.deepcopy(self.skeleton[0]) if model is None else model
+        """Copy the weights of one member into a model of the same architecture, by default a new
+        one.
+        """
+        if model is None:
+            model = copy.deepcopy(self.skeleton[0])
         with torch.no_grad():
             parts = self.weights.detach()[index].split(self.sizes)
             for parameter, part in zip(model.parameters(), parts, strict=True):
@@ -108,30 +147,58 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         raise ModelError("A fleet needs at least one model.")
     parameters = [parameter for model in models for parameter in model.parameters()]
     if len(set(map(id, parameters))) < len(parameters):
-        raise ModelError("Members of a fleet must not share parameters; give each its own copy of the model.")
+        raise ModelError(
+            "Members of a fleet must not share parameters; give each its own copy of the model."
+        )
     # Shapes alone would not tell activations or their settings apart; repr() shows both.
-    shapes = [str([(n, tuple(p.shape), p.dtype, p.device) for n, p in m.named_parameters()]) for m in models]
+    shapes = [
+        str([(n, tuple(p.shape), p.dtype, p.device) for n, p in m.named_parameters()])
+        for m in models
+    ]
     if len(set(shapes)) > 1 or len({repr(model) for model in models}) > 1:
         raise ModelError("Models of a fleet must have the same architecture, on one device.")
-    if len({p.dtype for p in models[0].parameters()}) != 1 or not next(models[0].parameters()).is_floating_point():
-        raise ModelError("Models of a fleet must have parameters, all of one floating-point type.")
-    plain = _plain_layers(models[0], [name for name, _ in models[0].named_parameters()]) is not None  # knows no modes
-    if not plain and len({tuple(module.training for module in model.modules()) for model in models}) > 1:
-        raise UnstackableError("some models have parts in eval mode that others have in training mode.")
+    if (
+        len({p.dtype for p in models[0].parameters()}) != 1
+        or not next(models[0].parameters()).is_floating_point()
+    ):
+        raise ModelError(
+            "Models of a fleet must have parameters, all of one floating-point type."
+        )
+    plain = (
+        _plain_layers(models[0], [name for name, _ in models[0].named_parameters()]) is not None
+    )  # knows no modes
+    if (
+        not plain
+        and len({tuple(module.training for module in model.modules()) for model in models}) > 1
+    ):
+        raise UnstackableError(
+            "some models have parts in eval mode that others have in training mode."
+        )
     for name, parameter in (named for model in models for named in model.named_parameters()):
         if tensor_hooked(parameter):
-            raise UnstackableError(f"parameter {name!r} has a hook, which a stack would not call.")
+            raise UnstackableError(
+                f"parameter {name!r} has a hook, which a stack would not call."
+            )
     for name, module in (named for model in models for named in model.named_modules()):
         what = f"{type(module).__name__} {name!r}"
         if hooked(module):
-            raise UnstackableError(f"{what} has hooks or a forward of its own, which a stack would not call.")
+            raise UnstackableError(
+                f"{what} has hooks or a forward of its own, which a stack would not call."
+            )
         if getattr(module, "track_running_stats", False):
-            raise UnstackableError(f"{what} keeps running statistics, which change with every forward pass.")
-        # Dropout layers call their rate p, recurrent and attention layers call it dropout; at rate 0 nothing is drawn.
+            raise UnstackableError(
+                f"{what} keeps running statistics, which change with every forward pass."
+            )
+        # Dropout layers call their rate p, recurrent and attention layers call it dropout; at rate
+        # 0 nothing is drawn.
         dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
-        drops = "Dropout" in type(module).__name__ or isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+        drops = "Dropout" in type(module).__name__ or isinstance(
+            module, nn.RNNBase | nn.MultiheadAttention
+        )
         if isinstance(module, nn.RReLU) or (drops and dropout):
-            raise UnstackableError(f"{what} draws random numbers; a stacked member would draw others than alone.")
+            raise UnstackableError(
+                f"{what} draws random numbers; a stacked member would draw others than alone."
+            )
 
 
 def hooked(module: nn.Module) -> bool:
@@ -146,11 +213,20 @@ def named_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:
-    """The layers of a flat Sequential of linear layers and elementwise activations; ``None`` for anything else."""
+    """The layers of a flat Sequential of linear layers and elementwise activations; ``None`` for
+    anything else.
+    """
     # A subclass may compute something else in a forward of its own.
     if type(model) is not nn.Sequential:
         return None
     layers = named_parts(model)
-    weighted = (type(layer) is nn.Linear and f"{name}.weight" in names for name, layer in layers)
-    plain = all(known or type(layer) in _ELEMENTWISE for known, (_, layer) in zip(weighted, layers, strict=True))
-    return layers if plain else None
+    weighted = (
+        type(layer) is nn.Linear and f"{name}.weight" in names for name, layer in layers
+    )
+    plain = all(
+        known or type(layer) in _ELEMENTWISE
+        for known, (_, layer) in zip(weighted, layers, strict=True)
+    )
+    if plain:
+        return layers
+    return None

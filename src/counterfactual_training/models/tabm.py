@@ -15,16 +15,19 @@ from counterfactual_training.models.classifiers import ACTIVATIONS, Asinh
 
 
 class SharedLinear(nn.Module):
-    """A linear layer of K members: ``s_m ⊙ W(r_m ⊙ x) + b_m``, ``(..., K, d)`` → ``(..., K, h)``; W is shared.
+    """A linear layer of K members: ``s_m ⊙ W(r_m ⊙ x) + b_m``, ``(..., K, d)`` → ``(..., K, h)``; W
+    is shared.
 
     Attributes:
         weight: W, ``(h, d)``, Glorot-uniform.
-        before, behind: r, ``(K, d)``, and s, ``(K, h)``: one at first. In a ``first`` layer r is ±1 by chance, which is
-            what makes members differ.
+        before, behind: r, ``(K, d)``, and s, ``(K, h)``: one at first. In a ``first`` layer r is ±1
+            by chance, which is what makes members differ.
         bias: b, ``(K, h)``, zero at first.
     """
 
-    def __init__(self, fan_in: int, fan_out: int, num_members: int, first: bool = False) -> None:
+    def __init__(
+        self, fan_in: int, fan_out: int, num_members: int, first: bool = False
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(fan_out, fan_in)))
         signs = torch.empty(num_members, fan_in).bernoulli_() * 2 - 1
@@ -37,12 +40,14 @@ class SharedLinear(nn.Module):
 
 
 class TabM(nn.Module):
-    """K MLPs with shared weight matrices, adapters and output layers of their own; ``(..., d)`` → logits ``(..., k)``.
+    """K MLPs with shared weight matrices, adapters and output layers of their own; ``(..., d)`` →
+    logits ``(..., k)``.
 
-    Logits are the mean over members, in training as in evaluation. **A departure**: the authors train by the mean of
-    the members' losses. Every loss, regime and search here takes one set of logits per row; with the mean of logits the
-    members learn to complete each other rather than to be right alone. Their dropout is left out as well, because
-    layers that draw random numbers cannot be stacked.
+    Logits are the mean over members, in training as in evaluation. **A departure**: the authors
+    train by the mean of the members' losses. Every loss, regime and search here takes one set of
+    logits per row; with the mean of logits the members learn to complete each other rather than to
+    be right alone. Their dropout is left out as well, because layers that draw random numbers
+    cannot be stacked.
 
     Attributes:
         layers: a :class:`SharedLinear` per hidden layer.
@@ -62,13 +67,22 @@ class TabM(nn.Module):
         make_activation: Callable[[], nn.Module] = lookup("activation", activation, ACTIVATIONS)
         widths = [num_features, *hidden]
         if len(widths) < 2 or any(width < 1 for width in (*widths, num_classes)):
-            raise InputError(f"TabM needs hidden layers of positive widths, such as (64, 64), got {tuple(hidden)}.")
-        self.hidden, self.activation, self.num_members = tuple(hidden), activation, num_members
+            raise InputError(
+                "TabM needs hidden layers of positive widths, such as (64, 64), got "
+                f"{tuple(hidden)}."
+            )
+        self.hidden = tuple(hidden)
+        self.activation = activation
+        self.num_members = num_members
         sizes = enumerate(pairwise(widths))
-        self.layers = nn.ModuleList([SharedLinear(a, b, num_members, first=i == 0) for i, (a, b) in sizes])
+        self.layers = nn.ModuleList(
+            [SharedLinear(a, b, num_members, first=i == 0) for i, (a, b) in sizes]
+        )
         self.between = make_activation()
         bound = (6 / (widths[-1] + num_classes)) ** 0.5  # Glorot's, of each member's own matrix
-        self.head = nn.Parameter(torch.empty(num_members, widths[-1], num_classes).uniform_(-bound, bound))
+        self.head = nn.Parameter(
+            torch.empty(num_members, widths[-1], num_classes).uniform_(-bound, bound)
+        )
         self.bias = nn.Parameter(torch.zeros(num_members, num_classes))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,7 +94,11 @@ class TabM(nn.Module):
 
     def shape(self) -> dict[str, Any]:
         """What :func:`tabm` needs to make a network of this shape."""
-        return {"hidden": list(self.hidden), "activation": self.activation, "num_members": self.num_members}
+        return {
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "num_members": self.num_members,
+        }
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}, num_members={self.num_members}"
@@ -115,4 +133,6 @@ def tabm(
         torch.Size([900, 2])
     """
     network = TabM(num_features, num_classes, hidden, activation, num_members)
-    return nn.Sequential(Asinh(), network) if squash else nn.Sequential(network)
+    if squash:
+        return nn.Sequential(Asinh(), network)
+    return nn.Sequential(network)

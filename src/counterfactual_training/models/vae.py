@@ -19,22 +19,31 @@ class VAE(nn.Module):
         self.trunk = nn.Sequential(nn.Linear(num_features, hidden_dim), nn.Sigmoid())
         self.mean = nn.Linear(hidden_dim, latent_dim)
         self.log_std = nn.Linear(hidden_dim, latent_dim)
-        self.decoder = nn.Sequential(nn.Linear(latent_dim, hidden_dim), nn.Tanh(), nn.Linear(hidden_dim, num_features))
+        self.decoder = nn.Sequential(
+            nn.Linear(latent_dim, hidden_dim), nn.Tanh(), nn.Linear(hidden_dim, num_features)
+        )
 
     def encode(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Latent ``μ(x) + σ(x)·noise``, or the mean without noise: ``(..., n, d)`` → ``(..., n, ℓ)``."""
+        """Latent ``μ(x) + σ(x)·noise``, or the mean without noise: ``(..., n, d)`` → ``(..., n,
+        ℓ)``.
+        """
         hidden = self.trunk(x)
         mean = self.mean(hidden)
-        return mean if noise is None else mean + self.log_std(hidden).exp() * noise
+        if noise is None:
+            return mean
+        return mean + self.log_std(hidden).exp() * noise
 
     def decode(self, z: Tensor) -> Tensor:
         """``(..., n, ℓ)`` → ``(..., n, d)``."""
         return self.decoder(z)
 
     def loss(self, x: Tensor, rng: torch.Generator, weight_decay: float) -> Tensor:
-        """Per sample: squared error summed over features + KL(q(z|x) ‖ N(0, I)); plus λ‖decoder‖²."""
+        """Per sample: squared error summed over features + KL(q(z|x) ‖ N(0, I)); plus
+        λ‖decoder‖².
+        """
         hidden = self.trunk(x)
-        mean, log_std = self.mean(hidden), self.log_std(hidden)
+        mean = self.mean(hidden)
+        log_std = self.log_std(hidden)
         # Drawn on the CPU, so that every device trains on the same noise.
         noise = torch.randn(mean.shape, generator=rng, dtype=torch.float32).to(mean)
         error = (self.decode(mean + log_std.exp() * noise) - x).square().sum(-1)
@@ -85,13 +94,18 @@ def fit_vae(
         raise InputError(f"A VAE needs at least two rows to learn from, got {len(x)}.")
     small = x.shape[1] <= 2
     rng = torch.Generator().manual_seed(seed)
-    # Layers draw their weights from the global generator: seed it for them, then leave it to the caller as it was.
+    # Layers draw their weights from the global generator: seed it for them, then leave it to the
+    # caller as it was.
     with torch.random.fork_rng(devices=[]), single_precision():
         torch.default_generator.manual_seed(seed)
-        vae = VAE(x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32))
+        vae = VAE(
+            x.shape[1], latent_dim or (2 if small else 4), hidden_dim or (16 if small else 32)
+        )
     vae.to(x.device, x.dtype)
     # Many tiny updates: a fused kernel saves overhead, where the device is sure to have one.
-    optimizer = torch.optim.Adam(vae.parameters(), lr=learning_rate, fused=x.device.type in ("cpu", "cuda"))
+    optimizer = torch.optim.Adam(
+        vae.parameters(), lr=learning_rate, fused=x.device.type in ("cpu", "cuda")
+    )
     with sensible_threads(vae, x[:batch_size]):
         for _ in range(epochs):
             for rows in torch.randperm(len(x), generator=rng).to(x.device).split(batch_size):

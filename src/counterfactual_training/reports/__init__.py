@@ -1,4 +1,6 @@
-"""Tables, figures and pages of results. ``write_…`` writes the files that a command of ``ct`` writes."""
+"""Tables, figures and pages of results. ``write_…`` writes the files that a command of ``ct``
+writes.
+"""
 
 from counterfactual_training.reports.arena_report import write_arena
 from counterfactual_training.reports.demo_report import RunInfo, write_demo

@@ -9,22 +9,37 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.audits import Audit
-from counterfactual_training.reports.audit_tables import Line, audit_markdown, head, tidy, with_interval, worst
+from counterfactual_training.reports.audit_tables import (
+    Line,
+    audit_markdown,
+    head,
+    tidy,
+    with_interval,
+    worst,
+)
 from counterfactual_training.reports.demo_report import RunInfo
 from counterfactual_training.reports.files import csv_text, render, write_files
 
 _TICKS = 5
 
 
-def write_audit(audit: Audit, out: str | Path, run: RunInfo | None = None, title: str = "") -> list[str]:
+def write_audit(
+    audit: Audit, out: str | Path, run: RunInfo | None = None, title: str = ""
+) -> list[str]:
     """Write a page, the same as Markdown, and all numbers as CSV; returns the paths.
 
     Args:
-        out: a folder, or the page's own name, which must then end in ``.html``; the others are named alike.
+        out: a folder, or the page's own name, which must then end in ``.html``; the others are
+            named alike.
         title: what was audited, for the heading.
     """
     path = Path(out)
-    folder, stem = (path.parent, path.stem) if path.suffix == ".html" else (path, "audit")
+    if path.suffix == ".html":
+        folder = path.parent
+        stem = path.stem
+    else:
+        folder = path
+        stem = "audit"
     run = run or RunInfo()
     contents = {
         f"{stem}.html": audit_page(audit, run, title),
@@ -34,7 +49,7 @@ def write_audit(audit: Audit, out: str | Path, run: RunInfo | None = None, title
     return write_files(folder, contents)
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,10 @@ def audit_page(audit: Audit, run: RunInfo, title: str = "") -> str:
         d=document,
         run=run,
         head=head(document).splitlines(),
-        columns=[(column, [_panel(measure) for measure in column["measures"]]) for column in document["columns"]],
+        columns=[
+            (column, [_panel(measure) for measure in column["measures"]])
+            for column in document["columns"]
+        ],
         proxies=[_proxy_panel(proxy) for proxy in document["proxies"]],
         later=_later_panels(document),
     )
@@ -67,17 +85,27 @@ def audit_page(audit: Audit, run: RunInfo, title: str = "") -> str:
 
 def _panel(measure: Line) -> dict[str, Any]:
     """A measure as rows of marks on a common scale."""
-    unit, models = measure["unit"], measure["models"]
+    unit = measure["unit"]
+    models = measure["models"]
     lines = [line for model in models for line in model["groups"]]
     scale = Scale.of(lines, unit)
     rows = []
     for g, first in enumerate(models[0]["groups"]):
         marks = [
-            scale.mark(i, model["groups"][g], f"{first['group']}, {model['name']}") for i, model in enumerate(models)
+            scale.mark(i, model["groups"][g], f"{first['group']}, {model['name']}")
+            for i, model in enumerate(models)
         ]
-        difference = measure["differences"][g] if measure["differences"] else None
+        if measure["differences"]:
+            difference = measure["differences"][g]
+        else:
+            difference = None
         rows.append(
-            {"name": first["group"], "n": _sizes(models, g), "marks": marks, "change": _change(difference, unit)}
+            {
+                "name": first["group"],
+                "n": _sizes(models, g),
+                "marks": marks,
+                "change": _change(difference, unit),
+            }
         )
     return {
         **measure,
@@ -89,13 +117,18 @@ def _panel(measure: Line) -> dict[str, Any]:
 
 
 def _sizes(models: Sequence[Line], g: int) -> str:
-    return " / ".join(f"{n:,}" for n in dict.fromkeys(model["groups"][g]["n"] for model in models))
+    return " / ".join(
+        f"{n:,}" for n in dict.fromkeys(model["groups"][g]["n"] for model in models)
+    )
 
 
 def _change(difference: Line | None, unit: str) -> dict[str, Any] | None:
     if difference is None or difference["value"] is None:
         return None
-    return {"text": with_interval(difference, unit, True), "clear": difference["clear"] and not difference["few"]}
+    return {
+        "text": with_interval(difference, unit, True),
+        "clear": difference["clear"] and not difference["few"],
+    }
 
 
 def _gap(model: Line, unit: str) -> dict[str, Any]:
@@ -117,16 +150,33 @@ def _proxy_panel(proxy: Line) -> dict[str, Any]:
     rows = []
     for i, (name, guess) in enumerate(guesses):
         # The features belong to no model, so they get a mark of their own.
-        marks = [] if guess["reason"] else [scale.mark(2 if i == 0 else i - 1, {**guess, "few": False}, name)]
-        strongest = ", ".join(f"{one['feature']} {one['value']:.3f}" for one in guess["information"][:3])
-        rows.append(
-            {"name": name, "n": f"{guess['n']:,}", "marks": marks, "reason": guess["reason"], "strongest": strongest}
+        if guess["reason"]:
+            marks = []
+        else:
+            marks = [scale.mark(2 if i == 0 else i - 1, {**guess, "few": False}, name)]
+        strongest = ", ".join(
+            f"{one['feature']} {one['value']:.3f}" for one in guess["information"][:3]
         )
-    return {"title": proxy["title"], "rows": rows, "ticks": scale.ticks, "immutable": proxy["immutable"]}
+        rows.append(
+            {
+                "name": name,
+                "n": f"{guess['n']:,}",
+                "marks": marks,
+                "reason": guess["reason"],
+                "strongest": strongest,
+            }
+        )
+    return {
+        "title": proxy["title"],
+        "rows": rows,
+        "ticks": scale.ticks,
+        "immutable": proxy["immutable"],
+    }
 
 
 def _later_panels(document: Line) -> list[dict[str, Any]]:
-    scale, panels = Scale(0.0, 1.0, "share", 0.25), []
+    scale = Scale(0.0, 1.0, "share", 0.25)
+    panels = []
     places = {model["id"]: i for i, model in enumerate(document["models"])}
     for check in document["later"]:
         rows = []
@@ -149,13 +199,29 @@ class Scale:
 
     @classmethod
     def of(cls, lines: Sequence[Line], unit: str) -> Scale:
-        """From the lowest to the highest end of all intervals; from 0 unless they are all far from it."""
-        ends = [line[end] for line in lines for end in ("low", "high", "value") if line[end] is not None]
-        low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-        low = 0.0 if low < 0.6 * high or high == low else low
-        high = high if high > low else low + 1.0
+        """From the lowest to the highest end of all intervals; from 0 unless they are all far from
+        it.
+        """
+        ends = [
+            line[end]
+            for line in lines
+            for end in ("low", "high", "value")
+            if line[end] is not None
+        ]
+        if ends:
+            low = min(ends)
+            high = max(ends)
+        else:
+            low = 0.0
+            high = 1.0
+        if low < 0.6 * high or high == low:
+            low = 0.0
+        if not high > low:
+            high = low + 1.0
         step = _nice((high - low) / (_TICKS - 1))
-        return cls(step * math.floor(low / step), step * math.ceil(high / step - 1e-9), unit, step)
+        return cls(
+            step * math.floor(low / step), step * math.ceil(high / step - 1e-9), unit, step
+        )
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
@@ -170,18 +236,31 @@ class Scale:
     def mark(self, model: int, line: Line, name: str) -> Mark | None:
         if line["value"] is None:
             return None
-        low = line["value"] if line["low"] is None else line["low"]
-        high = line["value"] if line["high"] is None else line["high"]
+        if line["low"] is None:
+            low = line["value"]
+        else:
+            low = line["low"]
+        if line["high"] is None:
+            high = line["value"]
+        else:
+            high = line["high"]
         text = with_interval({**line, "low": low, "high": high}, self.unit)
-        few = " (few people)" if line["few"] else ""
+        if line["few"]:
+            few = " (few people)"
+        else:
+            few = ""
         at, left, right = (self.place(value) for value in (line["value"], low, high))
-        return Mark(model, at, left, right, text=text, label=f"{name}: {text}{few}", few=line["few"])
+        return Mark(
+            model, at, left, right, text=text, label=f"{name}: {text}{few}", few=line["few"]
+        )
 
 
 def _nice(step: float) -> float:
     """The next of 1, 2, 2.5, 5 times a power of ten, not smaller."""
     power = 10.0 ** math.floor(math.log10(step))
-    return next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= step * (1 - 1e-9))
+    return next(
+        size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= step * (1 - 1e-9)
+    )
 
 
 def _tick(value: float, unit: str) -> str:

@@ -25,7 +25,9 @@ def shown(value: float | None, unit: str) -> str:
     """A number as people read it; shares in per cent."""
     if value is None or math.isnan(value):
         return NOTHING
-    return number(100 * value if unit == "share" else value, _DIGITS[unit]) + (" %" if unit == "share" else "")
+    return number(100 * value if unit == "share" else value, _DIGITS[unit]) + (
+        " %" if unit == "share" else ""
+    )
 
 
 def with_interval(line: Line | None, unit: str, difference: bool = False) -> str:
@@ -40,7 +42,9 @@ def with_interval(line: Line | None, unit: str, difference: bool = False) -> str
 def audit_text(audit: Audit) -> str:
     """For a terminal."""
     document = audit.to_dict()
-    return "\n\n".join([head(document), *(table.text() for table in audit_tables(document)), *_below(document)])
+    return "\n\n".join(
+        [head(document), *(table.text() for table in audit_tables(document)), *_below(document)]
+    )
 
 
 def audit_markdown(audit: Audit, run: RunInfo, title: str = "") -> str:
@@ -67,12 +71,17 @@ def audit_markdown(audit: Audit, run: RunInfo, title: str = "") -> str:
 
 def _escaped(table: TextTable) -> TextTable:
     """The table with names and categories as text, not markup."""
-    header, *rows = (tuple(escaped(cell) for cell in line) for line in (table.header, *table.rows))
+    header, *rows = (
+        tuple(escaped(cell) for cell in line) for line in (table.header, *table.rows)
+    )
     return replace(table, title=escaped(table.title), header=header, rows=tuple(rows))
 
 
 def _provenance(run: RunInfo) -> str:
-    command = f"`{run.command}`, " if run.command else ""
+    if run.command:
+        command = f"`{run.command}`, "
+    else:
+        command = ""
     made = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return f"{command}{run.date:%Y-%m-%d %H:%M %Z}, {run.seconds:.0f} s, {made}."
 
@@ -80,22 +89,34 @@ def _provenance(run: RunInfo) -> str:
 def head(document: Line) -> str:
     level = f"{100 * document['level']:g} %"
     said = [
-        f"{document['rows']:,} people; the class they want is {document['target']!r}. {level} intervals by "
+        f"{document['rows']:,} people; the class they want is {document['target']!r}. {level} "
+        "intervals by "
         f"{document['resamples']:,} resamples of people, seed {document['seed']}; they do not "
         "show what another training would change."
     ]
     for model in document["models"]:
-        right = "" if model["accuracy"] is None else f"accuracy {100 * model['accuracy']:.1f} %, "
-        asked = "the decision" if model["asked"] is None else f"a confidence of {model['asked']:g}"
+        if model["accuracy"] is None:
+            right = ""
+        else:
+            right = f"accuracy {100 * model['accuracy']:.1f} %, "
+        if model["asked"] is None:
+            asked = "the decision"
+        else:
+            asked = f"a confidence of {model['asked']:g}"
         said.append(
-            f"{model['name']}: {right}{model['denied']:,} denied, {model['explained']:,} of them explained, advice "
+            f"{model['name']}: {right}{model['denied']:,} denied, {model['explained']:,} of them "
+            "explained, advice "
             f"asks for {asked} and changes {_advised(model['advised'])}."
         )
     return "\n".join(said)
 
 
 def _advised(advised: Mapping[str, float], most: int = 4) -> str:
-    parts = [f"{name} ({100 * share:.0f} %)" for name, share in list(advised.items())[:most] if share >= _SELDOM]
+    parts = [
+        f"{name} ({100 * share:.0f} %)"
+        for name, share in list(advised.items())[:most]
+        if share >= _SELDOM
+    ]
     rest = len(advised) - len(parts)
     return (", ".join(parts) or "nothing") + (f" and, less often, {rest} more" if rest else "")
 
@@ -108,13 +129,19 @@ def _glossary(document: Line) -> str:
     measures = document["columns"][0]["measures"]
     lines = [f"- **{m['title']}**: {m['meaning']} {m['formula']}." for m in measures]
     lines += [f"- **{check['title']}**: {check['meaning']}" for check in document["later"]]
-    lines += [f"- **Guessed**: {document['proxies'][0]['meaning']}"] if document["proxies"] else []
+    if document["proxies"]:
+        lines += [f"- **Guessed**: {document['proxies'][0]['meaning']}"]
+    else:
+        lines += []
     lines.append(
-        "- **Worst group**: the one with the highest value; a gap alone would hide that all groups are badly off."
+        "- **Worst group**: the one with the highest value; a gap alone would hide that all "
+        "groups are badly off."
     )
     lines.append(
-        "- **Gap**: the two groups that differ most; its interval allows for having picked them among all pairs. An "
-        "interval that includes 0 shows no difference. Groups with few people are marked, and left out of both."
+        "- **Gap**: the two groups that differ most; its interval allows for having picked them "
+        "among all pairs. An "
+        "interval that includes 0 shows no difference. Groups with few people are marked, and "
+        "left out of both."
     )
     return "\n".join(lines)
 
@@ -127,14 +154,20 @@ class _Worded(TextTable):
         return 2
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def audit_tables(document: Line) -> list[TextTable]:
     """A table per column, one of proxies, one of validity later."""
     tables = [_column_table(column, document["models"]) for column in document["columns"]]
-    tables += [_proxy_table(document)] if document["proxies"] else []
-    tables += [_later_table(document)] if document["later"] else []
+    if document["proxies"]:
+        tables += [_proxy_table(document)]
+    else:
+        tables += []
+    if document["later"]:
+        tables += [_later_table(document)]
+    else:
+        tables += []
     return tables
 
 
@@ -146,22 +179,43 @@ def _column_table(column: Line, models: Sequence[Line]) -> TextTable:
 
 
 def _measure_rows(measure: Line) -> list[tuple[str, ...]]:
-    rows, models, unit = [], measure["models"], measure["unit"]
+    rows = []
+    models = measure["models"]
+    unit = measure["unit"]
     for g, line in enumerate(models[0]["groups"]):
         of_models = [model["groups"][g] for model in models]
-        few = " (few)" if any(one["few"] for one in of_models) else ""
+        if any(one["few"] for one in of_models):
+            few = " (few)"
+        else:
+            few = ""
         counts = " / ".join(f"{n:,}" for n in dict.fromkeys(one["n"] for one in of_models))
         cells = [with_interval(one, unit) for one in of_models]
-        compared = [with_interval(measure["differences"][g], unit, True)] if measure["differences"] else []
+        compared = (
+            [with_interval(measure["differences"][g], unit, True)]
+            if measure["differences"]
+            else []
+        )
         rows.append((measure["title"], line["group"] + few, counts, *cells, *compared))
     if any(model["worst"] for model in models):
         cells = [worst(model, unit) for model in models]
-        rows.append((measure["title"], "worst group", "", *cells, *([""] if len(models) > 1 else [])))
+        rows.append(
+            (measure["title"], "worst group", "", *cells, *([""] if len(models) > 1 else []))
+        )
     gaps = [model["gap"] for model in models]
     if any(gap is not None for gap in gaps):
-        ends = dict.fromkeys(f"{gap['highest']} − {gap['lowest']}" for gap in gaps if gap is not None)
+        ends = dict.fromkeys(
+            f"{gap['highest']} − {gap['lowest']}" for gap in gaps if gap is not None
+        )
         cells = [with_interval(gap, unit, True) for gap in gaps]
-        rows.append((measure["title"], f"gap: {' / '.join(ends)}", "", *cells, *([""] if len(models) > 1 else [])))
+        rows.append(
+            (
+                measure["title"],
+                f"gap: {' / '.join(ends)}",
+                "",
+                *cells,
+                *([""] if len(models) > 1 else []),
+            )
+        )
     return rows
 
 
@@ -179,10 +233,18 @@ def worst(model: Line, unit: str) -> str:
 def _proxy_table(document: Line) -> TextTable:
     rows = []
     for proxy in document["proxies"]:
-        guesses = [("what may change", proxy["features"]), *((f"advice, {a['name']}", a) for a in proxy["advice"])]
+        guesses = [
+            ("what may change", proxy["features"]),
+            *((f"advice, {a['name']}", a) for a in proxy["advice"]),
+        ]
         for source, guess in guesses:
-            strongest = ", ".join(f"{one['feature']} {one['value']:.3f}" for one in guess["information"][:3])
-            auc = with_interval(guess, "cost") if guess["reason"] is None else guess["reason"]
+            strongest = ", ".join(
+                f"{one['feature']} {one['value']:.3f}" for one in guess["information"][:3]
+            )
+            if guess["reason"] is None:
+                auc = with_interval(guess, "cost")
+            else:
+                auc = guess["reason"]
             rows.append((proxy["column"], source, auc, f"{guess['n']:,}", strongest or NOTHING))
     header = ("group", "guessed from", "AUC", "n", "information of the strongest columns")
     return _Worded("Can groups be guessed?", header, tuple(rows))
@@ -195,23 +257,52 @@ def _later_table(document: Line) -> TextTable:
         by_id = {model["id"]: model for model in check["models"]}
         cells = [with_interval(by_id.get(model["id"]), "share") for model in document["models"]]
         sizes = [f"{n:,}" for n in dict.fromkeys(model["n"] for model in check["models"])]
-        draws = " / ".join(f"{n:,}" for n in dict.fromkeys(model["draws"] for model in check["models"]))
+        draws = " / ".join(
+            f"{n:,}" for n in dict.fromkeys(model["draws"] for model in check["models"])
+        )
         rows.append((check["title"], *cells, " / ".join(sizes), draws))
-    return TextTable("Does today's advice hold later?", ("check", *names, "n", "models or draws"), tuple(rows))
+    return TextTable(
+        "Does today's advice hold later?",
+        ("check", *names, "n", "models or draws"),
+        tuple(rows),
+    )
 
 
 def tidy(audit: Audit) -> pd.DataFrame:
-    """Every number of an audit in one table; ``detail`` is the group, the pair of a gap, or the feature."""
+    """Every number of an audit in one table; ``detail`` is the group, the pair of a gap, or the
+    feature.
+    """
     parts = []
     for name, table in audit.tables().items():
         part = table.copy()
         if name == "gaps":
             part["group"] = part["highest"] + " − " + part["lowest"]
         elif name in ("proxies", "information"):
-            part["measure"] = "auc" if name == "proxies" else "information"
-            part["group"] = part["source"] + ("" if name == "proxies" else ": " + part.get("feature", ""))
+            if name == "proxies":
+                part["measure"] = "auc"
+            else:
+                part["measure"] = "information"
+            part["group"] = part["source"] + (
+                "" if name == "proxies" else ": " + part.get("feature", "")
+            )
         elif name == "later":
             part = part.rename(columns={"check": "measure", "draws": "group"})
         parts.append(part.assign(table=name))
-    columns = ["table", "model", "column", "measure", "group", "n", "value", "low", "high", "few", "clear"]
-    return pd.concat(parts, ignore_index=True).reindex(columns=columns).rename(columns={"group": "detail"})
+    columns = [
+        "table",
+        "model",
+        "column",
+        "measure",
+        "group",
+        "n",
+        "value",
+        "low",
+        "high",
+        "few",
+        "clear",
+    ]
+    return (
+        pd.concat(parts, ignore_index=True)
+        .reindex(columns=columns)
+        .rename(columns={"group": "detail"})
+    )

@@ -45,18 +45,32 @@ class Pair:
 
 
 def pairs(table: pd.DataFrame) -> list[Pair]:
-    """Pairs of a table with columns ``data``, ``training``, ``protected`` and the metrics, the baseline first."""
+    """Pairs of a table with columns ``data``, ``training``, ``protected`` and the metrics, the
+    baseline first.
+    """
     found = []
     for (data, protected), group in table.groupby(["data", "protected"], sort=False):
         baseline, ours = (row for _, row in group.iterrows())
         compared = {}
         for name, metric in METRICS.items():
-            old, new = float(baseline[name]), float(ours[name])
+            old = float(baseline[name])
+            new = float(ours[name])
             compared[name] = MetricComparison(
                 _printed(metric, old, new), _printed(metric, new, old), change(metric, new, old)
             )
-        setting = f"{protected} immutable" if protected else "all mutable"
-        found.append(Pair(str(data), not protected, setting, (baseline["training"], ours["training"]), compared))
+        if protected:
+            setting = f"{protected} immutable"
+        else:
+            setting = "all mutable"
+        found.append(
+            Pair(
+                str(data),
+                not protected,
+                setting,
+                (baseline["training"], ours["training"]),
+                compared,
+            )
+        )
     return found
 
 
@@ -64,31 +78,54 @@ def pairs_text(table: pd.DataFrame) -> str:
     """The pairs for a terminal; ``*`` marks the better one of each."""
     lines = [["data", "may change", "training", *(metric.title for metric in METRICS.values())]]
     for pair in pairs(table):
-        printed = zip(*((one.baseline, one.ours) for one in pair.comparisons.values()), strict=True)
-        baseline, ours = ([f"{text}{'*' if best else ' '}" for text, best in row] for row in printed)
-        lines += [[pair.data, pair.setting, pair.names[0], *baseline], ["", "", pair.names[1], *ours]]
-        lines += [["", "", "change", *(f"{one.change} " for one in pair.comparisons.values())], []]
+        printed = zip(
+            *((one.baseline, one.ours) for one in pair.comparisons.values()), strict=True
+        )
+        baseline, ours = (
+            [f"{text}{'*' if best else ' '}" for text, best in row] for row in printed
+        )
+        lines += [
+            [pair.data, pair.setting, pair.names[0], *baseline],
+            ["", "", pair.names[1], *ours],
+        ]
+        lines += [
+            ["", "", "change", *(f"{one.change} " for one in pair.comparisons.values())],
+            [],
+        ]
     return ruled(lines[:-1], num_left=3)
 
 
 def metrics_text(numbers: pd.Series) -> str:
-    """The numbers of one model with their meanings, for a terminal; metrics without a description come last."""
+    """The numbers of one model with their meanings, for a terminal; metrics without a description
+    come last.
+    """
     lines = [["metric", "value", "better", "meaning"]]
-    lines += [[name, value_text(m, float(numbers[name])), m.better, m.meaning] for name, m in METRICS.items()]
+    lines += [
+        [name, value_text(m, float(numbers[name])), m.better, m.meaning]
+        for name, m in METRICS.items()
+    ]
     for name, value in numbers.items():
         if name not in METRICS:
             better, meaning = direction_and_meaning(str(name))
-            lines.append([str(name), NOTHING if math.isnan(value) else f"{value:.3f}", better, meaning])
+            lines.append(
+                [str(name), NOTHING if math.isnan(value) else f"{value:.3f}", better, meaning]
+            )
     return ruled(lines)
 
 
 def value_text(metric: Metric, value: float) -> str:
-    return NOTHING if math.isnan(value) else f"{value:.{metric.digits}f}"
+    if math.isnan(value):
+        return NOTHING
+    return f"{value:.{metric.digits}f}"
 
 
 def change(metric: Metric, value: float, baseline: float) -> str:
     """``−24 %`` or ``+0.07``."""
-    if math.isnan(value) or math.isnan(baseline) or (metric.change == "ratio" and baseline == 0):
+    if (
+        math.isnan(value)
+        or math.isnan(baseline)
+        or (metric.change == "ratio" and baseline == 0)
+    ):
         return NOTHING
     if metric.change == "difference":
         return _signed(value - baseline, metric.digits)
@@ -97,12 +134,20 @@ def change(metric: Metric, value: float, baseline: float) -> str:
 
 def _printed(metric: Metric, value: float, other: float) -> PrintedNumber:
     """The value as text. It is the better one only if the difference can be seen in print."""
-    better = value > other if metric.better == "higher" else value < other
+    if metric.better == "higher":
+        better = value > other
+    else:
+        better = value < other
     text = value_text(metric, value)
     return PrintedNumber(text, better and text != value_text(metric, other))
 
 
 def _signed(value: float, digits: int) -> str:
     rounded = round(value, digits)
-    sign = "+" if rounded > 0 else "−" if rounded < 0 else "±"
+    if rounded > 0:
+        sign = "+"
+    elif rounded < 0:
+        sign = "−"
+    else:
+        sign = "±"
     return f"{sign}{abs(rounded):.{digits}f}"

@@ -15,7 +15,10 @@ from counterfactual_training.reports.files import Image, render, write_files
 from counterfactual_training.reports.panel_figures import DARK, draw_panels
 
 # Files to serve, by training; and people to ask about.
-LENDERS = {"counterfactual": "loan.safetensors", "conventional": "loan-conventional.safetensors"}
+LENDERS = {
+    "counterfactual": "loan.safetensors",
+    "conventional": "loan-conventional.safetensors",
+}
 PEOPLE = "loan.csv"
 _FIGURES = {"loan": "figure1", "moons": "moons"}
 
@@ -32,7 +35,8 @@ class RunInfo:
 
 
 def write_demo(result: DemoResult, folder: str | Path, run: RunInfo | None = None) -> list[str]:
-    """Write ``report.html``, ``figure1.png`` and ``moons.png``, as ``ct demo`` does; returns the paths.
+    """Write ``report.html``, ``figure1.png`` and ``moons.png``, as ``ct demo`` does; returns the
+    paths.
 
     Also the two loan classifiers and people to ask them about, for ``ct serve``.
 

@@ -1,4 +1,5 @@
-"""Files of results: tables as CSV, documents as JSON, pages from ``templates/``; everything is written atomically.
+"""Files of results: tables as CSV, documents as JSON, pages from ``templates/``; everything is
+written atomically.
 
 HTML pages are self-contained: images and style are inside, nothing is requested.
 """
@@ -51,8 +52,8 @@ class Section:
 def render(template: str, **values: Any) -> str:
     """Fill a file of ``templates/``; text is escaped in HTML, not in Markdown.
 
-    ``sections.html`` is a page of figures and sortable tables: ``title``, ``subtitle``, ``warning``, ``sections``, then
-    ``settings`` (a mapping) and the ``commands`` to run it again.
+    ``sections.html`` is a page of figures and sortable tables: ``title``, ``subtitle``,
+    ``warning``, ``sections``, then ``settings`` (a mapping) and the ``commands`` to run it again.
     """
     return str(_environment().get_template(template).render(**values))
 
@@ -68,7 +69,9 @@ def _environment() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["uri"] = lambda png: f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    environment.filters["uri"] = lambda png: (
+        f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
+    )
     return environment
 
 

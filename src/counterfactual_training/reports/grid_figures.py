@@ -1,4 +1,6 @@
-"""Figures of a grid: changes against the baseline as boxes, and the share of mature counterfactuals per epoch."""
+"""Figures of a grid: changes against the baseline as boxes, and the share of mature counterfactuals
+per epoch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.errors import need_extra
-from counterfactual_training.reports.style import METRIC_NAMES, drawn, label_edges, panels, unique
+from counterfactual_training.reports.style import (
+    METRIC_NAMES,
+    drawn,
+    label_edges,
+    panels,
+    unique,
+)
 
 # Settings as the paper writes them.
 LABELS = {
@@ -32,7 +40,8 @@ LABELS = {
 _NAMED = {"ecco": "#1764ab", "generic": "#d9822b", "revise": "#7b4fa3"}
 _PLAIN = ("#1764ab", "#d9822b", "#7b4fa3", "#3a8f5c", "#a03030", "#7a7a7a")
 # Boxes beyond these limits are cut off; an arrow shows their median.
-_LOWEST, _HIGHEST = -105.0, 120.0
+_LOWEST = -105.0
+_HIGHEST = 120.0
 
 
 def label(axis: str) -> str:
@@ -41,7 +50,9 @@ def label(axis: str) -> str:
 
 @drawn
 def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str) -> Any:
-    """A row per data set, a panel per axis: for each value, the change in % over all settings with it."""
+    """A row per data set, a panel per axis: for each value, the change in % over all settings with
+    it.
+    """
     figure, parts = _data_by_axis(changes[changes["metric"] == metric], axes, 2.4)
     for axis, key, part in parts:
         values = _ordered(part[key])
@@ -55,21 +66,32 @@ def overview_figure(changes: pd.DataFrame, axes: Sequence[str], metric: str) -> 
     return figure
 
 
-def _data_by_axis(table: pd.DataFrame, axes: Sequence[str], width: float, **options: Any) -> tuple[Any, list[Any]]:
-    """A figure with a row per data set and a panel per axis, and for each panel itself, its axis and its rows."""
+def _data_by_axis(
+    table: pd.DataFrame, axes: Sequence[str], width: float, **options: Any
+) -> tuple[Any, list[Any]]:
+    """A figure with a row per data set and a panel per axis, and for each panel itself, its axis
+    and its rows.
+    """
     found = [(data, key) for data in unique(table["data"]) for key in axes]
     figure, flat = panels(len(found), len(axes), width, 2.0, **options)
     for panel, (data, key) in zip(flat, found, strict=True):
         panel.set_title(f"{data}: {label(key)}")
-    return figure, [(p, key, table[table["data"] == data]) for p, (data, key) in zip(flat, found, strict=True)]
+    return figure, [
+        (p, key, table[table["data"] == data])
+        for p, (data, key) in zip(flat, found, strict=True)
+    ]
 
 
 @drawn
 def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric: str) -> Any:
-    """One data set as in the paper's appendix: up to four axes, as colour, position, column and row."""
+    """One data set as in the paper's appendix: up to four axes, as colour, position, column and
+    row.
+    """
     rows = changes[(changes["metric"] == metric) & (changes["data"] == data)]
     colour, place, column, line = _roles(rows, axes)
-    hues, groups, columns, lines = (_ordered(rows[key]) if key else [None] for key in (colour, place, column, line))
+    hues, groups, columns, lines = (
+        _ordered(rows[key]) if key else [None] for key in (colour, place, column, line)
+    )
     wide = max(2.6, 0.24 * len(groups) * len(hues) + 0.9)
     figure, flat = panels(len(columns) * len(lines), len(columns), wide, 1.9, sharey=True)
     colours = _colours(colour or place, hues if colour else groups)
@@ -77,12 +99,20 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
     for axis, (high, wide_) in zip(flat, [(a, b) for a in lines for b in columns], strict=True):
         part = _where(_where(rows, line, high), column, wide_)
         for shade, hue in enumerate(hues):
-            boxes = [_finite(_where(_where(part, colour, hue), place, group)["change"]) for group in groups]
+            boxes = [
+                _finite(_where(_where(part, colour, hue), place, group)["change"])
+                for group in groups
+            ]
             at = np.arange(1, len(groups) + 1) + (shade - (len(hues) - 1) / 2) * width
-            shades = [colours[shade]] * len(groups) if colour else colours
+            if colour:
+                shades = [colours[shade]] * len(groups)
+            else:
+                shades = colours
             _boxes(axis, boxes, at, shades, 0.85 * width)
             if colour:
-                axis.plot([], [], "s", color=colours[shade], alpha=0.6, label=_named(colour, hue))
+                axis.plot(
+                    [], [], "s", color=colours[shade], alpha=0.6, label=_named(colour, hue)
+                )
         titles = [_named(key, value) for key, value in ((line, high), (column, wide_)) if key]
         axis.set_title(", ".join(titles) or data)
         axis.set_xticks(range(1, len(groups) + 1), [text(group) for group in groups])
@@ -94,13 +124,17 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
 
 @drawn
 def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str]) -> Any:
-    """Share of mature counterfactuals per epoch: a line per value of an axis; bands hold half of the settings."""
+    """Share of mature counterfactuals per epoch: a line per value of an axis; bands hold half of
+    the settings.
+    """
     figure, parts = _data_by_axis(maturity, axes, 2.5, sharey=True)
     for axis, key, part in parts:
         values = _ordered(part[key])
         for value, colour in zip(values, _colours(key, values), strict=True):
             curves = part[part[key] == value].groupby("epoch")["share mature"]
-            low, middle, high = curves.quantile(0.25), curves.mean(), curves.quantile(0.75)
+            low = curves.quantile(0.25)
+            middle = curves.mean()
+            high = curves.quantile(0.75)
             axis.plot(middle.index, middle, color=colour, linewidth=1.5, label=text(value))
             axis.fill_between(middle.index, low, high, color=colour, alpha=0.07, linewidth=0)
         axis.set_ylim(-0.03, 1.03)
@@ -109,27 +143,47 @@ def maturity_figure(maturity: pd.DataFrame, axes: Sequence[str]) -> Any:
     return figure
 
 
-def _roles(rows: pd.DataFrame, axes: Sequence[str]) -> tuple[str | None, str, str | None, str | None]:
+def _roles(
+    rows: pd.DataFrame, axes: Sequence[str]
+) -> tuple[str | None, str, str | None, str | None]:
     """Which axes are shown as colour, position on the x axis, column and row; others are pooled."""
     by_size = sorted(axes, key=lambda key: -rows[key].nunique())
     if len(axes) == 1:
         return None, axes[0], None, None
-    colour = "generator.name" if "generator.name" in axes else by_size[1]
+    if "generator.name" in axes:
+        colour = "generator.name"
+    else:
+        colour = by_size[1]
     place, column, line = [*(key for key in by_size if key != colour), None, None][:3]
     return colour, str(place), column, line
 
 
-def _boxes(axis: Any, values: Sequence[np.ndarray], at: Any, colours: Sequence[Any], width: float) -> None:
+def _boxes(
+    axis: Any, values: Sequence[np.ndarray], at: Any, colours: Sequence[Any], width: float
+) -> None:
     """Median and quartiles, whiskers from 5 to 95 %."""
     quiet = {"linewidth": 0.8, "color": "#555555"}
-    look = {"medianprops": {"color": "black", "linewidth": 1.1}, "whiskerprops": quiet, "capprops": quiet}
+    look = {
+        "medianprops": {"color": "black", "linewidth": 1.1},
+        "whiskerprops": quiet,
+        "capprops": quiet,
+    }
     place = {"positions": list(at), "widths": width, "manage_ticks": False}
-    shown = axis.boxplot(values, whis=(5, 95), patch_artist=True, showfliers=False, **place, **look)
+    shown = axis.boxplot(
+        values, whis=(5, 95), patch_artist=True, showfliers=False, **place, **look
+    )
     for box, colour in zip(shown["boxes"], colours, strict=True):
         box.set(facecolor=colour, alpha=0.6, linewidth=0.7)
     for x, found in zip(at, values, strict=True):
         if len(found) and np.median(found) > _HIGHEST:
-            axis.annotate(f"▴{np.median(found):.0f}", (x, _HIGHEST), ha="center", va="top", fontsize=6, rotation=90)
+            axis.annotate(
+                f"▴{np.median(found):.0f}",
+                (x, _HIGHEST),
+                ha="center",
+                va="top",
+                fontsize=6,
+                rotation=90,
+            )
     axis.axhline(0, color="#999999", linewidth=0.8, zorder=1)
 
 
@@ -144,20 +198,30 @@ def _same_height(axes: Sequence[Any]) -> None:
 def _colours(key: str | None, values: Sequence[Any]) -> list[Any]:
     """Distinct colours for names, a scale from light to dark for numbers."""
     if any(isinstance(value, (str, bool)) for value in values) or key is None:
-        return [_NAMED.get(str(value), _PLAIN[i % len(_PLAIN)]) for i, value in enumerate(values)]
+        return [
+            _NAMED.get(str(value), _PLAIN[i % len(_PLAIN)]) for i, value in enumerate(values)
+        ]
     scale = need_extra("matplotlib", "report").colormaps["YlGnBu"]
-    return [scale(shade) for shade in np.linspace(0.4, 0.95, len(values))] if len(values) > 1 else [_PLAIN[0]]
+    if len(values) > 1:
+        return [scale(shade) for shade in np.linspace(0.4, 0.95, len(values))]
+    return [_PLAIN[0]]
 
 
 def _ordered(values: pd.Series) -> list[Any]:
     """Numbers sorted, names in order of appearance."""
     found = list(dict.fromkeys(values))
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in found)
-    return sorted(found) if numbers else found
+    numbers = all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in found
+    )
+    if numbers:
+        return sorted(found)
+    return found
 
 
 def _where(rows: pd.DataFrame, key: str | None, value: Any) -> pd.DataFrame:
-    return rows if key is None else rows[rows[key] == value]
+    if key is None:
+        return rows
+    return rows[rows[key] == value]
 
 
 def _finite(values: pd.Series) -> np.ndarray:
@@ -167,9 +231,13 @@ def _finite(values: pd.Series) -> np.ndarray:
 
 def _named(key: str, value: Any) -> str:
     """``τ 0.9``; names of generators need no label."""
-    return text(value) if key.endswith(".name") else f"{label(key)} {text(value)}"
+    if key.endswith(".name"):
+        return text(value)
+    return f"{label(key)} {text(value)}"
 
 
 def text(value: Any) -> str:
     """A value of an axis."""
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:g}"
+    return str(value)

@@ -15,16 +15,29 @@ from counterfactual_training.rules import WAYS
 
 # What an answer may come to, in the order of the table.
 _STATUS = {
-    "converged": ("answered", "the decision changes, and the row then looks like real ones of that class"),
+    "converged": (
+        "answered",
+        "the decision changes, and the row then looks like real ones of that class",
+    ),
     "already_there": ("answered already", "the decision already is the wanted one"),
-    "implausible": ("only an unlikely answer", "the decision would change, but hardly any real row looks like that"),
+    "implausible": (
+        "only an unlikely answer",
+        "the decision would change, but hardly any real row looks like that",
+    ),
     "infeasible": ("no answer: rules", "every change that would still help is forbidden"),
-    "exhausted": ("no answer: not found", "the search ended without reaching the other decision"),
+    "exhausted": (
+        "no answer: not found",
+        "the search ended without reaching the other decision",
+    ),
 }
-_MOST_COLUMNS, _MOST_REASONS, _MOST_CLASSES, _MOST_UNEQUAL = 25, 10, 12, 4
+_MOST_COLUMNS = 25
+_MOST_REASONS = 10
+_MOST_CLASSES = 12
+_MOST_UNEQUAL = 4
 
 
-# A row of a table with a bar: words, more words, a number as text, and the length of the bar from 0 to 1.
+# A row of a table with a bar: words, more words, a number as text, and the length of the bar from 0
+# to 1.
 Bar = tuple[str, str, str, float]
 
 
@@ -60,7 +73,8 @@ def write_model_page(
         percent=percent,
         shown_classes=range(min(len(portrait.classes), _MOST_CLASSES)),
         # Of a share measured on so many rows: the 95 % interval of the normal approximation.
-        margin=1.96 * math.sqrt(portrait.accuracy * (1 - portrait.accuracy) / max(portrait.rows, 1)),
+        margin=1.96
+        * math.sqrt(portrait.accuracy * (1 - portrait.accuracy) / max(portrait.rows, 1)),
         gap=_calibration_gap(portrait),
         importance=_importance(portrait),
         statuses=_statuses(portrait.advice),
@@ -73,13 +87,17 @@ def write_model_page(
 
 def percent(share: float, digits: int = 0) -> str:
     """``12 %``, never broken into two lines; a dash for what is not known."""
-    return NOTHING if math.isnan(share) else f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+    if math.isnan(share):
+        return NOTHING
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def _calibration_gap(portrait: Portrait) -> float:
     """The mean distance between stated confidence and share of right decisions."""
     total = sum(rows for _, _, rows, _, _ in portrait.calibration)
-    return sum(rows * abs(sure - right) for _, _, rows, sure, right in portrait.calibration) / max(total, 1)
+    return sum(
+        rows * abs(sure - right) for _, _, rows, sure, right in portrait.calibration
+    ) / max(total, 1)
 
 
 def _importance(portrait: Portrait) -> list[Bar]:
@@ -94,7 +112,9 @@ def _importance(portrait: Portrait) -> list[Bar]:
 
 
 def _statuses(advice: Advice) -> list[Bar]:
-    found = [(*_STATUS[name], advice.status[name]) for name in _STATUS if advice.status.get(name)]
+    found = [
+        (*_STATUS[name], advice.status[name]) for name in _STATUS if advice.status.get(name)
+    ]
     return _shares(found, advice.people)
 
 
@@ -104,27 +124,46 @@ def _reasons(advice: Advice) -> list[Bar]:
 
 def _shares(counts: Sequence[tuple[str, str, int]], total: int) -> list[Bar]:
     """Counted people as shares of all of them."""
-    return [(word, more, f"{percent(count / total)} ({count})", count / total) for word, more, count in counts]
+    return [
+        (word, more, f"{percent(count / total)} ({count})", count / total)
+        for word, more, count in counts
+    ]
 
 
 def _groups(portrait: Portrait) -> list[Bar]:
-    """The columns whose groups differ most, the most unequal first; none if everybody is answered."""
+    """The columns whose groups differ most, the most unequal first; none if everybody is
+    answered.
+    """
     if portrait.groups.empty or portrait.advice.answered == 1:
         return []
     by_column = portrait.groups.groupby("column", sort=False)["answered"]
     spread = (by_column.max() - by_column.min()).sort_values(ascending=False, kind="stable")
     shown = portrait.groups.set_index("column").loc[spread.index[:_MOST_UNEQUAL]].reset_index()
-    return [(*words, f"{percent(share)} of {people}", share) for *words, people, share in shown.itertuples(index=False)]
+    return [
+        (*words, f"{percent(share)} of {people}", share)
+        for *words, people, share in shown.itertuples(index=False)
+    ]
 
 
 def _compared(portrait: Portrait) -> list[tuple[str, str, str, str]]:
     """Rows of the comparison: measure, ours, the rival's, meaning."""
-    ours, other = portrait.advice, portrait.rival_advice
+    ours = portrait.advice
+    other = portrait.rival_advice
     if other is None:
         return []
     rows = [
-        ("accuracy", percent(portrait.accuracy, 1), percent(portrait.rival_accuracy, 1), "rows decided rightly"),
-        ("answered", percent(ours.answered), percent(other.answered), "people who can get the wanted decision"),
+        (
+            "accuracy",
+            percent(portrait.accuracy, 1),
+            percent(portrait.rival_accuracy, 1),
+            "rows decided rightly",
+        ),
+        (
+            "answered",
+            percent(ours.answered),
+            percent(other.answered),
+            "people who can get the wanted decision",
+        ),
     ]
     if not math.isnan(ours.plausible):
         plausible = percent(ours.plausible), percent(other.plausible)

@@ -21,8 +21,10 @@ from counterfactual_training.reports.style import (
     unique,
 )
 
-# Reductions far below −100 % divide by almost zero; the axis ends before them and an arrow shows their value.
-_LOWEST, _HIGHEST = -110.0, 105.0
+# Reductions far below −100 % divide by almost zero; the axis ends before them and an arrow shows
+# their value.
+_LOWEST = -110.0
+_HIGHEST = 105.0
 _ZERO = {"color": "#999999", "linewidth": 0.8}
 
 
@@ -47,11 +49,28 @@ def main_figure(main: pd.DataFrame, by_seed: pd.DataFrame) -> Any:
 
 
 def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> None:
-    spread = float(seeds["published_spread"].iloc[0]) if len(seeds) else float("nan")
+    if len(seeds):
+        spread = float(seeds["published_spread"].iloc[0])
+    else:
+        spread = float("nan")
     if row["published"] > _LOWEST:
-        axis.errorbar(row["published"], place - 0.2, xerr=spread, capsize=2, elinewidth=1, **PUBLISHED_MARK)
+        axis.errorbar(
+            row["published"],
+            place - 0.2,
+            xerr=spread,
+            capsize=2,
+            elinewidth=1,
+            **PUBLISHED_MARK,
+        )
     mine = {"color": COLOURS["full"], "zorder": 3}
-    axis.plot(seeds["ours"], [place + 0.2] * len(seeds), "|", markersize=7, label="each training seed", **mine)
+    axis.plot(
+        seeds["ours"],
+        [place + 0.2] * len(seeds),
+        "|",
+        markersize=7,
+        label="each training seed",
+        **mine,
+    )
     mean = {"fmt": "o", "markersize": 5, "capsize": 2, "label": "ours, 95 %"}
     axis.errorbar(row["ours"], place + 0.2, xerr=_errors(row).reshape(2, 1), **mean, **mine)
     for value, height in ((row["published"], place - 0.2), (row["ours"], place + 0.2)):
@@ -59,7 +78,9 @@ def _reduction(axis: Any, place: int, row: pd.Series, seeds: pd.DataFrame) -> No
             axis.annotate(f"◂ {value:.0f}", (_LOWEST, height), va="center", fontsize=7)
 
 
-def _errors(rows: Any, middle: str = "ours", low: str = "low", high: str = "high") -> np.ndarray:
+def _errors(
+    rows: Any, middle: str = "ours", low: str = "low", high: str = "high"
+) -> np.ndarray:
     """How far intervals reach below and above; not at all where they are unknown."""
     return np.nan_to_num(np.array([rows[middle] - rows[low], rows[high] - rows[middle]]))
 
@@ -67,12 +88,18 @@ def _errors(rows: Any, middle: str = "ours", low: str = "low", high: str = "high
 @drawn
 def robustness_figure(robustness: pd.DataFrame) -> Any:
     """Accuracy over ε, one column per data set, FGSM above PGD."""
-    names, attacks = unique(robustness["data"]), unique(robustness["metric"])
-    # Like the paper, leave out the synthetic sets, on which attacks do little, unless there are no others.
+    names = unique(robustness["data"])
+    attacks = unique(robustness["metric"])
+    # Like the paper, leave out the synthetic sets, on which attacks do little, unless there are no
+    # others.
     names = [name for name in names if name not in SYNTHETIC] or names
-    figure, axes = panels(len(names) * len(attacks), len(names), 2.2, 2.1, sharex=True, sharey="col")
+    figure, axes = panels(
+        len(names) * len(attacks), len(names), 2.2, 2.1, sharex=True, sharey="col"
+    )
     edge = {**PUBLISHED_MARK, "markeredgecolor": "black"}
-    for axis, (attack, name) in zip(axes, [(a, n) for a in attacks for n in names], strict=True):
+    for axis, (attack, name) in zip(
+        axes, [(a, n) for a in attacks for n in names], strict=True
+    ):
         rows = robustness[(robustness["data"] == name) & (robustness["metric"] == attack)]
         for objective, curve in rows.groupby("quantity", sort=False):
             colour = COLOURS[str(objective)]
@@ -88,15 +115,28 @@ def robustness_figure(robustness: pd.DataFrame) -> Any:
 @drawn
 def ablation_figure(ablation: pd.DataFrame) -> Any:
     """Reduction by each term of the objective: bars ours, diamonds published."""
-    names, objectives = unique(ablation["data"]), unique(ablation["quantity"])
+    names = unique(ablation["data"])
+    objectives = unique(ablation["quantity"])
     figure, parts = facets(ablation, "metric", 1, max(4.0, 0.85 * len(names) + 1.5), 2.4)
     width = 0.8 / max(1, len(objectives))
     for axis, metric, part in parts:
         for place, objective in enumerate(objectives):
             rows = part[part["quantity"] == objective]
-            at = np.array([names.index(name) for name in rows["data"]]) + (place - (len(objectives) - 1) / 2) * width
-            axis.bar(at, rows["ours"], 0.92 * width, color=COLOURS[objective], label=NAMES[objective])
-            axis.errorbar(at, rows["ours"], yerr=_errors(rows), fmt="none", ecolor="#333333", elinewidth=0.8)
+            at = (
+                np.array([names.index(name) for name in rows["data"]])
+                + (place - (len(objectives) - 1) / 2) * width
+            )
+            axis.bar(
+                at, rows["ours"], 0.92 * width, color=COLOURS[objective], label=NAMES[objective]
+            )
+            axis.errorbar(
+                at,
+                rows["ours"],
+                yerr=_errors(rows),
+                fmt="none",
+                ecolor="#333333",
+                elinewidth=0.8,
+            )
             axis.plot(at, rows["published"], **PUBLISHED_MARK)
         axis.axhline(0, **_ZERO)
         axis.set_xticks(range(len(names)), names)
@@ -110,10 +150,13 @@ def ablation_figure(ablation: pd.DataFrame) -> Any:
 @drawn
 def maturity_figure(maturity: pd.DataFrame) -> Any:
     """Share of counterfactuals that reach τ in training, per epoch; the band spans the seeds."""
-    figure, parts = facets(in_paper_order(maturity), "data", 5, 2.2, 1.9, sharex=True, sharey=True)
+    figure, parts = facets(
+        in_paper_order(maturity), "data", 5, 2.2, 1.9, sharex=True, sharey=True
+    )
     for axis, _, part in parts:
         for model, rows in part.groupby("model", sort=False):
-            colour, label = COLOURS.get(str(model), "#444444"), NAMES.get(str(model), str(model))
+            colour = COLOURS.get(str(model), "#444444")
+            label = NAMES.get(str(model), str(model))
             style.band(axis, rows["epoch"], rows, colour, label)
         axis.set_ylim(-0.03, 1.03)
     style.label_edges(figure, "epoch", "share mature")
@@ -122,17 +165,29 @@ def maturity_figure(maturity: pd.DataFrame) -> Any:
 
 @drawn
 def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
-    """Reduction of IP over the energy penalty of the test-time generator; boxes span seeds and evaluation runs."""
+    """Reduction of IP over the energy penalty of the test-time generator; boxes span seeds and
+    evaluation runs.
+    """
     figure, parts = facets(by_lambda, "data", 5, 2.2, 1.9, sharex=True)
     for axis, _, rows in parts:
         strengths = sorted(rows["lambda_energy"].unique())
-        boxes = [rows.loc[rows["lambda_energy"] == s, "ours"].dropna().to_numpy() for s in strengths]
-        drawn = axis.boxplot(boxes, widths=0.6, patch_artist=True, showfliers=False, medianprops={"color": "black"})
+        boxes = [
+            rows.loc[rows["lambda_energy"] == s, "ours"].dropna().to_numpy() for s in strengths
+        ]
+        drawn = axis.boxplot(
+            boxes,
+            widths=0.6,
+            patch_artist=True,
+            showfliers=False,
+            medianprops={"color": "black"},
+        )
         for box in drawn["boxes"]:
             box.set(facecolor=COLOURS["full"], alpha=0.45, linewidth=0.8)
         known = rows.groupby("lambda_energy")["published"].first()
         axis.plot(
-            range(1, len(strengths) + 1), known.loc[strengths], **{**PUBLISHED_MARK, "label": "published in a draft"}
+            range(1, len(strengths) + 1),
+            known.loc[strengths],
+            **{**PUBLISHED_MARK, "label": "published in a draft"},
         )
         axis.axhline(0, **_ZERO)
         axis.set_xticks(range(1, len(strengths) + 1), [f"{s:g}" for s in strengths])
@@ -147,15 +202,25 @@ def attribution_figure(attribution: pd.DataFrame) -> Any:
     names = unique(attribution["data"])
     figure, (axis,) = panels(1, 1, max(4.0, 0.8 * len(names) + 1.5), 2.9)
     values = ["ours", "low", "high", "published", "published_low", "published_high"]
-    for quantity, model, shift in (("baseline", "vanilla", -0.18), ("ct", "full protected", 0.18)):
+    for quantity, model, shift in (
+        ("baseline", "vanilla", -0.18),
+        ("ct", "full protected", 0.18),
+    ):
         rows = attribution[attribution["quantity"] == quantity]
         at = np.array([names.index(name) for name in rows["data"]]) + shift
         shown = rows[values].clip(lower=1e-3)
         ours = {"fmt": "o", "color": COLOURS[model], "label": f"{NAMES[model]}, ours"}
-        theirs = {"fmt": "D", "color": "black", "mfc": COLOURS[model], "label": f"{NAMES[model]}, published"}
+        theirs = {
+            "fmt": "D",
+            "color": "black",
+            "mfc": COLOURS[model],
+            "label": f"{NAMES[model]}, published",
+        }
         for columns, offset, look in ((values[:3], 0.05, ours), (values[3:], -0.05, theirs)):
             errors = _errors(shown, *columns).clip(min=0)
-            axis.errorbar(at + offset, shown[columns[0]], yerr=errors, markersize=4, elinewidth=1, **look)
+            axis.errorbar(
+                at + offset, shown[columns[0]], yerr=errors, markersize=4, elinewidth=1, **look
+            )
     axis.set_yscale("log")
     axis.set_xticks(range(len(names)), names)
     axis.set_ylabel("sensitivity to protected features")
@@ -165,7 +230,9 @@ def attribution_figure(attribution: pd.DataFrame) -> Any:
 
 @drawn
 def digits_figure(title: str, grid: np.ndarray) -> Any:
-    """Counterfactual images ``(k, k, h, w)``: rows factuals, columns targets, the factuals framed on the diagonal."""
+    """Counterfactual images ``(k, k, h, w)``: rows factuals, columns targets, the factuals framed
+    on the diagonal.
+    """
     k = len(grid)
     figure, axes = panels(k * k, k, 0.62, 0.62)
     for place, axis in enumerate(axes):
@@ -184,8 +251,12 @@ def digits_figure(title: str, grid: np.ndarray) -> Any:
 
 
 @drawn
-def digits_overview(titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray]) -> Any:
-    """The paper's overview: per model a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9."""
+def digits_overview(
+    titles: Sequence[str], grids: Sequence[np.ndarray], attributions: Sequence[np.ndarray]
+) -> Any:
+    """The paper's overview: per model a factual 0, its counterfactuals 1 to 4, integrated gradients
+    of 5 to 9.
+    """
     figure, axes = panels(len(titles) * 10, 10, 0.95, 0.8)
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
     for place, axis in enumerate(axes):
@@ -195,7 +266,12 @@ def digits_overview(titles: Sequence[str], grids: Sequence[np.ndarray], attribut
         else:
             style.show_image(axis, attributions[row][column], "coolwarm", low=0)
         if row == 0:
-            heading = "factual 0" if column == 0 else f"target {column}" if column < 5 else f"IG {column}"
+            if column == 0:
+                heading = "factual 0"
+            elif column < 5:
+                heading = f"target {column}"
+            else:
+                heading = f"IG {column}"
             axis.set_title(heading, fontsize=8)
         if column == 0:
             axis.set_ylabel(titles[row].replace(" ", "\n"), fontsize=8)

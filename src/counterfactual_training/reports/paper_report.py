@@ -1,4 +1,6 @@
-"""The paper's experiments as files and as sections of a page: tables, figures, and how they were made."""
+"""The paper's experiments as files and as sections of a page: tables, figures, and how they were
+made.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +16,54 @@ from counterfactual_training.experiments.grid.outcome import CellOutcome, check_
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper.names import EXPERIMENTS, FIGURE1
 from counterfactual_training.experiments.paper.paper_results import Results
-from counterfactual_training.experiments.paper.reproduce import FULL, Effort, Reproduction, in_words, summarise
+from counterfactual_training.experiments.paper.reproduce import (
+    FULL,
+    Effort,
+    Reproduction,
+    in_words,
+    summarise,
+)
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.reports import paper_figures as draw
-from counterfactual_training.reports.files import Image, Section, csv_text, json_text, render, write_files
+from counterfactual_training.reports.files import (
+    Image,
+    Section,
+    csv_text,
+    json_text,
+    render,
+    write_files,
+)
 from counterfactual_training.reports.panel_figures import draw_panels
 from counterfactual_training.reports.paper_tables import text_tables
 from counterfactual_training.reports.text_table import TextTable
 from counterfactual_training.text import duration
 
 _CAPTIONS = {
-    "main": "Reduction by CT: published ± SD of one pair of models; ours over training seeds with a 95 % interval, and "
+    "main": "Reduction by CT: published ± SD of one pair of models; ours over training seeds with a "
+    "95 % interval, and "
     "each seed by the authors' estimator, a mean of ratios.",
-    "by_lambda": "Reduction of IP by CT over the energy penalty of the test-time generator; boxes span seeds and runs.",
-    "maturity": "Share of counterfactuals that reach the decision threshold in training; bands span the seeds.",
-    "ablation": "Reduction by each term of the objective, published values as diamonds.",
-    "robustness": "Accuracy under attack over ε, published values as diamonds; bands are 95 % intervals over training "
+    "by_lambda": "Reduction of IP by CT over the energy penalty of the test-time generator; boxes span "
+    "seeds and runs.",
+    "maturity": "Share of counterfactuals that reach the decision threshold in training; bands span the "
     "seeds.",
-    "attribution": "Sensitivity to protected features by integrated gradients, median and 95 % of the rounds.",
+    "ablation": "Reduction by each term of the objective, published values as diamonds.",
+    "robustness": "Accuracy under attack over ε, published values as diamonds; bands are 95 % intervals "
+    "over training "
+    "seeds.",
+    "attribution": "Sensitivity to protected features by integrated gradients, median and 95 % of the "
+    "rounds.",
 }
 _FIGURE1_CAPTION = (
-    "Counterfactuals (stars) of linear classifiers trained in four ways. The authors' learning rate and epochs are not "
-    "on record; ours were chosen after other learning rates had failed to show what (b) and (d) show."
+    "Counterfactuals (stars) of linear classifiers trained in four ways. The authors' learning "
+    "rate and epochs are not "
+    "on record; ours were chosen after other learning rates had failed to show what (b) and (d) "
+    "show."
 )
 
 
 def write_reproduction(one: Reproduction, folder: str | Path) -> list[str]:
-    """Write the tables (CSV, Markdown, LaTeX), figures and provenance of an experiment, as ``ct reproduce`` does.
+    """Write the tables (CSV, Markdown, LaTeX), figures and provenance of an experiment, as ``ct
+    reproduce`` does.
 
     Returns the paths. Example, which makes ``results/main.md`` and the files beside it::
 
@@ -63,7 +86,9 @@ def write_reproduction(one: Reproduction, folder: str | Path) -> list[str]:
 
 
 def result_tables(one: Reproduction) -> dict[str, pd.DataFrame]:
-    """The tables of an experiment without ``by_lambda``, thousands of rows that only a figure needs."""
+    """The tables of an experiment without ``by_lambda``, thousands of rows that only a figure
+    needs.
+    """
     return {name: table for name, table in one.tables.items() if name != "by_lambda"}
 
 
@@ -71,13 +96,20 @@ def effort_remark(effort: Effort) -> str:
     """The warning on everything that was not made with the published settings."""
     if effort == FULL:
         return ""
-    return f"A quick look ({in_words(effort)}), not the published settings: do not compare these numbers."
+    return (
+        f"A quick look ({in_words(effort)}), not the published settings: do not compare these "
+        "numbers."
+    )
 
 
 def _file_name(one: Reproduction, name: str) -> str:
-    """Several experiments have, say, a table of maturity, so file names begin with the experiment's."""
+    """Several experiments have, say, a table of maturity, so file names begin with the
+    experiment's.
+    """
     own = one.name.partition("-")[0]
-    return name if name.startswith(own) else f"{own}_{name}"
+    if name.startswith(own):
+        return name
+    return f"{own}_{name}"
 
 
 def _images(one: Reproduction) -> list[Image]:
@@ -88,7 +120,9 @@ def _images(one: Reproduction) -> list[Image]:
         wanted = (name, "main_by_seed") if name == "main" else (name,)
         tables = [one.tables.get(table, pd.DataFrame()) for table in wanted]
         if all(len(table) for table in tables):
-            images.append(Image(name, caption, getattr(draw, f"{name}_figure")(*tables, remark=remark)))
+            images.append(
+                Image(name, caption, getattr(draw, f"{name}_figure")(*tables, remark=remark))
+            )
     if one.panels:
         images.append(Image("figure1", _FIGURE1_CAPTION, draw_panels(one.panels)))
     return images + _digits(one, remark)
@@ -97,38 +131,54 @@ def _images(one: Reproduction) -> list[Image]:
 def _digits(one: Reproduction, remark: str) -> list[Image]:
     images = []
     for digits in one.digits:
-        caption = f"MNIST, {digits.title}: counterfactuals, factuals framed on the diagonal, targets in columns."
+        caption = (
+            f"MNIST, {digits.title}: counterfactuals, factuals framed on the diagonal, targets "
+            "in columns."
+        )
         png = draw.digits_figure(digits.title, digits.grid.numpy(), remark=remark)
         images.append(Image(f"mnist_{digits.title.replace(' ', '_')}", caption, png))
     if one.digits:
-        parts = zip(*((d.title, d.grid.numpy(), d.attributions.numpy()) for d in one.digits), strict=True)
-        caption = "MNIST: a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9 (0 blue … 1 red)."
-        images.append(Image("mnist_overview", caption, draw.digits_overview(*parts, remark=remark)))
+        parts = zip(
+            *((d.title, d.grid.numpy(), d.attributions.numpy()) for d in one.digits),
+            strict=True,
+        )
+        caption = (
+            "MNIST: a factual 0, its counterfactuals 1 to 4, integrated gradients of 5 to 9 (0 "
+            "blue … 1 red)."
+        )
+        images.append(
+            Image("mnist_overview", caption, draw.digits_overview(*parts, remark=remark))
+        )
     return images
 
 
 def _origin(one: Reproduction) -> str:
-    made, warning = one.provenance, effort_remark(one.effort)
+    made = one.provenance
+    warning = effort_remark(one.effort)
     versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
     time = duration(made["seconds"]["train"] + made["seconds"]["evaluate"])
     sentences = [
         f"Made by `{made['command']}`.",
-        f"{made['cells']} models, {made['effort']}; {time} of computing, finished {made['last'] or 'just now'}.",
+        f"{made['cells']} models, {made['effort']}; {time} of computing, finished "
+        f"{made['last'] or 'just now'}.",
         f"Versions: {versions}.",
     ]
     return " ".join([f"**{warning}**"] * bool(warning) + sentences)
 
 
-# ---- the page of `ct report`: everything that was reproduced, in one HTML file ---------------------------------------
+# ---- the page of `ct report`: everything that was reproduced, in one HTML file -------------------
 
 
-def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "reproduced") -> dict[str, Any]:
+def write_report(
+    runs: Sequence[str], page: str | Path, tables: str | Path = "reproduced"
+) -> dict[str, Any]:
     """Write one page of all finished models in some folders, as ``ct report`` does.
 
     Args:
         runs: folders that :func:`reproduce` filled.
         page: the HTML file to write.
-        tables: where :func:`write_reproduction` wrote Figure 1, which is not made of finished models.
+        tables: where :func:`write_reproduction` wrote Figure 1, which is not made of finished
+            models.
 
     Returns:
         The titles of the page's ``sections`` and the number of ``models``.
@@ -141,7 +191,10 @@ def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "re
         store = Store(root, any_version=True)
         kinds = store.kinds()
         if not kinds:
-            raise InputError(f"There are no finished models in {root!r}. Fill it with: ct reproduce main --runs {root}")
+            raise InputError(
+                f"There are no finished models in {root!r}. Fill it with: ct reproduce main "
+                f"--runs {root}"
+            )
         # Models trained with another effort or other settings are never summarised together.
         for (effort, _), cells in kinds:
             results = Results.load(store, cells)
@@ -151,7 +204,9 @@ def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "re
             # Figure 1 has no cells; it would have to train.
             names = [name for name in EXPERIMENTS if name != FIGURE1]
             for one in (summarise(name, results, effort) for name in names):
-                part = Section(one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one)))
+                part = Section(
+                    one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one))
+                )
                 sections += [part] * bool(part.tables or part.figures)
     check_versions(found)
     sections = [*_figure1(Path(tables)), *sections]
@@ -176,7 +231,8 @@ def write_report(runs: Sequence[str], page: str | Path, tables: str | Path = "re
 
 def _figure1(folder: Path) -> list[Section]:
     """Figure 1 as :func:`write_reproduction` left it in a folder, if it did."""
-    table, figure = folder / "figure1.csv", folder / "figures" / "figure1.png"
+    table = folder / "figure1.csv"
+    figure = folder / "figures" / "figure1.png"
     made = folder / "provenance" / "figure1.json"
     if not (table.exists() and figure.exists() and made.exists()):
         return []

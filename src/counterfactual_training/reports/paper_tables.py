@@ -9,11 +9,20 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.reports.style import METRIC_NAMES, NAMES, unique
-from counterfactual_training.reports.text_table import NOTHING, TextTable, cells, interval, number, p_value
+from counterfactual_training.reports.text_table import (
+    NOTHING,
+    TextTable,
+    cells,
+    interval,
+    number,
+    p_value,
+)
 
 Tables = Mapping[str, pd.DataFrame]
 Row = Mapping[Any, Any]
-INTERVALS = "In brackets: 95 % intervals by hierarchical bootstrap over training seeds and evaluation."
+INTERVALS = (
+    "In brackets: 95 % intervals by hierarchical bootstrap over training seeds and evaluation."
+)
 _TITLES = {
     "implausibility": "Implausibility IP",
     "implausibility_mmd": "Implausibility IP* (MMD)",
@@ -31,22 +40,52 @@ def text_tables(name: str, tables: Tables) -> list[TextTable]:
 
 
 def _main(tables: Tables) -> list[TextTable]:
-    main, paired, by_seed = tables["main"], tables["main_paired"], tables["main_by_seed"]
-    header = ("data", "published %", "ours %", "difference", "seeds with *", "paired %", "p (Holm)", "seeds")
+    main = tables["main"]
+    paired = tables["main_paired"]
+    by_seed = tables["main_by_seed"]
+    header = (
+        "data",
+        "published %",
+        "ours %",
+        "difference",
+        "seeds with *",
+        "paired %",
+        "p (Holm)",
+        "seeds",
+    )
     out = []
     for metric in unique(main["metric"]):
         rows = []
         for data in unique(main["data"]):
-            mine, second = (_cell(table, data, metric).get("reduction") for table in (main, paired))
+            mine, second = (
+                _cell(table, data, metric).get("reduction") for table in (main, paired)
+            )
             if mine and second:
                 seeds = by_seed[(by_seed["data"] == data) & (by_seed["metric"] == metric)]
                 first = seeds.iloc[0]
-                star = "*" if first["published_significant"] else ""
-                published = f"{number(first['published'], 2)} ± {number(first['published_spread'], 2)}{star}"
+                if first["published_significant"]:
+                    star = "*"
+                else:
+                    star = ""
+                published = (
+                    f"{number(first['published'], 2)} ± "
+                    f"{number(first['published_spread'], 2)}{star}"
+                )
                 stars = f"{int(seeds['significant'].sum())} of {len(seeds)}"
                 test = (_interval(second, 1), p_value(second["p_holm"]))
-                rows.append((data, published, *_comparison(mine, 1)[1:], stars, *test, str(int(mine["seeds"]))))
-        out.append(TextTable(f"{_TITLES.get(metric, metric)}: reduction by CT", header, tuple(rows)))
+                rows.append(
+                    (
+                        data,
+                        published,
+                        *_comparison(mine, 1)[1:],
+                        stars,
+                        *test,
+                        str(int(mine["seeds"])),
+                    )
+                )
+        out.append(
+            TextTable(f"{_TITLES.get(metric, metric)}: reduction by CT", header, tuple(rows))
+        )
     if out:
         alone = (_ONE_SEED,) if (main["seeds"] == 1).any() else ()
         out[-1] = replace(out[-1], notes=(*_MAIN_NOTES, *alone))
@@ -54,30 +93,60 @@ def _main(tables: Tables) -> list[TextTable]:
 
 
 def _means(main: pd.DataFrame) -> TextTable:
-    """Absolute values behind the reductions; those of the baseline need no tuning, so they test the protocol."""
+    """Absolute values behind the reductions; those of the baseline need no tuning, so they test the
+    protocol.
+    """
     rows = []
     for metric, data in ((m, d) for m in unique(main["metric"]) for d in unique(main["data"])):
         cell = _cell(main, data, metric)
         if cell:
-            rows.append((data, METRIC_NAMES.get(metric, metric), *_relative(cell["baseline"]), *_relative(cell["ct"])))
-    header = ("data", "metric", "BL published", "BL ours", "off by %", "CT published", "CT ours", "off by %")
-    return TextTable("Absolute means by the published protocol", header, tuple(rows), (INTERVALS,))
+            rows.append(
+                (
+                    data,
+                    METRIC_NAMES.get(metric, metric),
+                    *_relative(cell["baseline"]),
+                    *_relative(cell["ct"]),
+                )
+            )
+    header = (
+        "data",
+        "metric",
+        "BL published",
+        "BL ours",
+        "off by %",
+        "CT published",
+        "CT ours",
+        "off by %",
+    )
+    return TextTable(
+        "Absolute means by the published protocol", header, tuple(rows), (INTERVALS,)
+    )
 
 
 def _relative(row: Row) -> tuple[str, str, str]:
     known = row["published"]
     # Printed with two digits: below a tenth, rounding alone is several per cent.
-    off = 100 * (row["ours"] / known - 1) if known >= 0.1 else float("nan")
+    if known >= 0.1:
+        off = 100 * (row["ours"] / known - 1)
+    else:
+        off = float("nan")
     return number(known, 2), _interval(row), number(off, 1)
 
 
-_ONE_SEED = "Where there is one training seed only, intervals and p leave out training variance, often the larger part."
+_ONE_SEED = (
+    "Where there is one training seed only, intervals and p leave out training variance, often "
+    "the larger part."
+)
 _MAIN_NOTES = (
-    "Published: reduction ± SD over evaluation runs of one trained pair of models, * by the authors' test at 1 %.",
-    "Ours: individuals and runs as published, all training seeds; the reduction is that of the means over all of them. "
-    "The authors' mean of ratios, which small denominators of IP* make unstable, is in main_by_seed.csv, seed by seed.",
+    "Published: reduction ± SD over evaluation runs of one trained pair of models, * by the "
+    "authors' test at 1 %.",
+    "Ours: individuals and runs as published, all training seeds; the reduction is that of the "
+    "means over all of them. "
+    "The authors' mean of ratios, which small denominators of IP* make unstable, is in "
+    "main_by_seed.csv, seed by seed.",
     "Seeds with *: for how many of them the authors' test gives an asterisk.",
-    "Paired: all test rows for whom both models have a valid counterfactual at the same λ_egy and seed; "
+    "Paired: all test rows for whom both models have a valid counterfactual at the same λ_egy "
+    "and seed; "
     "p two-sided, corrected for all cells of the table.",
     INTERVALS,
 )
@@ -85,16 +154,36 @@ _MAIN_NOTES = (
 
 def _mutability(tables: Tables) -> list[TextTable]:
     table = tables["mutability"]
-    header = ("data", "cost −% published", "ours", "difference", "cost BL published", "ours", "cost CT published",
-              "ours", "validity BL published", "ours", "validity CT published", "ours")  # fmt: skip
+    header = (
+        "data",
+        "cost −% published",
+        "ours",
+        "difference",
+        "cost BL published",
+        "ours",
+        "cost CT published",
+        "ours",
+        "validity BL published",
+        "ours",
+        "validity CT published",
+        "ours",
+    )
     out = []
     for suffix, title in (("", "with protected features"), ("_free", "without constraints")):
         rows = []
         for data in unique(table["data"]):
-            cost, validity = (_cell(table, data, f"{metric}{suffix}") for metric in ("cost", "validity"))
+            cost, validity = (
+                _cell(table, data, f"{metric}{suffix}") for metric in ("cost", "validity")
+            )
             if cost:
-                cells = [part[quantity] for part in (cost, validity) for quantity in ("baseline", "ct")]
-                values = (number(cell[name], 2) for cell in cells for name in ("published", "ours"))
+                cells = [
+                    part[quantity]
+                    for part in (cost, validity)
+                    for quantity in ("baseline", "ct")
+                ]
+                values = (
+                    number(cell[name], 2) for cell in cells for name in ("published", "ours")
+                )
                 rows.append((data, *_comparison(cost["reduction"], 1), *values))
         out.append(TextTable(f"Cost and validity {title}", header, tuple(rows), (INTERVALS,)))
     return out
@@ -103,13 +192,23 @@ def _mutability(tables: Tables) -> list[TextTable]:
 def _ablation(tables: Tables) -> list[TextTable]:
     table = tables["ablation"]
     objectives = unique(table["quantity"])
-    columns = (f"{_short(o)} {what}" for o in objectives for what in ("published", "ours", "difference"))
+    columns = (
+        f"{_short(o)} {what}"
+        for o in objectives
+        for what in ("published", "ours", "difference")
+    )
     header = ("data", *columns)
-    note = "AR: adversarial loss only; CD: divergence only; CT: both. Published values are read off a figure."
+    note = (
+        "AR: adversarial loss only; CD: divergence only; CT: both. Published values are read off "
+        "a figure."
+    )
     out = []
     for metric in unique(table["metric"]):
         cells = {data: _cell(table, data, metric) for data in unique(table["data"])}
-        rows = [(data, *(text for o in objectives for text in _comparison(cells[data].get(o), 1))) for data in cells]
+        rows = [
+            (data, *(text for o in objectives for text in _comparison(cells[data].get(o), 1)))
+            for data in cells
+        ]
         title = f"Reduction of {METRIC_NAMES.get(metric, metric)} in % by the terms of the objective"
         out.append(TextTable(title, header, tuple(rows), (note, INTERVALS)))
     return out
@@ -117,7 +216,10 @@ def _ablation(tables: Tables) -> list[TextTable]:
 
 def _robustness(tables: Tables) -> list[TextTable]:
     table = tables["robustness"]
-    notes = ("Attacks are not clamped to the domain, as published. Published values are read off a figure, ± 0.01.",)
+    notes = (
+        "Attacks are not clamped to the domain, as published. Published values are read off a "
+        "figure, ± 0.01.",
+    )
     out = []
     for attack in unique(table["metric"]):
         part = table[table["metric"] == attack]
@@ -127,10 +229,22 @@ def _robustness(tables: Tables) -> list[TextTable]:
         rows = []
         for (data, objective), curve in part.groupby(["data", "quantity"], sort=False):
             at = curve.set_index("epsilon")
-            texts = (text for epsilon in shown for text in _comparison(at.loc[epsilon].to_dict(), 2)[:2])
+            texts = (
+                text
+                for epsilon in shown
+                for text in _comparison(at.loc[epsilon].to_dict(), 2)[:2]
+            )
             rows.append((str(data), _short(str(objective)), *texts))
-        header = ("data", "model", *(f"ε={e:.3g} {what}" for e in shown for what in ("published", "ours")))
-        out.append(TextTable(f"Accuracy under {attack.upper()}", header, tuple(rows), (*notes, INTERVALS)))
+        header = (
+            "data",
+            "model",
+            *(f"ε={e:.3g} {what}" for e in shown for what in ("published", "ours")),
+        )
+        out.append(
+            TextTable(
+                f"Accuracy under {attack.upper()}", header, tuple(rows), (*notes, INTERVALS)
+            )
+        )
     return [*out, *_performance(tables)]
 
 
@@ -139,11 +253,25 @@ def _attribution(tables: Tables) -> list[TextTable]:
     rows = []
     for data in unique(table["data"]):
         cell = _cell(table, data, "sensitivity")
-        texts = (_interval(cell[q], 2, of) for q in ("baseline", "ct") for of in ("published", "ours"))
+        texts = (
+            _interval(cell[q], 2, of)
+            for q in ("baseline", "ct")
+            for of in ("published", "ours")
+        )
         rows.append((data, *texts, str(int(cell["ct"]["seeds"]))))
     header = ("data", "BL published", "BL ours", "CT published", "CT ours", "seeds")
-    notes = ("Median and 95 % of the rounds; for two features the score has no upper bound (reference protocol).",)
-    return [TextTable("Sensitivity to protected features (integrated gradients)", header, tuple(rows), notes)]
+    notes = (
+        "Median and 95 % of the rounds; for two features the score has no upper bound (reference "
+        "protocol).",
+    )
+    return [
+        TextTable(
+            "Sensitivity to protected features (integrated gradients)",
+            header,
+            tuple(rows),
+            notes,
+        )
+    ]
 
 
 def _synthetic(tables: Tables) -> list[TextTable]:
@@ -151,14 +279,28 @@ def _synthetic(tables: Tables) -> list[TextTable]:
     seeds = table.filter(like="seed ")  # data sets may have different numbers of them
     shown = table[["data", "published", "ours"]].assign(
         difference=table["ours"] - table["published"],
-        each=[", ".join(number(value, 1) for value in row if pd.notna(value)) for row in seeds.to_numpy()],
+        each=[
+            ", ".join(number(value, 1) for value in row if pd.notna(value))
+            for row in seeds.to_numpy()
+        ],
     )
     ends = table[["baseline_ip", "ct_ip", "baseline_accuracy", "ct_accuracy", "share_mature"]]
     header = (
-        "data", "IP −% published", "ours, mean of seeds", "difference", "ours, each seed", "IP BL", "IP CT",
-        "accuracy BL", "accuracy CT", "share mature",
-    )  # fmt: skip
-    notes = ("Reduction of implausibility by CT against the same model trained conventionally, published settings.",)
+        "data",
+        "IP −% published",
+        "ours, mean of seeds",
+        "difference",
+        "ours, each seed",
+        "IP BL",
+        "IP CT",
+        "accuracy BL",
+        "accuracy CT",
+        "share mature",
+    )
+    notes = (
+        "Reduction of implausibility by CT against the same model trained conventionally, "
+        "published settings.",
+    )
     rows = cells(shown.join(ends), 1, 1, 1, 2, 2, 3, 3, 2)
     return [TextTable("CT against conventional training", header, rows, notes)]
 
@@ -171,14 +313,30 @@ def _performance(tables: Tables) -> list[TextTable]:
         texts = [_interval(by_metric[m], 3) for m in ("accuracy", "f1", "calibration_error")]
         known = number(by_metric["accuracy"]["published"], 2)
         rows.append((str(data), NAMES.get(str(model), str(model)), known, *texts))
-    header = ("data", "model", "accuracy published", "accuracy", "macro F1", "calibration error")
+    header = (
+        "data",
+        "model",
+        "accuracy published",
+        "accuracy",
+        "macro F1",
+        "calibration error",
+    )
     return [TextTable("Predictive performance", header, tuple(rows), (INTERVALS,))]
 
 
 def _figure1(tables: Tables) -> list[TextTable]:
-    rows = cells(tables["figure1"][["panel", "share_age", "implausibility", "cost", "validity"]], 2)
+    rows = cells(
+        tables["figure1"][["panel", "share_age", "implausibility", "cost", "validity"]], 2
+    )
     notes = ("Share of age: |θ_age| / (|θ_age| + |θ_debt|) of the linear classifier.",)
-    return [TextTable("Figure 1 in numbers", ("panel", "share of age", "IP", "cost", "validity"), rows, notes)]
+    return [
+        TextTable(
+            "Figure 1 in numbers",
+            ("panel", "share of age", "IP", "cost", "validity"),
+            rows,
+            notes,
+        )
+    ]
 
 
 def _cell(table: pd.DataFrame, data: str, metric: str) -> Mapping[Any, Row]:
@@ -192,11 +350,20 @@ def _short(objective: str) -> str:
 
 
 def _interval(row: Row, digits: int | None = None, of: str = "ours") -> str:
-    low, high = ("low", "high") if of == "ours" else (f"{of}_low", f"{of}_high")
+    if of == "ours":
+        low = "low"
+        high = "high"
+    else:
+        low = f"{of}_low"
+        high = f"{of}_high"
     return interval(row[of], row[low], row[high], digits)
 
 
 def _comparison(row: Row | None, digits: int | None = None) -> tuple[str, str, str]:
     if row is None:
         return NOTHING, NOTHING, NOTHING
-    return number(row["published"], digits), _interval(row, digits), number(row["ours"] - row["published"], digits)
+    return (
+        number(row["published"], digits),
+        _interval(row, digits),
+        number(row["ours"] - row["published"], digits),
+    )

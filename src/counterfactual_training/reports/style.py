@@ -23,7 +23,13 @@ _LOOKS = {
 COLOURS = {objective: colour for objective, (colour, _) in _LOOKS.items()}
 NAMES = {objective: name for objective, (_, name) in _LOOKS.items()}
 METRIC_NAMES = {name: metric.label for name, metric in METRICS.items()}
-PUBLISHED_MARK = {"marker": "D", "color": "black", "markersize": 4, "linestyle": "none", "label": "published"}
+PUBLISHED_MARK = {
+    "marker": "D",
+    "color": "black",
+    "markersize": 4,
+    "linestyle": "none",
+    "label": "published",
+}
 _RC = {
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -36,12 +42,19 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
-_LETTER_INCHES, _LINE_INCHES = 0.08, 0.2  # width of a letter and height of a line in legends and remarks
+_LETTER_INCHES, _LINE_INCHES = (
+    0.08,
+    0.2,
+)  # width of a letter and height of a line in legends and remarks
 _MARGIN_INCHES = 0.6  # for the legend
 
 
-def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **options: Any) -> tuple[Any, list[Any]]:
-    """A figure of ``num`` panels with at most ``columns`` in a row, and its axes in reading order."""
+def panels(
+    num: int, columns: int, width: float = 2.3, height: float = 2.0, **options: Any
+) -> tuple[Any, list[Any]]:
+    """A figure of ``num`` panels with at most ``columns`` in a row, and its axes in reading
+    order.
+    """
     rows = -(-num // columns)
     columns = -(-num // rows)  # a last row of one panel would look forgotten
     # Not pyplot: it would keep every figure in memory until it is closed.
@@ -54,13 +67,19 @@ def panels(num: int, columns: int, width: float = 2.3, height: float = 2.0, **op
     return figure, flat[:num]
 
 
-def facets(table: pd.DataFrame, key: str, columns: int, width: float, height: float, **options: Any) -> Any:
-    """A figure with a panel per value of a column, and for each panel its axis, the value and the rows with it."""
+def facets(
+    table: pd.DataFrame, key: str, columns: int, width: float, height: float, **options: Any
+) -> Any:
+    """A figure with a panel per value of a column, and for each panel its axis, the value and the
+    rows with it.
+    """
     names = unique(table[key])
     figure, axes = panels(len(names), columns, width, height, **options)
     for axis, name in zip(axes, names, strict=True):
         axis.set_title(name)
-    return figure, [(axis, name, table[table[key] == name]) for axis, name in zip(axes, names, strict=True)]
+    return figure, [
+        (axis, name, table[table[key] == name]) for axis, name in zip(axes, names, strict=True)
+    ]
 
 
 def label_edges(figure: Any, x: str, y: str) -> None:
@@ -76,7 +95,9 @@ def label_edges(figure: Any, x: str, y: str) -> None:
         axis.tick_params(labelbottom=True)
 
 
-def band(axis: Any, x: pd.Series, rows: pd.DataFrame, colour: str, label: str, width: float = 1.5) -> None:
+def band(
+    axis: Any, x: pd.Series, rows: pd.DataFrame, colour: str, label: str, width: float = 1.5
+) -> None:
     """A line of our values with their interval."""
     axis.plot(x, rows["ours"], color=colour, linewidth=width, label=label)
     axis.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.15, linewidth=0)
@@ -96,7 +117,9 @@ def unique(column: Iterable[Any]) -> list[str]:
 
 
 def _legend_below(figure: Any) -> None:
-    """One legend for all panels, each entry once, in as many columns as fit; none if panels have their own."""
+    """One legend for all panels, each entry once, in as many columns as fit; none if panels have
+    their own.
+    """
     entries: dict[str, Any] = {}
     for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -106,11 +129,14 @@ def _legend_below(figure: Any) -> None:
         columns = max(1, min(len(entries), int(figure.get_figwidth() / wide)))
         lines = -(-len(entries) // columns) - 1  # each more line would squeeze the panels
         figure.set_figheight(figure.get_figheight() + lines * _LINE_INCHES)
-        figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns)
+        figure.legend(
+            entries.values(), entries.keys(), loc="outside lower center", ncols=columns
+        )
 
 
 def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
-    """Turn a function that makes a figure into one that adds a legend and returns a PNG in the style of this file.
+    """Turn a function that makes a figure into one that adds a legend and returns a PNG in the
+    style of this file.
 
     The new function also takes ``remark``, a warning that is written above everything.
     """
@@ -118,13 +144,17 @@ def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
     @wraps(make)
     def draw(*arguments: Any, remark: str = "", **options: Any) -> bytes:
         with need_extra("matplotlib", "report").rc_context(_RC):
-            figure, buffer = make(*arguments, **options), io.BytesIO()
+            figure = make(*arguments, **options)
+            buffer = io.BytesIO()
             _legend_below(figure)
             if remark:
-                lines = textwrap.wrap(remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES)))
+                lines = textwrap.wrap(
+                    remark, max(20, int(figure.get_figwidth() / _LETTER_INCHES))
+                )
                 figure.set_figheight(figure.get_figheight() + len(lines) * _LINE_INCHES)
                 figure.suptitle("\n".join(lines), fontsize=9, color="#a03030")
-            # Neither a date nor a version goes into the file, so that the same figure is the same file.
+            # Neither a date nor a version goes into the file, so that the same figure is the same
+            # file.
             figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
         return buffer.getvalue()
 

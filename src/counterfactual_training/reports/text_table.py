@@ -34,19 +34,33 @@ class TextTable:
     @property
     def text_columns(self) -> int:
         """How many columns, from the left, hold words."""
-        words = (all(row[j][:1] == "(" or row[j][:1].isalpha() for row in self.rows) for j in range(len(self.header)))
+        words = (
+            all(row[j][:1] == "(" or row[j][:1].isalpha() for row in self.rows)
+            for j in range(len(self.header))
+        )
         return max(1, sum(1 for _ in takewhile(bool, words)))
 
     def text(self) -> str:
         """For a terminal."""
-        below = ["", *self.notes] if self.notes else []
-        return "\n".join([self.title, "", ruled([self.header, *self.rows], self.text_columns), *below])
+        if self.notes:
+            below = ["", *self.notes]
+        else:
+            below = []
+        return "\n".join(
+            [self.title, "", ruled([self.header, *self.rows], self.text_columns), *below]
+        )
 
     def markdown(self) -> str:
         """As Markdown; a title becomes a heading of the third level."""
-        widths = [max(3, *(len(line[j]) for line in (self.header, *self.rows))) for j in range(len(self.header))]
+        widths = [
+            max(3, *(len(line[j]) for line in (self.header, *self.rows)))
+            for j in range(len(self.header))
+        ]
         left = self.text_columns
-        marks = ["-" * width if j < left else "-" * (width - 1) + ":" for j, width in enumerate(widths)]
+        marks = [
+            "-" * width if j < left else "-" * (width - 1) + ":"
+            for j, width in enumerate(widths)
+        ]
         # Empty cells at both ends give every line its outer bars.
         framed = [["", *line, ""] for line in (self.header, marks, *self.rows)]
         drawn = [line.strip() for line in align(framed, left + 1, " | ")]
@@ -56,18 +70,33 @@ class TextTable:
     def latex(self) -> str:
         """A ``table`` that needs no package."""
         columns = "l" * self.text_columns + "r" * (len(self.header) - self.text_columns)
-        lines = [" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in (self.header, *self.rows)]
+        lines = [
+            " & ".join(cell.translate(_LATEX) for cell in line) + r" \\"
+            for line in (self.header, *self.rows)
+        ]
         caption = " ".join((f"{self.title}.", *self.notes)).translate(_LATEX)
         return "\n".join(
             [
-                r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{columns}}}", r"\hline", lines[0], r"\hline",
-                *lines[1:], r"\hline", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}", "",
+                r"\begin{table}",
+                r"\centering",
+                rf"\begin{{tabular}}{{{columns}}}",
+                r"\hline",
+                lines[0],
+                r"\hline",
+                *lines[1:],
+                r"\hline",
+                r"\end{tabular}",
+                rf"\caption{{{caption}}}",
+                r"\end{table}",
+                "",
             ]
-        )  # fmt: skip
+        )
 
 
 def ruled(rows: Sequence[Sequence[str]], num_left: int | None = None) -> str:
-    """Aligned rows with a rule below the first, for a terminal; ``num_left`` as in :func:`text.align`."""
+    """Aligned rows with a rule below the first, for a terminal; ``num_left`` as in
+    :func:`text.align`.
+    """
     header, *lines = align(rows, num_left)
     return "\n".join([header, "─" * max(map(len, (header, *lines))), *lines])
 
@@ -77,10 +106,17 @@ def number(value: float, digits: int | None = None) -> str:
     if value is None or math.isnan(value):
         return NOTHING
     if digits is None:
-        digits = 3 if abs(value) < 0.3 else 2 if abs(value) < 30 else 1
+        if abs(value) < 0.3:
+            digits = 3
+        elif abs(value) < 30:
+            digits = 2
+        else:
+            digits = 1
     text = f"{value:.{digits}f}"
     # Without the minus that rounding leaves in "-0.0".
-    return text.replace("-", "−") if float(text) != 0 else text.lstrip("-")
+    if float(text) != 0:
+        return text.replace("-", "−")
+    return text.lstrip("-")
 
 
 def cells(frame: pd.DataFrame, *digits: int | None) -> tuple[tuple[str, ...], ...]:
@@ -91,7 +127,9 @@ def cells(frame: pd.DataFrame, *digits: int | None) -> tuple[tuple[str, ...], ..
     """
     counts = [cycle(digits or (None,)) for _ in range(len(frame))]
     rows = zip(frame.itertuples(index=False), counts, strict=True)
-    return tuple(tuple(v if isinstance(v, str) else number(v, next(k)) for v in row) for row, k in rows)
+    return tuple(
+        tuple(v if isinstance(v, str) else number(v, next(k)) for v in row) for row, k in rows
+    )
 
 
 def interval(value: float, low: float, high: float, digits: int | None = None) -> str:
@@ -105,4 +143,6 @@ def p_value(value: float) -> str:
     """Values below 0.001 are shown as a bound."""
     if value is None or math.isnan(value):
         return NOTHING
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+    if value < 0.001:
+        return "<0.001"
+    return f"{value:.3f}"

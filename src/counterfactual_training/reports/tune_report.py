@@ -17,12 +17,16 @@ from counterfactual_training.tuning.goal import Target, excess
 from counterfactual_training.tuning.tuner import comparison
 
 _MOST_SHOWN = 10
-_FRONT, _BEST = COLOURS["full"], COLOURS["adversarial"]
+_FRONT = COLOURS["full"]
+_BEST = COLOURS["adversarial"]
 _MOST_SETTINGS = 12
 
 
-def write_tuning(tuning: Tuning, data: str | None, effort: TuningEffort, folder: str | Path) -> list[str]:
-    """Write all trials, the best setting as a grid file, and two figures, as ``ct tune`` does; returns the paths.
+def write_tuning(
+    tuning: Tuning, data: str | None, effort: TuningEffort, folder: str | Path
+) -> list[str]:
+    """Write all trials, the best setting as a grid file, and two figures, as ``ct tune`` does;
+    returns the paths.
 
     Args:
         data: name of the data set; a table has none, and no grid file.
@@ -36,8 +40,13 @@ def write_tuning(tuning: Tuning, data: str | None, effort: TuningEffort, folder:
 
 
 def tuning_text(tuning: Tuning, confirmation: Mapping[str, Any] | None, seconds: float) -> str:
-    """The best trials beside conventional and published settings; then, if given, what test rows say."""
-    shown = tuning.front if len(tuning.goal.objectives) > 1 else [tuning.best]
+    """The best trials beside conventional and published settings; then, if given, what test rows
+    say.
+    """
+    if len(tuning.goal.objectives) > 1:
+        shown = tuning.front
+    else:
+        shown = [tuning.best]
     best = [trial for trial in shown if not trial.published][:_MOST_SHOWN]
     if tuning.best.number not in {trial.number for trial in [*best, tuning.published]}:
         best.append(tuning.best)
@@ -47,7 +56,9 @@ def tuning_text(tuning: Tuning, confirmation: Mapping[str, Any] | None, seconds:
         ruled(_rows(tuning, best), num_left=1),
     ]
     if len(shown) > len(best) + 1:
-        parts.append(f"… and {len(shown) - len(best)} more undominated trials; trials.csv has all.")
+        parts.append(
+            f"… and {len(shown) - len(best)} more undominated trials; trials.csv has all."
+        )
     if confirmation is not None:
         parts.append(_confirmed(confirmation))
     return "\n\n".join(parts)
@@ -58,14 +69,23 @@ def _rows(tuning: Tuning, trials: Sequence[TuningTrial]) -> list[list[str]]:
     columns = [tuning.published, *trials]
     rows = [["* best", "conventional"]]
     for trial in columns:
-        name = "published" if trial.published else f"trial {trial.number}"
+        if trial.published:
+            name = "published"
+        else:
+            name = f"trial {trial.number}"
         rows[0].append(f"{name} *" if trial.number == tuning.best.number else name)
     for metric in MEASURED:
         values = [tuning.conventional[metric], *(trial.metrics[metric] for trial in columns)]
         rows.append([metric, *(f"{value:.3f}" for value in values)])
     for setting in tuning.published.settings:
         chosen = [trial.settings[setting] for trial in columns]
-        rows.append([setting, "", *(value if isinstance(value, str) else f"{value:.3g}" for value in chosen)])
+        rows.append(
+            [
+                setting,
+                "",
+                *(value if isinstance(value, str) else f"{value:.3g}" for value in chosen),
+            ]
+        )
     return rows
 
 
@@ -73,21 +93,43 @@ def _confirmed(confirmation: Mapping[str, Any]) -> str:
     rows = [["on test rows", *MEASURED]]
     for name, means in confirmation["mean"].items():
         both = [(means[metric], confirmation["deviation"][name][metric]) for metric in MEASURED]
-        rows.append([name, *(NOTHING if None in pair else "{:.3f} ± {:.3f}".format(*pair) for pair in both)])
-    seeds, date = confirmation["seeds"], confirmation["date"]
-    return f"{ruled(rows)}\nMean ± standard deviation over {seeds} new seeds; the test rows were used once, on {date}."
+        rows.append(
+            [
+                name,
+                *(
+                    NOTHING if None in pair else "{:.3f} ± {:.3f}".format(*pair)
+                    for pair in both
+                ),
+            ]
+        )
+    seeds = confirmation["seeds"]
+    date = confirmation["date"]
+    return (
+        f"{ruled(rows)}\nMean ± standard deviation over {seeds} new seeds; the test rows were "
+        f"used once, on {date}."
+    )
 
 
 @drawn
 def draw_front(tuning: Tuning) -> Any:
-    """Every measured trial: the first objective against each other one, or against accuracy if it is the only one."""
+    """Every measured trial: the first objective against each other one, or against accuracy if it
+    is the only one.
+    """
     first, *rest = tuning.goal.targets
     others = rest or [OBJECTIVES["accuracy" if first.metric != "accuracy" else "ip"]]
-    figure, axes = panels(len(others), columns=3, width=3.6 if len(others) > 1 else 5.0, height=3.2)
+    figure, axes = panels(
+        len(others), columns=3, width=3.6 if len(others) > 1 else 5.0, height=3.2
+    )
     for axis, other in zip(axes, others, strict=True):
         _scatter(axis, tuning, other, first)
         if other.metric == "accuracy" and tuning.limits.accuracy > 0:
-            axis.axvline(tuning.limits.accuracy, color="#a03030", linewidth=1, linestyle=":", label="accuracy to keep")
+            axis.axvline(
+                tuning.limits.accuracy,
+                color="#a03030",
+                linewidth=1,
+                linestyle=":",
+                label="accuracy to keep",
+            )
     return figure
 
 
@@ -97,27 +139,70 @@ def _scatter(axis: Any, tuning: Tuning, x: Target, y: Target) -> None:
 
     missed = [trial for trial in tuning.complete if excess(trial.violations) > 0]
     allowed = [trial for trial in tuning.complete if excess(trial.violations) == 0]
-    for trials, colour, label in ((missed, "#d5c4c4", "misses a bound"), (allowed, "#9db8d6", "trial")):
+    for trials, colour, label in (
+        (missed, "#d5c4c4", "misses a bound"),
+        (allowed, "#9db8d6", "trial"),
+    ):
         if trials:
-            axis.scatter(*points(trials), s=16, color=colour, linewidths=0, label=label, zorder=2)
+            axis.scatter(
+                *points(trials), s=16, color=colour, linewidths=0, label=label, zorder=2
+            )
     if len(tuning.goal.objectives) > 1:
-        axis.plot(*points(tuning.front), "o", color=_FRONT, markersize=4.5, label="undominated", zorder=3)
+        axis.plot(
+            *points(tuning.front),
+            "o",
+            color=_FRONT,
+            markersize=4.5,
+            label="undominated",
+            zorder=3,
+        )
     conventional = tuning.conventional[x.metric], tuning.conventional[y.metric]
-    axis.plot(*conventional, "s", color=COLOURS["vanilla"], markersize=6, label="conventional", zorder=4)
-    axis.plot(*points([tuning.published]), "D", color="black", markersize=6, label="published", zorder=5)
+    axis.plot(
+        *conventional,
+        "s",
+        color=COLOURS["vanilla"],
+        markersize=6,
+        label="conventional",
+        zorder=4,
+    )
+    axis.plot(
+        *points([tuning.published]),
+        "D",
+        color="black",
+        markersize=6,
+        label="published",
+        zorder=5,
+    )
     star = {"color": _BEST, "markersize": 13, "markeredgecolor": "black"}
     axis.plot(*points([tuning.best]), "*", label="chosen", zorder=6, **star)
     axis.set_xlabel(f"{METRICS[x.metric].words} {'(← better)' if x.sign > 0 else '(better →)'}")
-    axis.set_ylabel(f"{METRICS[y.metric].words} ({'lower' if y.sign > 0 else 'higher'} is better)")
+    axis.set_ylabel(
+        f"{METRICS[y.metric].words} ({'lower' if y.sign > 0 else 'higher'} is better)"
+    )
 
 
 @drawn
 def draw_importances(tuning: Tuning) -> Any:
     """For each objective, the share of its variance over trials that each setting explains."""
-    known = [both for both in zip(tuning.goal.targets, tuning.importances, strict=True) if both[1]]
-    figure, axes = panels(max(1, len(known)), columns=4, width=3.0 if len(known) > 1 else 5.0, height=3.0, sharey=True)
+    known = [
+        both for both in zip(tuning.goal.targets, tuning.importances, strict=True) if both[1]
+    ]
+    figure, axes = panels(
+        max(1, len(known)),
+        columns=4,
+        width=3.0 if len(known) > 1 else 5.0,
+        height=3.0,
+        sharey=True,
+    )
     if not known:
-        axes[0].text(0.5, 0.5, "too few trials to tell", ha="center", va="center", transform=axes[0].transAxes)
+        axes[0].text(
+            0.5,
+            0.5,
+            "too few trials to tell",
+            ha="center",
+            va="center",
+            transform=axes[0].transAxes,
+        )
         axes[0].set_axis_off()
         return figure
     total = {name: sum(shares.get(name, 0.0) for _, shares in known) for name in known[0][1]}

@@ -1,7 +1,9 @@
-"""Logits of a model and their derivative with respect to the input, which is all that a search needs.
+"""Logits of a model and their derivative with respect to the input, which is all that a search
+needs.
 
-Autograd computes both for every model. For a chain of linear layers and activations its overhead exceeds the
-arithmetic, so chains are differentiated by hand, with the same operations that autograd runs.
+Autograd computes both for every model. For a chain of linear layers and activations its overhead
+exceeds the arithmetic, so chains are differentiated by hand, with the same operations that autograd
+runs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _aten: Any = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """A layer's function, and its derivative times ``grad``, given its input x and output ``out``."""
+    """A layer's function, and its derivative times ``grad``, given its input x and output
+    ``out``.
+    """
 
     forward: Callable[[Tensor], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,10 +40,18 @@ _DERIVATIVES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor, Tensor], Tens
     nn.Tanh: lambda layer, grad, x, out: _aten.tanh_backward.default(grad, out),
     nn.Sigmoid: lambda layer, grad, x, out: _aten.sigmoid_backward.default(grad, out),
     Asinh: lambda layer, grad, x, out: grad * (x.pow(2) + 1).rsqrt(),
-    nn.GELU: lambda layer, grad, x, out: _aten.gelu_backward.default(grad, x, approximate=layer.approximate),
-    nn.LeakyReLU: lambda layer, grad, x, out: _aten.leaky_relu_backward.default(grad, x, layer.negative_slope, False),
-    nn.ELU: lambda layer, grad, x, out: _aten.elu_backward.default(grad, layer.alpha, 1, 1, False, x),
-    nn.Softplus: lambda layer, grad, x, out: _aten.softplus_backward.default(grad, x, layer.beta, layer.threshold),
+    nn.GELU: lambda layer, grad, x, out: _aten.gelu_backward.default(
+        grad, x, approximate=layer.approximate
+    ),
+    nn.LeakyReLU: lambda layer, grad, x, out: _aten.leaky_relu_backward.default(
+        grad, x, layer.negative_slope, False
+    ),
+    nn.ELU: lambda layer, grad, x, out: _aten.elu_backward.default(
+        grad, layer.alpha, 1, 1, False, x
+    ),
+    nn.Softplus: lambda layer, grad, x, out: _aten.softplus_backward.default(
+        grad, x, layer.beta, layer.threshold
+    ),
 }
 # Their derivatives need the output only, so the input may be overwritten.
 _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
@@ -50,7 +62,9 @@ _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 
 
 def activation(layer: nn.Module) -> Activation | None:
-    """The function of an activation, settings included; ``None`` for other layers and for those that work in place."""
+    """The function of an activation, settings included; ``None`` for other layers and for those
+    that work in place.
+    """
     derivative = _DERIVATIVES.get(type(layer))
     # An in-place layer overwrites its input, which the derivative may need.
     if derivative is None or getattr(layer, "inplace", False):
@@ -60,7 +74,8 @@ def activation(layer: nn.Module) -> Activation | None:
 
 
 def chain_layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a Sequential that runs nothing but linear layers and known activations, without identities.
+    """The layers of a Sequential that runs nothing but linear layers and known activations, without
+    identities.
 
     ``None`` if it has other layers, hooks of any kind, or a shared parameter.
     """
@@ -69,15 +84,26 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
         return None
     layers = [layer for layer in model if type(layer) is not nn.Identity]
     linear = [layer for layer in layers if type(layer) is nn.Linear]
-    if not linear or any(type(layer) is not nn.Linear and activation(layer) is None for layer in layers):
+    if not linear or any(
+        type(layer) is not nn.Linear and activation(layer) is None for layer in layers
+    ):
         return None
-    weights = [weight for layer in linear for weight in (layer.weight, layer.bias) if weight is not None]
-    # Parametrised layers compute their weight anew at every access; only plain parameters can be read once.
+    weights = [
+        weight
+        for layer in linear
+        for weight in (layer.weight, layer.bias)
+        if weight is not None
+    ]
+    # Parametrised layers compute their weight anew at every access; only plain parameters can be
+    # read once.
     if any(type(weight) is not nn.Parameter for weight in weights):
         return None
-    # Tied weights would get one gradient each instead of their sum; empty tensors all have the address 0.
+    # Tied weights would get one gradient each instead of their sum; empty tensors all have the
+    # address 0.
     places = {(weight.device, weight.data_ptr() or id(weight)) for weight in weights}
-    return layers if len(places) == len(weights) else None
+    if len(places) == len(weights):
+        return layers
+    return None
 
 
 class Differentiable(Protocol):
@@ -88,30 +114,68 @@ class Differentiable(Protocol):
         ...
 
     def pullback(self, grad: Tensor) -> Tensor:
-        """∂/∂x ``(..., n, d)`` at the last x, given ∂/∂logits ``(..., n, k)``; the caller may overwrite it."""
+        """∂/∂x ``(..., n, d)`` at the last x, given ∂/∂logits ``(..., n, k)``; the caller may
+        overwrite it.
+        """
         ...
 
 
-def differentiable(model: nn.Module, feature_shape: torch.Size, dims: int, plain: bool = True) -> Differentiable:
-    """The fastest implementation for a model of rows with ``dims`` dimensions: 2 for a lone model, 3 for a fleet.
+def differentiable(
+    model: nn.Module, feature_shape: torch.Size, dims: int, plain: bool = True
+) -> Differentiable:
+    """The fastest implementation for a model of rows with ``dims`` dimensions: 2 for a lone model,
+    3 for a fleet.
 
-    Rows are passed flattened. Unless ``plain``, where logits and pullback suffice, it is a :class:`ByAutograd`.
+    Rows are passed flattened. Unless ``plain``, where logits and pullback suffice, it is a
+    :class:`ByAutograd`.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
     # Autocast would choose the precision layer by layer, which the chain does not imitate.
-    if plain and len(feature_shape) == 1 and device is not None and not torch.is_autocast_enabled(device.type):
-        layers = chain_layers(model) if dims == 2 else None
+    if (
+        plain
+        and len(feature_shape) == 1
+        and device is not None
+        and not torch.is_autocast_enabled(device.type)
+    ):
+        if dims == 2:
+            layers = chain_layers(model)
+        else:
+            layers = None
         if layers is not None:
             linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-            return Chain(layers, [(w.weight.detach(), None if w.bias is None else w.bias.detach()) for w in linear])
-        if dims == 3 and type(model) is StackedModel and model.layers is not None and not hooked(model):
-            named = [(name, layer) for name, layer in model.layers if type(layer) is not nn.Identity]
-            if all(type(layer) is nn.Linear or activation(layer) is not None for _, layer in named):
-                weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
+            return Chain(
+                layers,
+                [
+                    (w.weight.detach(), None if w.bias is None else w.bias.detach())
+                    for w in linear
+                ],
+            )
+        if (
+            dims == 3
+            and type(model) is StackedModel
+            and model.layers is not None
+            and not hooked(model)
+        ):
+            named = [
+                (name, layer) for name, layer in model.layers if type(layer) is not nn.Identity
+            ]
+            if all(
+                type(layer) is nn.Linear or activation(layer) is not None for _, layer in named
+            ):
+                weights = {
+                    name: value.detach() for name, value in model.parameters_by_name().items()
+                }
                 names = [name for name, layer in named if type(layer) is nn.Linear]
-                # Cut out of the long rows of all parameters: a copy in one piece is worth it for a whole search.
-                found = [(weights[f"{name}.weight"].contiguous(), weights.get(f"{name}.bias")) for name in names]
-                columns = [(weight, None if bias is None else bias.unsqueeze(-1)) for weight, bias in found]
+                # Cut out of the long rows of all parameters: a copy in one piece is worth it for a
+                # whole search.
+                found = [
+                    (weights[f"{name}.weight"].contiguous(), weights.get(f"{name}.bias"))
+                    for name in names
+                ]
+                columns = [
+                    (weight, None if bias is None else bias.unsqueeze(-1))
+                    for weight, bias in found
+                ]
                 return StackedChain([layer for _, layer in named], columns)
     return ByAutograd(lambda rows: model(rows.reshape(*rows.shape[:-1], *feature_shape)))
 
@@ -136,12 +200,19 @@ class ByAutograd:
         return self.output.detach()
 
     def pullback(self, grad: Tensor, *others: Tensor) -> Tensor:
-        """As in :class:`Differentiable`, plus the derivative of the sums of ``others``, made of leaf and output."""
+        """As in :class:`Differentiable`, plus the derivative of the sums of ``others``, made of
+        leaf and output.
+        """
         # autograd's own message would not say what a user can do about it.
         if not self.output.requires_grad:
-            raise ModelError("The model's output does not depend differentiably on its input, which a search needs.")
+            raise ModelError(
+                "The model's output does not depend differentiably on its input, which a search "
+                "needs."
+            )
         (found,) = torch.autograd.grad(
-            [self.output, *others], self.leaf, [grad, *(torch.ones_like(value) for value in others)]
+            [self.output, *others],
+            self.leaf,
+            [grad, *(torch.ones_like(value) for value in others)],
         )
         return found
 
@@ -149,12 +220,16 @@ class ByAutograd:
 class Chain:
     """Linear layers and activations in a row; bit by bit the results of autograd.
 
-    Calls reuse the memory of earlier results, because allocating it would cost more than the arithmetic.
+    Calls reuse the memory of earlier results, because allocating it would cost more than the
+    arithmetic.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]) -> None:
+    def __init__(
+        self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]
+    ) -> None:
         """``weights`` holds weight and bias of the linear layers, in order."""
-        self.layers, self.weights = layers, weights
+        self.layers = layers
+        self.weights = weights
         self.layout: Any = None
         self.steps: list[Activation] = []  # of all layers, for rows of this layout
         self.seen: list[Tensor] = []  # the input of each layer at the last x, and the output
@@ -167,7 +242,8 @@ class Chain:
 
     def forward(self, x: Tensor) -> Tensor:
         """The output at x, in memory that the next call reuses."""
-        # A plan holds buffers of one shape. The working set shrinks seldom, so planning anew then is cheap.
+        # A plan holds buffers of one shape. The working set shrinks seldom, so planning anew then
+        # is cheap.
         layout = x.shape, x.stride()
         if layout != self.layout:
             self.layout, self.steps = layout, self._plan(x)
@@ -178,7 +254,8 @@ class Chain:
         return x
 
     def _backward(self, grad: Tensor) -> Tensor:
-        seen, i = self.seen, len(self.steps)
+        seen = self.seen
+        i = len(self.steps)
         for _, backward in reversed(self.steps):
             i -= 1
             grad = backward(grad, seen[i], seen[i + 1])
@@ -187,24 +264,32 @@ class Chain:
     @torch.inference_mode(False)  # the next caller may not be in inference_mode
     def _plan(self, x: Tensor) -> list[Activation]:
         """All layers with their own memory, for inputs laid out as x."""
-        steps, weights, behind = list[Activation](), iter(self.weights), None
-        # Behind the last linear layer, the gradient is the caller's own tensor and must not be overwritten.
+        steps = list[Activation]()
+        weights = iter(self.weights)
+        behind = None
+        # Behind the last linear layer, the gradient is the caller's own tensor and must not be
+        # overwritten.
         last = max(i for i, layer in enumerate(self.layers) if isinstance(layer, nn.Linear))
         for i, layer in enumerate(self.layers):
             step = activation(layer)
             if step is None:
                 x, step = self._product(*next(weights), x)
             elif isinstance(behind, nn.Linear) and type(layer) in _IN_PLACE:
-                # No one else holds the output of a linear layer: an activation that does not need it may overwrite it.
+                # No one else holds the output of a linear layer: an activation that does not need
+                # it may overwrite it.
                 backward = _relu_back if type(layer) is nn.ReLU and i < last else step.backward
                 step = Activation(_IN_PLACE[type(layer)], backward)
             steps.append(step)
             behind = layer
         return steps
 
-    def _product(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> tuple[Tensor, Activation]:
+    def _product(
+        self, weight: Tensor, bias: Tensor | None, x: Tensor
+    ) -> tuple[Tensor, Activation]:
         """The output memory of a linear layer and its functions, for inputs laid out as x."""
-        made, back, transposed = x.new_empty(len(x), len(weight)), x.new_empty(x.shape), weight.t()
+        made = x.new_empty(len(x), len(weight))
+        back = x.new_empty(x.shape)
+        transposed = weight.t()
         by_columns = x.stride(0) == 1 and x.stride(1) == len(x)
 
         def forward(x: Tensor) -> Tensor:
@@ -213,7 +298,9 @@ class Chain:
             return torch.addmm(bias, x, transposed, out=made)
 
         def backward(grad: Tensor, *_: Tensor) -> Tensor:
-            if by_columns:  # autograd follows the layout of the input, which decides the order of summation
+            if (
+                by_columns
+            ):  # autograd follows the layout of the input, which decides the order of summation
                 # Not into ``back``, whose layout is the other one.
                 return torch.mm(transposed, grad.t()).t()
             return torch.mm(grad, weight, out=back)
@@ -224,7 +311,8 @@ class Chain:
 class StackedChain(Chain):
     """Chains of M members, equal to autograd up to rounding.
 
-    Works on ``(M, d, n)``, features before rows, and so does ``seen``: matrix products with few features are slow.
+    Works on ``(M, d, n)``, features before rows, and so does ``seen``: matrix products with few
+    features are slow.
     """
 
     def logits(self, x: Tensor) -> Tensor:
@@ -234,13 +322,21 @@ class StackedChain(Chain):
     def pullback(self, grad: Tensor) -> Tensor:
         return self._backward(_cast(grad, self.seen[-1]).mT).mT
 
-    def _product(self, weight: Tensor, bias: Tensor | None, x: Tensor) -> tuple[Tensor, Activation]:
-        made, back, transposed = x.new_empty(len(x), weight.shape[1], x.shape[-1]), x.new_empty(x.shape), weight.mT
+    def _product(
+        self, weight: Tensor, bias: Tensor | None, x: Tensor
+    ) -> tuple[Tensor, Activation]:
+        made = x.new_empty(len(x), weight.shape[1], x.shape[-1])
+        back = x.new_empty(x.shape)
+        transposed = weight.mT
 
         def forward(x: Tensor) -> Tensor:
-            return torch.bmm(weight, x, out=made) if bias is None else torch.baddbmm(bias, weight, x, out=made)
+            if bias is None:
+                return torch.bmm(weight, x, out=made)
+            return torch.baddbmm(bias, weight, x, out=made)
 
-        return made, Activation(forward, lambda grad, x, out: torch.bmm(transposed, grad, out=back))
+        return made, Activation(
+            forward, lambda grad, x, out: torch.bmm(transposed, grad, out=back)
+        )
 
 
 def _relu_back(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
@@ -249,4 +345,6 @@ def _relu_back(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:
 
 
 def _cast(values: Tensor, like: Tensor) -> Tensor:
-    return values if values.dtype == like.dtype else values.to(like.dtype)
+    if values.dtype == like.dtype:
+        return values
+    return values.to(like.dtype)

@@ -10,7 +10,9 @@ from torch import Tensor
 
 @dataclass(eq=False)
 class ClimbingRows:
-    """Rows ``(..., a)`` or ``(..., a, d)`` of a block. A lone model may work on a part of it, a fleet works on all."""
+    """Rows ``(..., a)`` or ``(..., a, d)`` of a block. A lone model may work on a part of it, a
+    fleet works on all.
+    """
 
     index: Tensor  # place in the flattened block
     x: Tensor
@@ -33,12 +35,16 @@ class ClimbingRows:
     live: Tensor
 
     def part(self, mask: Tensor) -> ClimbingRows:
-        """A copy of the rows under the mask; in a fleet all rows, because they must stay a rectangle."""
+        """A copy of the rows under the mask; in a fleet all rows, because they must stay a
+        rectangle.
+        """
         # Callers compare with ``is`` to see whether they got a part or all rows.
         if mask.dim() > 1:
             return self
         where = mask.nonzero().squeeze(-1)
-        return ClimbingRows(**{name: values.index_select(0, where) for name, values in vars(self).items()})
+        return ClimbingRows(
+            **{name: values.index_select(0, where) for name, values in vars(self).items()}
+        )
 
     def put(self, part: ClimbingRows) -> None:
         """Write a part back."""
@@ -50,6 +56,9 @@ class ClimbingRows:
     def set(self, mask: Tensor, **values: Tensor) -> None:
         """Replace values of the rows under the mask."""
         for name, new in values.items():
-            under = mask.unsqueeze(-1) if new.dim() > mask.dim() else mask
+            if new.dim() > mask.dim():
+                under = mask.unsqueeze(-1)
+            else:
+                under = mask
             # A new tensor each time: parts and earlier points may still hold the old one.
             setattr(self, name, torch.where(under, new, getattr(self, name)))

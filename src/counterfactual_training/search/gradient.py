@@ -12,14 +12,19 @@ from counterfactual_training.search.generator import Generator
 from counterfactual_training.search.penalties import SearchState
 
 
-def search_gradient(generator: Generator, state: SearchState, network: Differentiable, grad_logits: Tensor) -> Tensor:
-    """∂/∂x′ ``(..., n, d)`` of the class loss plus all penalties, summed over rows so that each row gets its own.
+def search_gradient(
+    generator: Generator, state: SearchState, network: Differentiable, grad_logits: Tensor
+) -> Tensor:
+    """∂/∂x′ ``(..., n, d)`` of the class loss plus all penalties, summed over rows so that each row
+    gets its own.
 
-    The last call of ``network`` must have been for the logits of ``state.x_cf``; penalties without a closed form need
-    a :class:`ByAutograd`. ``grad_logits (..., n, k)``, softmax − one-hot, and the result may be overwritten.
+    The last call of ``network`` must have been for the logits of ``state.x_cf``; penalties without
+    a closed form need a :class:`ByAutograd`. ``grad_logits (..., n, k)``, softmax − one-hot, and
+    the result may be overwritten.
     """
     by_logits, by_features, automatic = generator.gradients
-    # First, because the pullback then carries class loss and these penalties through the model together.
+    # First, because the pullback then carries class loss and these penalties through the model
+    # together.
     for add_logit_gradient in by_logits:
         add_logit_gradient(state, grad_logits)
     if automatic and isinstance(network, ByAutograd):
@@ -33,5 +38,8 @@ def search_gradient(generator: Generator, state: SearchState, network: Different
         grad = network.pullback(grad_logits)
     for add_gradient in by_features:
         add_gradient(state, grad)
-    # A row whose gradient is not finite must not move. One sum is cheaper than isfinite() of all values.
-    return grad if isfinite(grad.sum().item()) else grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    # A row whose gradient is not finite must not move. One sum is cheaper than isfinite() of all
+    # values.
+    if isfinite(grad.sum().item()):
+        return grad
+    return grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

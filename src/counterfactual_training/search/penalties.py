@@ -1,9 +1,10 @@
 """Penalties: the terms of Eq. 1 that are added to the class loss.
 
-A penalty is any callable ``penalty(state) -> (..., n)`` that returns one differentiable value per row, weight included.
-Two optional methods replace autograd by a closed form: ``add_gradient(state, grad)`` adds ∂/∂x′ to ``(..., n, d)``,
-``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(..., n, k)``. A dataclass with a ``weight`` may name it by the
-class attribute ``number``; :meth:`Generator.numbers` then lists it, and it can be tuned by that name.
+A penalty is any callable ``penalty(state) -> (..., n)`` that returns one differentiable value per
+row, weight included. Two optional methods replace autograd by a closed form: ``add_gradient(state,
+grad)`` adds ∂/∂x′ to ``(..., n, d)``, ``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(...,
+n, k)``. A dataclass with a ``weight`` may name it by the class attribute ``number``;
+:meth:`Generator.numbers` then lists it, and it can be tuned by that name.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Decay = Literal["polynomial", "none"]
 class SearchState(NamedTuple):
     """What a penalty of your own receives: the rows that are still searching, before an update.
 
-    Rows leave the search as they finish, so n shrinks over time and rows must not depend on each other. Features are
-    flattened to d columns. Use ``x_cf``, ``delta`` and ``logits`` as they are: they carry the graph that the penalty is
-    differentiated by.
+    Rows leave the search as they finish, so n shrinks over time and rows must not depend on each
+    other. Features are flattened to d columns. Use ``x_cf``, ``delta`` and ``logits`` as they are:
+    they carry the graph that the penalty is differentiated by.
 
     Attributes:
         x: ``(..., n, d)`` factuals.
@@ -84,21 +85,28 @@ class PenaltyGradients(NamedTuple):
     def from_penalties(cls, penalties: Iterable[Penalty]) -> PenaltyGradients:
         groups = cls([], [], [])
         for penalty in penalties:
-            by_logits, by_features = _closed(penalty, "add_logit_gradient"), _closed(penalty, "add_gradient")
+            by_logits = _closed(penalty, "add_logit_gradient")
+            by_features = _closed(penalty, "add_gradient")
             groups.by_logits.extend(by_logits)
             groups.by_features.extend(by_features)
-            # One closed form is enough: a penalty has either or both, and autograd would add its gradient again.
+            # One closed form is enough: a penalty has either or both, and autograd would add its
+            # gradient again.
             groups.automatic.extend([] if by_logits or by_features else [penalty])
         return groups
 
 
 def _closed(penalty: Penalty, method: str) -> list[ClosedForm]:
-    """The closed form, if any. A subclass that overrides ``__call__`` alone inherits a wrong one, which is left out."""
-    # Trust the derivative only if it is defined at least as far down the line of classes as the value.
+    """The closed form, if any. A subclass that overrides ``__call__`` alone inherits a wrong one,
+    which is left out.
+    """
+    # Trust the derivative only if it is defined at least as far down the line of classes as the
+    # value.
     kinds = type(penalty).__mro__
     value = next((i for i, kind in enumerate(kinds) if "__call__" in vars(kind)), len(kinds))
     derivative = next((i for i, kind in enumerate(kinds) if method in vars(kind)), 0)
-    return [getattr(penalty, method)] if hasattr(penalty, method) and derivative <= value else []
+    if hasattr(penalty, method) and derivative <= value:
+        return [getattr(penalty, method)]
+    return []
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,14 +122,17 @@ class Distance:
     def add_gradient(self, state: SearchState, grad: Tensor) -> None:
         # Without a graph and into scratch memory, because this runs at every step.
         if isinstance(self.weight, Tensor):
-            grad.add_(torch.sign(state.delta, out=state.scratch).mul_(per_member(self.weight, 2)))
+            grad.add_(
+                torch.sign(state.delta, out=state.scratch).mul_(per_member(self.weight, 2))
+            )
         elif self.weight:
             grad.add_(torch.sign(state.delta, out=state.scratch), alpha=self.weight)
 
 
 @dataclass(frozen=True, eq=False)
 class Energy:
-    """``λ_energy · ϕ_t · (E + ρ·E²)`` with ``E = −M(x′)[y⁺]`` (ECCCo's faithfulness, Altmeyer et al. 2024).
+    """``λ_energy · ϕ_t · (E + ρ·E²)`` with ``E = −M(x′)[y⁺]`` (ECCCo's faithfulness, Altmeyer et
+    al. 2024).
 
     The paper prints the bare energy, ``decay="none", ridge=0``. Its code decays the weight by ϕ_t
     (:func:`polynomial_decay`) and adds a small ridge ρ.
@@ -137,7 +148,8 @@ class Energy:
         return self._weight(state) * (e + self.ridge * e.square())
 
     def add_logit_gradient(self, state: SearchState, grad: Tensor) -> None:
-        target, weight = state.y_target.unsqueeze(-1), self._weight(state)
+        target = state.y_target.unsqueeze(-1)
+        weight = self._weight(state)
         # E = −M[y⁺], hence the minus before 2ρ; and ∂E/∂M[y⁺] = −1, hence the minus of the weight.
         slope = state.logits.gather(-1, target).mul_(-2 * self.ridge).add_(1)  # 1 + 2ρE
         slope.mul_(-weight.unsqueeze(-1) if isinstance(weight, Tensor) else -weight)
@@ -146,9 +158,14 @@ class Energy:
     def _weight(self, state: SearchState) -> Number:
         """One number, or one per member ``(members, 1)``."""
         # The authors count from 1, and their decay starts with the first update.
-        phi = polynomial_decay(state.step + 1, state.max_steps) if self.decay == "polynomial" else 1.0
+        if self.decay == "polynomial":
+            phi = polynomial_decay(state.step + 1, state.max_steps)
+        else:
+            phi = 1.0
         weight = per_member(self.weight, 1) * phi
-        return weight.to(state.logits) if isinstance(weight, Tensor) else weight
+        if isinstance(weight, Tensor):
+            return weight.to(state.logits)
+        return weight
 
 
 def polynomial_decay(t: int | Tensor, max_steps: int | Tensor) -> Number:
@@ -156,5 +173,9 @@ def polynomial_decay(t: int | Tensor, max_steps: int | Tensor) -> Number:
 
     For T ≤ 12, b is 0 and the energy penalty vanishes altogether, as it did for the authors.
     """
-    b = torch.round(max_steps.double() / 25) if isinstance(max_steps, Tensor) else round(max_steps / 25)
+    b = (
+        torch.round(max_steps.double() / 25)
+        if isinstance(max_steps, Tensor)
+        else round(max_steps / 25)
+    )
     return b / 10 * (b + t) ** -0.9

@@ -13,7 +13,11 @@ from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.search.model_checks import check_broadcast, check_inputs, check_logits
+from counterfactual_training.search.model_checks import (
+    check_broadcast,
+    check_inputs,
+    check_logits,
+)
 from counterfactual_training.search.search import evaluating
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.torch_modes import with_gradients
@@ -31,16 +35,18 @@ def fgsm(
     constraints: Constraints | None = None,
     clamp: bool = True,
 ) -> Tensor:
-    """Fast gradient sign method (Goodfellow et al. 2015): ``x + ε sign ∇ₓ CE(M(x), y)``, untargeted.
+    """Fast gradient sign method (Goodfellow et al. 2015): ``x + ε sign ∇ₓ CE(M(x), y)``,
+    untargeted.
 
     Args:
         model: returns logits.
         x: ``(..., n, *features)`` inputs.
         y: ``(..., n)`` their true classes.
-        epsilon: the largest change of a feature; one number, or one per feature, in the units of the inputs.
+        epsilon: the largest change of a feature; one number, or one per feature, in the units of
+            the inputs.
         constraints: immutable features are not attacked, one-way features only their way.
-        clamp: keep attacked inputs in the domain of the constraints; inputs outside it may come closer, but are not
-            pulled in. The published numbers were made without.
+        clamp: keep attacked inputs in the domain of the constraints; inputs outside it may come
+            closer, but are not pulled in. The published numbers were made without.
 
     Returns:
         The attacked inputs, like x.
@@ -56,7 +62,17 @@ def fgsm(
         True
     """
     # One step of length ε, from x itself.
-    return pgd(model, x, y, epsilon, 1, epsilon, random_start=False, constraints=constraints, clamp=clamp)
+    return pgd(
+        model,
+        x,
+        y,
+        epsilon,
+        1,
+        epsilon,
+        random_start=False,
+        constraints=constraints,
+        clamp=clamp,
+    )
 
 
 @with_gradients
@@ -72,14 +88,16 @@ def pgd(
     constraints: Constraints | None = None,
     clamp: bool = True,
 ) -> Tensor:
-    """Projected gradient descent (Madry et al. 2018): repeated FGSM steps, each projected back on the ε-ball.
+    """Projected gradient descent (Madry et al. 2018): repeated FGSM steps, each projected back on
+    the ε-ball.
 
     Args:
         model: returns logits.
         x: ``(..., n, *features)`` inputs.
         y: ``(..., n)`` their true classes.
         epsilon: the largest change of a feature, as in :func:`fgsm`.
-        steps: updates; choose steps · step_size ≥ 2ε, so that every corner of the ball can be reached.
+        steps: updates; choose steps · step_size ≥ 2ε, so that every corner of the ball can be
+            reached.
         step_size: of every update; one number, or one per feature.
         random_start: start at a random point of the ball, instead of x.
         rng: draws that point.
@@ -105,15 +123,26 @@ def pgd(
     # Ball, directions and domain are all boxes, so that one clamp projects onto their intersection.
     box = attack_box(x, y, epsilon, constraints, clamp)
     # As in the authors' evaluation: 40 steps of 0.01 from a random start.
-    start = _shake(x.detach(), epsilon, box, rng) if random_start else x.detach()
+    if random_start:
+        start = _shake(x.detach(), epsilon, box, rng)
+    else:
+        start = x.detach()
     with evaluating(model), sensible_threads(model, x):
-        return ascend(lambda x_adv: input_gradient(model, x_adv, y), start, box, steps, step_size)
+        return ascend(
+            lambda x_adv: input_gradient(model, x_adv, y), start, box, steps, step_size
+        )
 
 
 def ascend(
-    gradient: Callable[[Tensor], Tensor], start: Tensor, box: Box, steps: int, step_size: float | Tensor
+    gradient: Callable[[Tensor], Tensor],
+    start: Tensor,
+    box: Box,
+    steps: int,
+    step_size: float | Tensor,
 ) -> Tensor:
-    """``x ← clamp(x + α sign g(x))``, so many times; the gradient must be a fresh tensor, which is overwritten."""
+    """``x ← clamp(x + α sign g(x))``, so many times; the gradient must be a fresh tensor, which is
+    overwritten.
+    """
     x_adv = start
     for _ in range(steps):
         x_adv = gradient(x_adv).sign_().mul_(_like(step_size, start)).add_(x_adv).clamp_(*box)
@@ -129,27 +158,35 @@ def random_perturbation(
     constraints: Constraints | None = None,
     clamp: bool = True,
 ) -> Tensor:
-    """Uniform noise in the ε-ball: no attack, but what an attack must beat. The model is not asked."""
+    """Uniform noise in the ε-ball: no attack, but what an attack must beat. The model is not
+    asked.
+    """
     check_inputs(model, x, y)
     return _shake(x.detach(), epsilon, attack_box(x, y, epsilon, constraints, clamp), rng)
 
 
-def attack_box(x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constraints | None, clamp: bool) -> Box:
+def attack_box(
+    x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Constraints | None, clamp: bool
+) -> Box:
     """How far an attack on x may go: ε-ball, mutability, domain if ``clamp``."""
     x = x.detach()
     radius = torch.as_tensor(epsilon, dtype=x.dtype, device=x.device)
     if not bool((radius >= 0).all()):
         raise InputError(f"epsilon must not be negative or NaN, got {epsilon}.")
     check_broadcast("epsilon", radius, x)
-    lower, upper = x - radius, x + radius
+    lower = x - radius
+    upper = x + radius
     if constraints is None:
         return lower, upper
     num_features = prod(x.shape[y.dim() :])
     if constraints.num_features != num_features:
-        raise InputError(f"The constraints speak of {constraints.num_features} features, x has {num_features}.")
+        raise InputError(
+            f"The constraints speak of {constraints.num_features} features, x has {num_features}."
+        )
     flat = x.reshape(*y.shape, num_features)
     constraints = constraints.to(flat)
-    low, high = lower.reshape_as(flat), upper.reshape_as(flat)
+    low = lower.reshape_as(flat)
+    high = upper.reshape_as(flat)
     # A direction that is forbidden ends at the input itself.
     low = torch.where(constraints.may_decrease.unsqueeze(-2), low, flat)
     high = torch.where(constraints.may_increase.unsqueeze(-2), high, flat)
@@ -164,20 +201,32 @@ def attack_box(x: Tensor, y: Tensor, epsilon: float | Tensor, constraints: Const
 def _shake(x: Tensor, epsilon: float | Tensor, box: Box, rng: torch.Generator | None) -> Tensor:
     """A point uniform in the ε-ball, clamped to the box."""
     # Drawn where the generator lives, so that a CPU generator gives the same noise on every device.
-    device = rng.device if rng is not None else x.device
-    noise = torch.rand(x.shape, generator=rng, dtype=x.dtype, device=device).to(x.device).mul_(2).sub_(1)
+    if rng is not None:
+        device = rng.device
+    else:
+        device = x.device
+    noise = (
+        torch.rand(x.shape, generator=rng, dtype=x.dtype, device=device)
+        .to(x.device)
+        .mul_(2)
+        .sub_(1)
+    )
     return noise.mul_(_like(epsilon, x)).add_(x).clamp_(*box)
 
 
 def _like(value: float | Tensor, x: Tensor) -> float | Tensor:
-    return value.to(x) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.to(x)
+    return value
 
 
 def input_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """``∇ₓ [log Σ_{j≠y} exp M(x)_j − M(x)_y]``, like x; a fresh tensor. The model's own gradients are not touched.
+    """``∇ₓ [log Σ_{j≠y} exp M(x)_j − M(x)_y]``, like x; a fresh tensor. The model's own gradients
+    are not touched.
 
-    This is ``∇ₓ CE(M(x), y) / (1 − p_y)``: the direction of the cross-entropy's gradient, without its factor 1 − p_y,
-    which rounds to zero where the model is sure and would make the attack stand still there.
+    This is ``∇ₓ CE(M(x), y) / (1 − p_y)``: the direction of the cross-entropy's gradient, without
+    its factor 1 − p_y, which rounds to zero where the model is sure and would make the attack stand
+    still there.
     """
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():
@@ -185,10 +234,15 @@ def input_gradient(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     check_logits(logits, y)
     label = y.unsqueeze(-1)
     # The derivative by the logits: softmax over the other classes, −1 at the label.
-    weights = logits.detach().scatter(-1, label, -torch.inf).softmax(-1).scatter(-1, label, -1.0)
+    weights = (
+        logits.detach().scatter(-1, label, -torch.inf).softmax(-1).scatter(-1, label, -1.0)
+    )
     (gradient,) = torch.autograd.grad(logits, leaf, weights)
     # The sum first, which is cheap; it may be infinite though no value is.
     if not bool(torch.isfinite(gradient.sum())) and not bool(torch.isfinite(gradient).all()):
         rows = int((~torch.isfinite(gradient)).reshape(y.numel(), -1).any(-1).sum())
-        raise ModelError(f"The gradient of {rows} of {y.numel()} rows is NaN or infinite; an attack would do nothing.")
+        raise ModelError(
+            f"The gradient of {rows} of {y.numel()} rows is NaN or infinite; an attack would do "
+            "nothing."
+        )
     return gradient

@@ -8,14 +8,15 @@ from torch import Tensor
 def by_distance(
     x: Tensor, rows: Tensor, lower: Tensor, upper: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows ``(m, d)`` moved into the box ``(..., n, d)`` of each row x ``(..., n, d)``, and sorted by L1 distance.
+    """Rows ``(m, d)`` moved into the box ``(..., n, d)`` of each row x ``(..., n, d)``, and sorted
+    by L1 distance.
 
     Args:
         weights: ``(d,)`` of the features in the distance.
 
     Returns:
-        The moved rows ``(..., n, m, d)``, their distances ``(..., n, m)``, and the places of the nearest ones first
-        ``(..., n, m)``.
+        The moved rows ``(..., n, m, d)``, their distances ``(..., n, m)``, and the places of the
+        nearest ones first ``(..., n, m)``.
     """
     moved = rows.clamp(lower.unsqueeze(-2), upper.unsqueeze(-2))
     away = (moved - x.unsqueeze(-2)).abs()

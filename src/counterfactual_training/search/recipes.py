@@ -1,7 +1,7 @@
 """Recipes: one function per published method, which returns a :class:`Generator`.
 
-To add your own, write a function that returns a :class:`Generator` and pass it to :func:`register_generator`; every
-command and config file then knows it by name.
+To add your own, write a function that returns a :class:`Generator` and pass it to
+:func:`register_generator`; every command and config file then knows it by name.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ _PER_CLASS, _MOST = 1000, 2000  # training rows kept of each class, and in all
 
 def _recipe(make: Callable[P, Generator]) -> Callable[P, Generator]:
     """A recipe that says which names it takes, if it is given another one."""
-    own = [name for name, part in inspect.signature(make).parameters.items() if part.kind is not part.VAR_KEYWORD]
-    valid = dict.fromkeys([*own, *(part.name for part in fields(Generator) if part.name != "name")])
+    own = [
+        name
+        for name, part in inspect.signature(make).parameters.items()
+        if part.kind is not part.VAR_KEYWORD
+    ]
+    valid = dict.fromkeys(
+        [*own, *(part.name for part in fields(Generator) if part.name != "name")]
+    )
 
     @wraps(make)
     def named(*args: P.args, **settings: P.kwargs) -> Generator:
@@ -85,7 +91,8 @@ def ecco(
     energy_ridge: float = 1e-3,
     **settings: Any,
 ) -> Generator:
-    """Generic plus an energy penalty, for faithfulness: ECCCo (Altmeyer et al. 2024) without its conformal term.
+    """Generic plus an energy penalty, for faithfulness: ECCCo (Altmeyer et al. 2024) without its
+    conformal term.
 
     Args:
         lambda_cost: weight of the distance ‖x′ − x‖₁.
@@ -138,16 +145,28 @@ def revise(
     """
     if vae is None:
         if x_train is None:
-            raise InputError("REVISE searches the latent space of a VAE: pass vae=fit_vae(x), or x_train= to fit one.")
+            raise InputError(
+                "REVISE searches the latent space of a VAE: pass vae=fit_vae(x), or x_train= to "
+                "fit one."
+            )
         vae = fit_vae(x_train)
-    return Generator("revise", penalties=(Distance(lambda_cost),), space=LatentSpace(vae, reencode), **settings)
+    return Generator(
+        "revise",
+        penalties=(Distance(lambda_cost),),
+        space=LatentSpace(vae, reencode),
+        **settings,
+    )
 
 
 @_recipe
 def line(
-    learning_rate: float = 0.05, max_steps: int = 300, decision_threshold: float = 0.5, **settings: Any
+    learning_rate: float = 0.05,
+    max_steps: int = 300,
+    decision_threshold: float = 0.5,
+    **settings: Any,
 ) -> Generator:
-    """Class loss alone, by a line search that no step size and no scale of the logits affects (:mod:`line_search`).
+    """Class loss alone, by a line search that no step size and no scale of the logits affects
+    (:mod:`line_search`).
 
     Args:
         learning_rate: η, which limits the length of a step.
@@ -176,9 +195,13 @@ def line(
 
 @_recipe
 def wachter(
-    lambda_cost: float = 0.1, x_train: Tensor | None = None, scale: Tensor | None = None, **settings: Any
+    lambda_cost: float = 0.1,
+    x_train: Tensor | None = None,
+    scale: Tensor | None = None,
+    **settings: Any,
 ) -> Generator:
-    """Class loss and distance in units of the median absolute deviation of ``x_train``: Wachter et al. (2017).
+    """Class loss and distance in units of the median absolute deviation of ``x_train``: Wachter et
+    al. (2017).
 
     Args:
         lambda_cost: weight of the distance.
@@ -201,8 +224,11 @@ def wachter(
 
 
 @_recipe
-def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int = 100, **settings: Any) -> Generator:
-    """One feature per step, by η, the one with the largest gradient and at most ``most`` times: Schut et al. (2021).
+def greedy(
+    most: int | None = None, learning_rate: Number = 0.1, max_steps: int = 100, **settings: Any
+) -> Generator:
+    """One feature per step, by η, the one with the largest gradient and at most ``most`` times:
+    Schut et al. (2021).
 
     Class loss alone.
 
@@ -228,12 +254,13 @@ def greedy(most: int | None = None, learning_rate: Number = 0.1, max_steps: int 
 
 @_recipe
 def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any) -> Generator:
-    """Class loss and λ‖Δ‖₁ by proximal steps, which leave most features exactly as they are (Beck and Teboulle 2009).
+    """Class loss and λ‖Δ‖₁ by proximal steps, which leave most features exactly as they are (Beck
+    and Teboulle 2009).
 
     Args:
         lambda_sparse: λ.
-        most: how many features may change; after each step all but the largest changes are taken back (Blumensath and
-            Davies 2009). ``None`` sets no limit.
+        most: how many features may change; after each step all but the largest changes are taken
+            back (Blumensath and Davies 2009). ``None`` sets no limit.
         **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
 
     Examples:
@@ -259,7 +286,8 @@ def gravitational(
     labels: Tensor | None = None,
     **settings: Any,
 ) -> Generator:
-    """Generic plus the distance to the ``nearest`` rows of the target class: Altmeyer et al. (2023).
+    """Generic plus the distance to the ``nearest`` rows of the target class: Altmeyer et al.
+    (2023).
 
     At most 1000 rows of each class are kept.
 
@@ -307,7 +335,9 @@ def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any
         >>> bool(result.converged.float().mean() > 0.9)
         True
     """
-    return Generator("claproar", penalties=(Distance(lambda_cost), TargetLoss(lambda_loss)), **settings)
+    return Generator(
+        "claproar", penalties=(Distance(lambda_cost), TargetLoss(lambda_loss)), **settings
+    )
 
 
 @_recipe
@@ -328,8 +358,9 @@ def eccco(
 ) -> Generator:
     """ECCo plus the size of the conformal set of classes, for certainty: Altmeyer et al. (2024).
 
-    The sets are calibrated at the start of every search, on rows that the model should not have been trained on.
-    Without such rows up to 1000 training rows of each class serve, which makes sets somewhat too small.
+    The sets are calibrated at the start of every search, on rows that the model should not have
+    been trained on. Without such rows up to 1000 training rows of each class serve, which makes
+    sets somewhat too small.
 
     Args:
         lambda_cost: weight of the distance ‖x′ − x‖₁.
@@ -358,7 +389,9 @@ def eccco(
     """
     if x_calibration is None or y_calibration is None:
         x_calibration, y_calibration = _sample("eccco", x_train, y_train)
-    certainty = SetSize(lambda_conformal, x_calibration, y_calibration, coverage, size, temperature)
+    certainty = SetSize(
+        lambda_conformal, x_calibration, y_calibration, coverage, size, temperature
+    )
     penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge), certainty)
     return Generator("eccco", penalties=penalties, **settings)
 
@@ -371,7 +404,8 @@ def probe(
     rate: float = 0.45,
     **settings: Any,
 ) -> Generator:
-    """Generic plus the chance that noise undoes x′, above a tolerated rate: PROBE (Pawelczyk et al. 2023).
+    """Generic plus the chance that noise undoes x′, above a tolerated rate: PROBE (Pawelczyk et al.
+    2023).
 
     Args:
         lambda_cost: weight of the distance ‖x′ − x‖₁.
@@ -396,12 +430,16 @@ def probe(
 
 @_recipe
 def nearest_unlike(
-    max_steps: int = 100, x_train: Tensor | None = None, rows: Tensor | None = None, **settings: Any
+    max_steps: int = 100,
+    x_train: Tensor | None = None,
+    rows: Tensor | None = None,
+    **settings: Any,
 ) -> Generator:
-    """The nearest training row that the model gives the target class, moved inside the rules: no gradient is needed.
+    """The nearest training row that the model gives the target class, moved inside the rules: no
+    gradient is needed.
 
-    Known as the nearest unlike neighbour (Dasarathy 1995; Nugent and Cunningham 2005). One row is tried per step, of
-    at most 2000.
+    Known as the nearest unlike neighbour (Dasarathy 1995; Nugent and Cunningham 2005). One row is
+    tried per step, of at most 2000.
 
     Args:
         max_steps: how many rows to try.
@@ -422,7 +460,11 @@ def nearest_unlike(
     if rows is None:
         rows = _flat("nearest_unlike", x_train)
         # A random sample, because rows may be sorted.
-        rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_MOST].to(rows.device)]
+        rows = rows[
+            torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_MOST].to(
+                rows.device
+            )
+        ]
     settings = {"step_rule": NearestRows(rows), **settings}
     return Generator("nearest_unlike", max_steps=max_steps, **settings)
 
@@ -438,11 +480,13 @@ def dice(
     scale: Tensor | None = None,
     **settings: Any,
 ) -> Generator:
-    """``num`` answers to each row that differ from each other, in ``SearchResult.answers``: Mothilal et al. (2020).
+    """``num`` answers to each row that differ from each other, in ``SearchResult.answers``:
+    Mothilal et al. (2020).
 
-    A hinge as class loss, λ_cost times the mean of |Δ_d|/MAD_d, −λ_diversity · det K (:class:`Diversity`), and Adam.
-    The answers to a row end together: at τ, not before half of the steps. With ``num=1`` nothing is there to differ
-    from: the search ends at τ, its result is the answer, and ``answers`` is None.
+    A hinge as class loss, λ_cost times the mean of |Δ_d|/MAD_d, −λ_diversity · det K
+    (:class:`Diversity`), and Adam. The answers to a row end together: at τ, not before half of the
+    steps. With ``num=1`` nothing is there to differ from: the search ends at τ, its result is the
+    answer, and ``answers`` is None.
 
     Args:
         num: answers per row.
@@ -467,13 +511,21 @@ def dice(
         rows = _flat("dice", x_train)
         scale = median_deviation(rows) * rows.shape[1]  # their distance is a mean over features
     penalties = (HINGE, ScaledDistance(lambda_cost, scale), Diversity(lambda_diversity, scale))
-    settings = {"learning_rate": learning_rate, "max_steps": max_steps, "step_rule": Scatter(), **settings}
+    settings = {
+        "learning_rate": learning_rate,
+        "max_steps": max_steps,
+        "step_rule": Scatter(),
+        **settings,
+    }
     return Generator("dice", penalties=penalties, num_answers=num, **settings)
 
 
 @_recipe
-def growing_spheres(learning_rate: Number = 0.2, max_steps: int = 50, num: int = 1000, **settings: Any) -> Generator:
-    """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel et al. (2018).
+def growing_spheres(
+    learning_rate: Number = 0.2, max_steps: int = 50, num: int = 1000, **settings: Any
+) -> Generator:
+    """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel
+    et al. (2018).
 
     No gradient is needed.
 
@@ -493,18 +545,23 @@ def growing_spheres(learning_rate: Number = 0.2, max_steps: int = 50, num: int =
         True
     """
     settings = {"step_rule": GrowingSpheres(num), "space": SeedSpace(), **settings}
-    return Generator("growing_spheres", learning_rate=learning_rate, max_steps=max_steps, **settings)
+    return Generator(
+        "growing_spheres", learning_rate=learning_rate, max_steps=max_steps, **settings
+    )
 
 
 def _flat(name: str, x_train: Tensor | None) -> Tensor:
     """Training rows ``(n, d)``; raises if there are none."""
     if x_train is None or len(x_train) == 0:
         raise InputError(
-            f"The generator {name!r} learns from training rows: fit with generator={name!r}, or pass "
+            f"The generator {name!r} learns from training rows: fit with generator={name!r}, or "
+            "pass "
             f"make_generator({name!r}, x_train, y_train)."
         )
     if not isinstance(x_train, Tensor):
-        raise InputError(f"x_train must be a torch tensor, got {type(x_train).__name__}; use torch.as_tensor.")
+        raise InputError(
+            f"x_train must be a torch tensor, got {type(x_train).__name__}; use torch.as_tensor."
+        )
     rows = x_train.detach().reshape(len(x_train), -1)
     try:
         check_finite(rows)
@@ -517,8 +574,14 @@ def _sample(name: str, x_train: Tensor | None, y_train: Tensor | None) -> tuple[
     """At most 1000 training rows of each class, always the same ones, and their classes."""
     x = _flat(name, x_train)
     if y_train is None or y_train.shape != x.shape[:1]:
-        came = "none" if y_train is None else f"shape {tuple(y_train.shape)}"
-        raise InputError(f"The generator {name!r} needs y_train, one class for each of {len(x)} rows; got {came}.")
+        if y_train is None:
+            came = "none"
+        else:
+            came = f"shape {tuple(y_train.shape)}"
+        raise InputError(
+            f"The generator {name!r} needs y_train, one class for each of {len(x)} rows; got "
+            f"{came}."
+        )
     # A random sample, because rows may be sorted; seeded, so that searches are repeatable.
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     y = y_train.to(x.device)
@@ -527,7 +590,19 @@ def _sample(name: str, x_train: Tensor | None, y_train: Tensor | None) -> tuple[
 
 
 _RECIPES: tuple[Recipe, ...] = (
-    *(generic, ecco, revise, line, wachter, greedy, sparse, gravitational, claproar, eccco, probe),
+    *(
+        generic,
+        ecco,
+        revise,
+        line,
+        wachter,
+        greedy,
+        sparse,
+        gravitational,
+        claproar,
+        eccco,
+        probe,
+    ),
     *(nearest_unlike, growing_spheres, dice),
 )
 GENERATORS: dict[str, Recipe] = dict(zip(NAMES, _RECIPES, strict=True))
@@ -537,9 +612,10 @@ def register_generator(name: str, recipe: Recipe) -> None:
     """Register a recipe under a name.
 
     Args:
-        name: what :func:`make_generator`, classifiers and config files read in this process then call it; the command
-            ``ct`` knows its own recipes only.
-        recipe: a function that returns a :class:`Generator`; it is passed ``x_train`` and ``y_train`` if it takes them.
+        name: what :func:`make_generator`, classifiers and config files read in this process then
+            call it; the command ``ct`` knows its own recipes only.
+        recipe: a function that returns a :class:`Generator`; it is passed ``x_train`` and
+            ``y_train`` if it takes them.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -552,12 +628,17 @@ def register_generator(name: str, recipe: Recipe) -> None:
         >>> del GENERATORS["quick"]  # forget it again
     """
     if name in NAMES:
-        raise InputError(f"{name!r} is a generator of this package; register yours under another name.")
+        raise InputError(
+            f"{name!r} is a generator of this package; register yours under another name."
+        )
     GENERATORS[name] = recipe
 
 
 def make_generator(
-    name: str | Generator, x_train: Tensor | None = None, y_train: Tensor | None = None, **settings: Any
+    name: str | Generator,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    **settings: Any,
 ) -> Generator:
     """The generator of that name.
 
@@ -575,41 +656,71 @@ def make_generator(
         ('gravitational', 50, 2)
     """
     if isinstance(name, Generator):
-        return name.replace(**settings) if settings else name
+        if settings:
+            return name.replace(**settings)
+        return name
     recipe = lookup("generator", name, GENERATORS)
     # Only recipes that fit something name the rows; others would refuse them.
     rows = {"x_train": x_train, "y_train": y_train}
     takes = inspect.signature(recipe).parameters
-    return recipe(**{n: value for n, value in rows.items() if value is not None and n in takes} | settings)
+    return recipe(
+        **{n: value for n, value in rows.items() if value is not None and n in takes} | settings
+    )
 
 
 def make_alike(
-    name: str, like: Generator, x_train: Tensor | None = None, y_train: Tensor | None = None, **settings: Any
+    name: str,
+    like: Generator,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    **settings: Any,
 ) -> Generator:
-    """The generator of that name, with ``settings``, and otherwise with the settings of ``like`` that it shares.
+    """The generator of that name, with ``settings``, and otherwise with the settings of ``like``
+    that it shares.
 
-    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Search settings are copied if
-    ``like`` differs from a plain :class:`Generator` in them, and weights if they differ from those of its recipe,
-    because a recipe may have defaults of its own; ``learning_rate`` and ``max_steps`` are copied only if both use the
-    same step rule.
+    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Search
+    settings are copied if ``like`` differs from a plain :class:`Generator` in them, and weights if
+    they differ from those of its recipe, because a recipe may have defaults of its own;
+    ``learning_rate`` and ``max_steps`` are copied only if both use the same step rule.
     """
-    # What of ``like`` was stated, as far as that can be told: whatever differs from a plain generator.
-    usual = {f.name: f.default for f in fields(Generator) if f.name in (*NUMBERS, "strict_epsilon", "step_rule")}
+    # What of ``like`` was stated, as far as that can be told: whatever differs from a plain
+    # generator.
+    usual = {
+        f.name: f.default
+        for f in fields(Generator)
+        if f.name in (*NUMBERS, "strict_epsilon", "step_rule")
+    }
     search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
     stated = {n: value for n, value in settings.items() if n in usual}
-    plain = inspect.signature(GENERATORS[like.name]).parameters if like.name in GENERATORS else {}
+    plain = (
+        inspect.signature(GENERATORS[like.name]).parameters if like.name in GENERATORS else {}
+    )
     weights = {n: weight for n, weight in like.numbers().items() if n not in NUMBERS}
     # Weights of a fleet are tensors, which no recipe has by default.
     own = {n: plain[n].default for n in weights if n in plain}
-    weights = {n: w for n, w in weights.items() if n not in own or isinstance(w, Tensor) or w != own[n]}
-    energies = [{"decay": p.decay, "energy_ridge": p.ridge} for p in like.penalties if isinstance(p, Energy)]
+    weights = {
+        n: w for n, w in weights.items() if n not in own or isinstance(w, Tensor) or w != own[n]
+    }
+    energies = [
+        {"decay": p.decay, "energy_ridge": p.ridge}
+        for p in like.penalties
+        if isinstance(p, Energy)
+    ]
     # Later wins: settings stated for this call override what is taken from ``like``.
     rest = weights | (energies[0] if energies else {}) | settings
     takes = inspect.signature(lookup("generator", name, GENERATORS)).parameters
-    made = make_generator(name, x_train, y_train, **{n: v for n, v in rest.items() if n in takes and n not in usual})
-    # η and T of one step rule mean something else to another; a recipe's own rule is what the recipe is about.
+    made = make_generator(
+        name,
+        x_train,
+        y_train,
+        **{n: v for n, v in rest.items() if n in takes and n not in usual},
+    )
+    # η and T of one step rule mean something else to another; a recipe's own rule is what the
+    # recipe is about.
     if made.step_rule != like.step_rule:
-        search = {n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")}
+        search = {
+            n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")
+        }
     if made.step_rule != "fixed":
         search.pop("step_rule", None)
     return made.replace(**(search | stated))

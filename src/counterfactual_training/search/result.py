@@ -19,7 +19,8 @@ class Status(IntEnum):
         EXHAUSTED: all steps used, threshold not reached; the best effort is returned.
         INFEASIBLE: stuck: every change that would still help is forbidden, see :class:`Binding`.
         ALREADY_THERE: the factual already is of the target class; returned unchanged.
-        IMPLAUSIBLE: the model assigns the target, its gate rejects the point; never by :func:`search`.
+        IMPLAUSIBLE: the model assigns the target, its gate rejects the point; never by
+            :func:`search`.
 
     Examples:
         >>> import torch
@@ -72,18 +73,21 @@ class SearchResult:
     """Counterfactuals of n factuals with d features; leading dimensions of a fleet come first.
 
     Attributes:
-        x_cf: ``(..., n, *features)`` the mature counterfactual, or the last iterate where the row did not converge.
+        x_cf: ``(..., n, *features)`` the mature counterfactual, or the last iterate where the row
+            did not converge.
         x_adv: like ``x_cf``; the nascent one: the last iterate within ε of the factual (Eq. 4).
         converged: ``(..., n)`` whether x_cf satisfies the threshold τ.
-        num_steps: ``(..., n)`` updates made: 0 for rows already there and where no feature may move at all; snapping
-            discrete features is no update.
+        num_steps: ``(..., n)`` updates made: 0 for rows already there and where no feature may move
+            at all; snapping discrete features is no update.
         status: ``(..., n)`` values of :class:`Status`.
         confidence: ``(..., n)`` probability of the target class at x_cf.
-        binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which constraint keeps
-            which feature from moving further at x_cf; last dimension 0 where the search was told not to diagnose.
+        binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which
+            constraint keeps which feature from moving further at x_cf; last dimension 0 where the
+            search was told not to diagnose.
         path: ``(T + 1, ..., n, *features)`` all iterates if recorded, else ``None``.
-        answers: all of a generator's ``num_answers`` k > 1 as ``(..., n, k, *features)`` and ``(..., n, k)``, of which
-            the rest describes the best: the nearest by ‖Δ‖₁ that converged, or else the most confident.
+        answers: all of a generator's ``num_answers`` k > 1 as ``(..., n, k, *features)`` and
+            ``(..., n, k)``, of which the rest describes the best: the nearest by ‖Δ‖₁ that
+            converged, or else the most confident.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -109,7 +113,9 @@ class SearchResult:
 
     @property
     def mature(self) -> Tensor:
-        """``(..., n)`` counterfactuals that the search brought to τ: converged, and not there from the start."""
+        """``(..., n)`` counterfactuals that the search brought to τ: converged, and not there from
+        the start.
+        """
         return self.status == int(Status.CONVERGED)
 
     @property
@@ -120,11 +126,20 @@ class SearchResult:
     def binding_names(self, row: int, names: Sequence[str] | None = None) -> dict[str, str]:
         """What holds back a row of a lone model: by feature, ``"mutability"`` or ``"domain"``."""
         codes = self.binding[row].tolist()
-        called = names if names is not None else [str(j) for j in range(len(codes))]
-        return {name: Binding(code).name.lower() for name, code in zip(called, codes, strict=True) if code}
+        if names is not None:
+            called = names
+        else:
+            called = [str(j) for j in range(len(codes))]
+        return {
+            name: Binding(code).name.lower()
+            for name, code in zip(called, codes, strict=True)
+            if code
+        }
 
     def best_of(self, num_answers: int, x: Tensor) -> SearchResult:
-        """From results of k consecutive answers to each row of x ``(..., n, *features)``: the best, and all."""
+        """From results of k consecutive answers to each row of x ``(..., n, *features)``: the best,
+        and all.
+        """
         dim = self.converged.dim()  # of the answers, once they have one
         split: dict[str, Any] = {
             name: value.unflatten(dim - 1 + (name == "path"), (-1, num_answers))
@@ -134,10 +149,15 @@ class SearchResult:
         every = SearchResult(**split)
         distance = (every.x_cf - x.unsqueeze(dim)).flatten(dim + 1).abs().sum(-1)
         nearest = distance.masked_fill(~every.converged, torch.inf).argmin(-1)
-        best = torch.where(every.converged.any(-1), nearest, every.confidence.argmax(-1)).unsqueeze(-1)
+        best = torch.where(
+            every.converged.any(-1), nearest, every.confidence.argmax(-1)
+        ).unsqueeze(-1)
         chosen: dict[str, Any] = {}
         for name, value in split.items():
-            place = best.unsqueeze(0) if name == "path" else best
+            if name == "path":
+                place = best.unsqueeze(0)
+            else:
+                place = best
             at = place.dim() - 1
             index = place.reshape(*place.shape, *[1] * (value.dim() - place.dim()))
             chosen[name] = torch.take_along_dim(value, index, at).squeeze(at)
@@ -145,12 +165,20 @@ class SearchResult:
 
     @staticmethod
     def join(parts: Sequence[SearchResult]) -> SearchResult:
-        """One result from results of consecutive blocks of rows, each with features flattened ``(..., n, d)``."""
+        """One result from results of consecutive blocks of rows, each with features flattened
+        ``(..., n, d)``.
+        """
         if len(parts) == 1:
             return parts[0]
         joined: dict[str, Any] = {}
         for name, first in vars(parts[0]).items():
             # Rows are the last dimension of values per row, and the one before features otherwise.
-            row_dim = -1 if name in ("converged", "num_steps", "status", "confidence") else -2
-            joined[name] = None if first is None else torch.cat([getattr(part, name) for part in parts], row_dim)
+            if name in ("converged", "num_steps", "status", "confidence"):
+                row_dim = -1
+            else:
+                row_dim = -2
+            if first is None:
+                joined[name] = None
+            else:
+                joined[name] = torch.cat([getattr(part, name) for part in parts], row_dim)
         return SearchResult(**joined)

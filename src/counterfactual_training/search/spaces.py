@@ -16,8 +16,8 @@ from counterfactual_training.models.vae import VAE
 class Space(Protocol):
     """A space turns the gradient at x′ into a proposed change of x′.
 
-    ``z`` is the state ``(..., n, ℓ)`` that the space keeps per row. ``noise`` is one draw ``(ℓ,)`` for all rows of a
-    step, so that the result of a row does not depend on the rest of the batch.
+    ``z`` is the state ``(..., n, ℓ)`` that the space keeps per row. ``noise`` is one draw ``(ℓ,)``
+    for all rows of a step, so that the result of a row does not depend on the rest of the batch.
     """
 
     def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
@@ -28,7 +28,9 @@ class Space(Protocol):
         """State of the factuals."""
         ...
 
-    def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
+    def propose(
+        self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number
+    ) -> tuple[Tensor, Tensor]:
         """One descent step: the new state and the proposed change of x′; may overwrite ``grad``."""
         ...
 
@@ -47,7 +49,9 @@ class FeatureSpace:
     def encode(self, x: Tensor, noise: Tensor) -> Tensor:
         return x.new_empty(*x.shape[:-1], 0)
 
-    def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
+    def propose(
+        self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number
+    ) -> tuple[Tensor, Tensor]:
         if isinstance(learning_rate, Tensor):
             return z, grad.mul_(-per_member(learning_rate, 2))
         return z, grad.mul_(_number(-learning_rate, grad.dtype, grad.device))
@@ -60,8 +64,9 @@ class FeatureSpace:
 class LatentSpace:
     """The latent space of a VAE: gradients at x′ are pulled back through the decoder.
 
-    With ``reencode`` the latent is drawn anew from the encoder after every step, as in the authors' code; otherwise it
-    is kept. Either way mutability and domain hold for x′ itself (the authors' code skips mutability here).
+    With ``reencode`` the latent is drawn anew from the encoder after every step, as in the authors'
+    code; otherwise it is kept. Either way mutability and domain hold for x′ itself (the authors'
+    code skips mutability here).
     """
 
     vae: VAE
@@ -69,26 +74,35 @@ class LatentSpace:
 
     def noise(self, num: int, rng: torch.Generator | None, like: Tensor) -> Tensor:
         # Seeded, so that a search without an rng is repeatable.
-        rng = rng if rng is not None else torch.Generator().manual_seed(0)
+        if rng is None:
+            rng = torch.Generator().manual_seed(0)
         shape = (num, self.vae.latent_dim)
-        return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float32).to(like)
+        return torch.randn(shape, generator=rng, device=rng.device, dtype=torch.float32).to(
+            like
+        )
 
     def encode(self, x: Tensor, noise: Tensor) -> Tensor:
         with torch.no_grad():
             return self.vae.encode(x, noise if self.reencode else None)
 
-    def propose(self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number) -> tuple[Tensor, Tensor]:
+    def propose(
+        self, z: Tensor, x_cf: Tensor, grad: Tensor, learning_rate: Number
+    ) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            # Chain rule: the gradient at x′, constraints included, times the decoder's Jacobian at z.
+            # Chain rule: the gradient at x′, constraints included, times the decoder's Jacobian at
+            # z.
             (grad_z,) = torch.autograd.grad(self.vae.decode(z), z, grad)
         z = z.detach() - per_member(learning_rate, 2) * grad_z
         with torch.no_grad():
-            # Relative to x′ as it stands, so that mask and projection apply to REVISE like to any other step.
+            # Relative to x′ as it stands, so that mask and projection apply to REVISE like to any
+            # other step.
             return z, self.vae.decode(z) - x_cf
 
     def settle(self, z: Tensor, x_cf: Tensor, noise: Tensor) -> Tensor:
-        return self.encode(x_cf, noise) if self.reencode else z
+        if self.reencode:
+            return self.encode(x_cf, noise)
+        return z
 
 
 @lru_cache(maxsize=64)

@@ -21,16 +21,27 @@ _OPTIONAL = (Distance, Energy)
 
 
 def generator_structure(generator: Generator) -> tuple[Any, ...]:
-    """Equal for generators that :func:`stack_generators` can join: ECCo and Generic, but not REVISE."""
+    """Equal for generators that :func:`stack_generators` can join: ECCo and Generic, but not
+    REVISE.
+    """
     space = generator.space
-    # Feature spaces are all equal, latent spaces if they share the VAE; a user's own space equals only itself.
-    where: tuple[Any, ...] = () if type(space) is FeatureSpace else (id(space),)
+    # Feature spaces are all equal, latent spaces if they share the VAE; a user's own space equals
+    # only itself.
+    if type(space) is FeatureSpace:
+        where: tuple[Any, ...] = ()
+    else:
+        where = (id(space),)
     if type(space) is LatentSpace:
         where = (id(space.vae), space.reencode)
     others = tuple(_kind(p) for p in generator.penalties if type(p) not in _OPTIONAL)
     # Energies with different decays cannot be joined; an energy and no energy can.
     energies = tuple(_kind(p) for p in generator.penalties if type(p) is Energy)
-    return (generator.step_rule, generator.num_answers, *where), generator.strict_epsilon, others, energies
+    return (
+        (generator.step_rule, generator.num_answers, *where),
+        generator.strict_epsilon,
+        others,
+        energies,
+    )
 
 
 def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
@@ -39,12 +50,16 @@ def compatible(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
 
 
 def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
-    """One generator with numbers ``(M,)`` in the dtype and on the device of ``like``; shared numbers stay plain."""
+    """One generator with numbers ``(M,)`` in the dtype and on the device of ``like``; shared
+    numbers stay plain.
+    """
     structures = [generator_structure(member) for member in members]
     # Compared with one that has an energy, if any has: two without are compatible with everything.
     richest = max(structures, key=lambda s: len(s[3]))
     if not all(compatible(one, richest) for one in structures):
-        raise InputError("Only generators of one space, with the same kinds of penalties, can be stacked.")
+        raise InputError(
+            "Only generators of one space, with the same kinds of penalties, can be stacked."
+        )
     # A dict keeps their order; members without a kind get it with weight 0.
     kinds = dict.fromkeys(_kind(p) for member in members for p in member.penalties)
     first = members[0]
@@ -54,7 +69,9 @@ def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
         penalties=tuple(_stacked_penalty(kind, members, like) for kind in kinds),
         **{
             number: _stacked(
-                [getattr(m, number) for m in members], like, torch.long if number == "max_steps" else like.dtype
+                [getattr(m, number) for m in members],
+                like,
+                torch.long if number == "max_steps" else like.dtype,
             )
             for number in NUMBERS
         },
@@ -67,22 +84,39 @@ def _kind(penalty: Penalty) -> tuple[Any, ...]:
         # A user's own penalty may hold anything, so it equals only itself.
         return (id(penalty),)
     rest = [getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight"]
-    return (type(penalty), *(_content(value) if isinstance(value, Tensor) else value for value in rest))
+    return (
+        type(penalty),
+        *(_content(value) if isinstance(value, Tensor) else value for value in rest),
+    )
 
 
 def _content(values: Tensor) -> tuple[Any, ...]:
-    """Equal for equal tensors, such as the training rows of all members; tensors themselves have no one truth value."""
-    return values.dtype, values.shape, hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).digest()
+    """Equal for equal tensors, such as the training rows of all members; tensors themselves have no
+    one truth value.
+    """
+    return (
+        values.dtype,
+        values.shape,
+        hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).digest(),
+    )
 
 
-def _stacked_penalty(kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor) -> Penalty:
-    found = [next((p for p in member.penalties if _kind(p) == kind), None) for member in members]
+def _stacked_penalty(
+    kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor
+) -> Penalty:
+    found = [
+        next((p for p in member.penalties if _kind(p) == kind), None) for member in members
+    ]
     example = next(p for p in found if p is not None)
     if not isinstance(example, WEIGHTED) or type(example) not in WEIGHTED:
         return example
-    return replace(example, weight=_stacked([getattr(p, "weight", 0.0) for p in found], like, like.dtype))
+    return replace(
+        example, weight=_stacked([getattr(p, "weight", 0.0) for p in found], like, like.dtype)
+    )
 
 
 def _stacked(values: Sequence[Any], like: Tensor, dtype: torch.dtype) -> Any:
     """The number that all members share, or a tensor ``(M,)``."""
-    return values[0] if len(set(values)) == 1 else torch.tensor(values, dtype=dtype, device=like.device)
+    if len(set(values)) == 1:
+        return values[0]
+    return torch.tensor(values, dtype=dtype, device=like.device)

@@ -1,1 +1,3 @@
-"""A page where people see, ask and compare, and the JSON API behind it. Needs the extra ``serve``."""
+"""A page where people see, ask and compare, and the JSON API behind it. Needs the extra
+``serve``.
+"""

@@ -23,28 +23,42 @@ def answers_of(explanation: Explanation, num_rows: int) -> list[dict[str, Any]]:
 
     The rows of the explanation are numbered from 0, and may have several options each.
     """
-    answers: list[dict[str, Any]] = [{"row": i, "plans": [], "notes": []} for i in range(num_rows)]
-    records, changed = explanation.records(), explanation.changed.to_numpy()
+    answers: list[dict[str, Any]] = [
+        {"row": i, "plans": [], "notes": []} for i in range(num_rows)
+    ]
+    records = explanation.records()
+    changed = explanation.changed.to_numpy()
     for i, record in enumerate(records):
         answer = answers[int(record["row"])]
-        answer |= {"decision": plain_value(explanation.decision[i]), "target": plain_value(explanation.target[i])}
+        answer |= {
+            "decision": plain_value(explanation.decision[i]),
+            "target": plain_value(explanation.target[i]),
+        }
         answer["plans"].append(_plan(explanation, i, record, changed[i]))
     for note in explanation.notes:
         # A note begins with the row it is about.
         number = note.removeprefix("Row ").partition(" ")[0].rstrip(":")
         if number.isdigit() and int(number) < num_rows:
             # Without that number, which a row has only in its batch.
-            answers[int(number)]["notes"].append(f"This row {note.removeprefix('Row ').partition(' ')[2]}")
+            answers[int(number)]["notes"].append(
+                f"This row {note.removeprefix('Row ').partition(' ')[2]}"
+            )
     return answers
 
 
-def _plan(explanation: Explanation, i: int, record: dict[str, Any], changed: np.ndarray) -> dict[str, Any]:
+def _plan(
+    explanation: Explanation, i: int, record: dict[str, Any], changed: np.ndarray
+) -> dict[str, Any]:
     features = explanation.encoder.schema_.features
-    original, frame = explanation.original, explanation.frame
+    original = explanation.original
+    frame = explanation.frame
     changes = []
     # The largest change first, as in the sentence; what only follows other columns has no distance.
-    for j in sorted(np.flatnonzero(changed).tolist(), key=lambda j: -explanation.distance[i, j]):
-        before, after = plain_value(original.iat[i, j]), plain_value(frame.iat[i, j])
+    for j in sorted(
+        np.flatnonzero(changed).tolist(), key=lambda j: -explanation.distance[i, j]
+    ):
+        before = plain_value(original.iat[i, j])
+        after = plain_value(frame.iat[i, j])
         counted = not features[j].is_category and before is not None and after is not None
         changes.append(
             {
@@ -72,9 +86,10 @@ def _plan(explanation: Explanation, i: int, record: dict[str, Any], changed: np.
         "values": row_values(frame, i),
         "changes": changes,
         "binding": [
-            {"column": features[j].name, "reason": in_short(kind)} for j, kind in explanation.obstacles[i]
+            {"column": features[j].name, "reason": in_short(kind)}
+            for j, kind in explanation.obstacles[i]
         ],
-    }  # fmt: skip
+    }
 
 
 def rounded(probability: Any, decimals: int = 6) -> float:
@@ -89,10 +104,14 @@ def row_values(frame: pd.DataFrame, i: int) -> dict[str, Any]:
 
 def predictions_of(model: Model, frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Decision, probabilities and plausibility of each row."""
-    classifier, classes = model.classifier, model.classes
+    classifier = model.classifier
+    classes = model.classes
     probability = classifier.predict_proba(frame)
     gated = classifier.gate_ is not None
-    seen = classifier.plausibility(frame, given_fixed=True) if gated else np.zeros((len(frame), 0))
+    if gated:
+        seen = classifier.plausibility(frame, given_fixed=True)
+    else:
+        seen = np.zeros((len(frame), 0))
     return [
         {
             "decision": classes[int(line.argmax())],
@@ -105,4 +124,7 @@ def predictions_of(model: Model, frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _by_class(classes: list[Any], numbers: np.ndarray, decimals: int = 6) -> dict[str, float]:
-    return {str(label): rounded(number, decimals) for label, number in zip(classes, numbers, strict=True)}
+    return {
+        str(label): rounded(number, decimals)
+        for label, number in zip(classes, numbers, strict=True)
+    }

@@ -1,5 +1,5 @@
-"""The web application: a page, and the API that it uses. Made by :func:`make_app`, run by :mod:`server` or any ASGI
-server."""
+"""The web application: a page, and the API that it uses. Made by :func:`make_app`, run by
+:mod:`server` or any ASGI server."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def make_app(
 class _Application:
     """The handlers; each takes a request and its checked body, and returns a document."""
 
-    def __init__(self, served: Served, access: Access, limits: Limits, workers: int, key: bytes | None) -> None:
+    def __init__(
+        self, served: Served, access: Access, limits: Limits, workers: int, key: bytes | None
+    ) -> None:
         self.served = served
         self.limits = limits
         self.key = key
@@ -77,16 +79,30 @@ class _Application:
         self.bodies = make_bodies(served, limits)
         self._card: Any = None
         posts: dict[str, Handler] = {
-            "rows": self._rows, "predict": self._predict, "explain": self._explain, "map": self._map,
-            "audit": self._audit, "receipt": self._receipt, "verify": self._verify,
-        }  # fmt: skip
+            "rows": self._rows,
+            "predict": self._predict,
+            "explain": self._explain,
+            "map": self._map,
+            "audit": self._audit,
+            "receipt": self._receipt,
+            "verify": self._verify,
+        }
         gets: dict[str, Handler] = {
-            "model": self._model, "schema": self._schema, "card": self._make_card, "openapi.json": self._document,
-        }  # fmt: skip
-        routes = [Route(f"{base}/{name}", self._handling(name, post, body=True), methods=["POST"])
-                  for base in ("/api", f"/api/v{API}") for name, post in posts.items()]  # fmt: skip
-        routes += [Route(f"{base}/{name}", self._handling(name, get), methods=["GET"])
-                   for base in ("/api", f"/api/v{API}") for name, get in gets.items()]  # fmt: skip
+            "model": self._model,
+            "schema": self._schema,
+            "card": self._make_card,
+            "openapi.json": self._document,
+        }
+        routes = [
+            Route(f"{base}/{name}", self._handling(name, post, body=True), methods=["POST"])
+            for base in ("/api", f"/api/v{API}")
+            for name, post in posts.items()
+        ]
+        routes += [
+            Route(f"{base}/{name}", self._handling(name, get), methods=["GET"])
+            for base in ("/api", f"/api/v{API}")
+            for name, get in gets.items()
+        ]
         routes += [Route("/health", self._handling("health", self._health), methods=["GET"])]
         routes += [Route("/metrics", self._numbers, methods=["GET"]), *make_page(served)]
         names = {route.path for route in routes}
@@ -115,13 +131,21 @@ class _Application:
             await self.desk.stop()
             log("stopped")
 
-    def _handling(self, name: str, handler: Handler, body: bool = False) -> Callable[[Request], Awaitable[Response]]:
+    def _handling(
+        self, name: str, handler: Handler, body: bool = False
+    ) -> Callable[[Request], Awaitable[Response]]:
         """A handler as an endpoint: reads the body, turns errors into answers."""
 
         async def endpoint(request: Request) -> Response:
             try:
-                read = self.bodies[name].read(parse(await self._body(request))) if body else {}
-                request.scope["facts"] = {"rows": len(read["rows"])} if isinstance(read.get("rows"), list) else {}
+                if body:
+                    read = self.bodies[name].read(parse(await self._body(request)))
+                else:
+                    read = {}
+                if isinstance(read.get("rows"), list):
+                    request.scope["facts"] = {"rows": len(read["rows"])}
+                else:
+                    request.scope["facts"] = {}
                 return _json(await handler(request, read))
             except InputError as error:
                 return _error(error)
@@ -129,7 +153,11 @@ class _Application:
                 return Response(status_code=499)
             except CounterfactualTrainingError:
                 log("fault", level=40, id=request.scope.get("request_id"))
-                return _error(RefusedError("This failed; it is a fault of the server.", code="failed", status=500))
+                return _error(
+                    RefusedError(
+                        "This failed; it is a fault of the server.", code="failed", status=500
+                    )
+                )
 
         return endpoint
 
@@ -137,11 +165,14 @@ class _Application:
         """The body, unless it is too large or takes too long."""
         check_json(request.scope)
         most = self.limits.body
-        too_large = RefusedError(f"The body is larger than {most:,} bytes.", code="too_large", status=413)
+        too_large = RefusedError(
+            f"The body is larger than {most:,} bytes.", code="too_large", status=413
+        )
         stated = request.headers.get("content-length", "")
         if stated.isascii() and stated.isdecimal() and int(stated) > most:
             raise too_large
-        parts, size = [], 0
+        parts = []
+        size = 0
         try:
             async with asyncio.timeout(_BODY_SECONDS):
                 async for part in request.stream():
@@ -150,10 +181,12 @@ class _Application:
                         raise too_large
                     parts.append(part)
         except TimeoutError:
-            raise RefusedError("The body did not arrive in time.", code="slow", status=408) from None
+            raise RefusedError(
+                "The body did not arrive in time.", code="slow", status=408
+            ) from None
         return b"".join(parts)
 
-    # ---- handlers --------------------------------------------------------------------------------------------------
+    # ---- handlers --------------------------------------------------------------------------------
 
     async def _health(self, request: Request, body: dict[str, Any]) -> Any:
         return {"status": "ok", "api": API, "model": self.served.model.sha256}
@@ -175,7 +208,11 @@ class _Application:
         model = self.served.named(body["model"])
         frame, notes = frame_of(body["rows"], model.classifier)
         found = await asyncio.to_thread(predictions_of, model, frame)
-        return {"predictions": [{**entry, "notes": said} for entry, said in zip(found, notes, strict=True)]}
+        return {
+            "predictions": [
+                {**entry, "notes": said} for entry, said in zip(found, notes, strict=True)
+            ]
+        }
 
     async def _explain(self, request: Request, body: dict[str, Any]) -> Any:
         started = time.perf_counter()
@@ -190,20 +227,29 @@ class _Application:
                 answer["notes"] += said
         request.scope["facts"] |= {"complete": complete}
         seconds = round(time.perf_counter() - started, 3)
-        return {"complete": complete, "model": model.sha256, "seconds": seconds, "answers": answers}
+        return {
+            "complete": complete,
+            "model": model.sha256,
+            "seconds": seconds,
+            "answers": answers,
+        }
 
     async def _map(self, request: Request, body: dict[str, Any]) -> Any:
         model = self.served.named(body["model"])
         return await asyncio.to_thread(
             self.atlas.draw, model, body["row"], body["columns"], body["plans"], body["size"]
-        )  # fmt: skip
+        )
 
     async def _audit(self, request: Request, body: dict[str, Any]) -> Any:
         self._need_rows()
         work = self.desk.audit(
-            tasks.audit, body["groups"], body["people"], body["model"], body["target"],
+            tasks.audit,
+            body["groups"],
+            body["people"],
+            body["model"],
+            body["target"],
             seconds=self.limits.audit_seconds,
-        )  # fmt: skip
+        )
         return await _unless_gone(request, work)
 
     async def _make_card(self, request: Request, body: dict[str, Any]) -> Any:
@@ -217,7 +263,7 @@ class _Application:
         model = self.served.named(body["model"])
         receipt = await asyncio.to_thread(
             make_receipt, model, body["row"], body["plan"], body["question"], self.key
-        )  # fmt: skip
+        )
         return {"receipt": receipt}
 
     async def _verify(self, request: Request, body: dict[str, Any]) -> Any:
@@ -225,27 +271,44 @@ class _Application:
         # A receipt of the model to compare with is checked by that model.
         stated = receipt.get("model")
         against = self.served.against
-        other = against is not None and isinstance(stated, dict) and stated.get("sha256") == against.sha256
-        model = against if against is not None and other else self.served.model
+        other = (
+            against is not None
+            and isinstance(stated, dict)
+            and stated.get("sha256") == against.sha256
+        )
+        if against is not None and other:
+            model = against
+        else:
+            model = self.served.model
         checks = await asyncio.to_thread(verify_receipt, receipt, model, self.key)
-        return {"valid": all(check.passed for check in checks), "checks": [vars(check) for check in checks]}
+        return {
+            "valid": all(check.passed for check in checks),
+            "checks": [vars(check) for check in checks],
+        }
 
     async def _numbers(self, request: Request) -> Response:
-        return Response(self.metrics.text(self.desk.waiting), media_type="text/plain; version=0.0.4")
+        return Response(
+            self.metrics.text(self.desk.waiting), media_type="text/plain; version=0.0.4"
+        )
 
     def _need_rows(self) -> None:
         if self.served.rows is None:
-            raise RefusedError("There are no rows: start the server with --data.", code="no_data", status=404)
+            raise RefusedError(
+                "There are no rows: start the server with --data.", code="no_data", status=404
+            )
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work comes to; it is cancelled if the client hangs up, because nobody would read it."""
+    """What the work comes to; it is cancelled if the client hangs up, because nobody would read
+    it.
+    """
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(gone())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -258,17 +321,25 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-# ---- answers ---------------------------------------------------------------------------------------------------------
+# ---- answers -------------------------------------------------------------------------------------
 
 
 def _json(document: Any, status: int = 200) -> Response:
     # ASCII, so that no page, proxy or terminal can read it in another encoding.
-    return Response(json.dumps(document, allow_nan=False), status, media_type="application/json")
+    return Response(
+        json.dumps(document, allow_nan=False), status, media_type="application/json"
+    )
 
 
 def _error(error: InputError) -> Response:
-    refused = error if isinstance(error, RefusedError) else RefusedError(str(error))
-    response = _json({"error": {"code": refused.code, "message": str(refused), "field": refused.field}}, refused.status)
+    if isinstance(error, RefusedError):
+        refused = error
+    else:
+        refused = RefusedError(str(error))
+    response = _json(
+        {"error": {"code": refused.code, "message": str(refused), "field": refused.field}},
+        refused.status,
+    )
     if refused.code == "busy":
         response.headers["retry-after"] = "5"
     if refused.status == 401:
@@ -281,7 +352,10 @@ async def _refuse(refused: RefusedError, scope: Scope, receive: Receive, send: S
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    if isinstance(error, HTTPException):
+        status = error.status_code
+    else:
+        status = 500
     if status == 405:
         # Of the router, in no order.
         headers = getattr(error, "headers", None) or {}
@@ -299,4 +373,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _fault(request: Request, error: Exception) -> Response:
     """Whatever nobody foresaw. The log names its type only: messages may quote what people sent."""
     log("fault", level=40, id=request.scope.get("request_id"), error=type(error).__name__)
-    return _error(RefusedError("This failed; it is a fault of the server.", code="failed", status=500))
+    return _error(
+        RefusedError("This failed; it is a fault of the server.", code="failed", status=500)
+    )

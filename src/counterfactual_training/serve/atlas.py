@@ -1,7 +1,8 @@
 """The map: decisions in a plane through one person, real people in it, and the way of each plan.
 
-The plane is spanned by two columns, all others being as the person's, or by the first two principal components of the
-rows in model space. Either way the regions are what the model really decides there.
+The plane is spanned by two columns, all others being as the person's, or by the first two principal
+components of the rows in model space. Either way the regions are what the model really decides
+there.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from counterfactual_training.serve.served import Model, Served
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
 
-_MOST_PEOPLE, _MOST_ROWS = 400, 2000
+_MOST_PEOPLE = 400
+_MOST_ROWS = 2000
 # How far the map goes beyond the outermost of what it shows, as a share of its width.
 _MARGIN = 0.06
 _BULK = (0.01, 0.99)
-_TICKS, _MOST_CATEGORIES = 5, 40
+_TICKS = 5
+_MOST_CATEGORIES = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +40,13 @@ class Atlas:
     served: Served
 
     def draw(
-        self, model: Model, row: Mapping[str, Any], columns: Sequence[str] | None, plans: Sequence[Mapping[str, Any]],
+        self,
+        model: Model,
+        row: Mapping[str, Any],
+        columns: Sequence[str] | None,
+        plans: Sequence[Mapping[str, Any]],
         size: int,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """The document of one map; see the API."""
         places = ["row", *(f"plans[{i}]" for i in range(len(plans)))]
         frame, _ = frame_of([row, *plans], model.classifier, places)
@@ -47,9 +54,11 @@ class Atlas:
             return self._of_components(model, frame, size)
         return self._of_columns(model, frame, columns, size)
 
-    # ---- two columns -----------------------------------------------------------------------------------------------
+    # ---- two columns -----------------------------------------------------------------------------
 
-    def _of_columns(self, model: Model, frame: pd.DataFrame, names: Sequence[str], size: int) -> dict[str, Any]:
+    def _of_columns(
+        self, model: Model, frame: pd.DataFrame, names: Sequence[str], size: int
+    ) -> dict[str, Any]:
         by_name = {column.feature.name: column for column in model.classifier.encoder_.columns_}
         people = self._people
         axes = [_Axis.of(by_name[name], frame[name].tolist()) for name in names]
@@ -59,32 +68,52 @@ class Atlas:
         grid = pd.concat([frame.iloc[[0]]] * cells, ignore_index=True)
         for axis, numbers, name in zip(axes, np.meshgrid(*places), names, strict=True):
             grid[name] = axis.values(numbers.ravel())
-        at = [np.column_stack([axis.positions(part[name]) for axis, name in zip(axes, names, strict=True)])
-              for part in (frame, *(() if people is None else (people,)))]  # fmt: skip
+        at = [
+            np.column_stack(
+                [axis.positions(part[name]) for axis, name in zip(axes, names, strict=True)]
+            )
+            for part in (frame, *(() if people is None else (people,)))
+        ]
         classifier = model.classifier
         x = encode_rows(classifier.encoder_, grid, device_and_dtype(classifier.model_))
-        return self._document(model, axes, places, x, at[0], at[1] if people is not None else None, frame)
+        return self._document(
+            model, axes, places, x, at[0], at[1] if people is not None else None, frame
+        )
 
-    # ---- components ------------------------------------------------------------------------------------------------
+    # ---- components ------------------------------------------------------------------------------
 
     def _of_components(self, model: Model, frame: pd.DataFrame, size: int) -> dict[str, Any]:
         people = self._people
         if people is None:
-            raise RefusedError("Components need rows: start the server with --data.", "columns", "no_data", 404)
+            raise RefusedError(
+                "Components need rows: start the server with --data.", "columns", "no_data", 404
+            )
         classifier = model.classifier
         like = device_and_dtype(classifier.model_)
         mean, directions = self._components
         own = encode_rows(classifier.encoder_, frame, like)
         theirs = encode_rows(classifier.encoder_, people, like)
-        at_own, at_theirs = (((x - mean.to(x)) @ directions.to(x)).cpu().numpy() for x in (own, theirs))
+        at_own, at_theirs = (
+            ((x - mean.to(x)) @ directions.to(x)).cpu().numpy() for x in (own, theirs)
+        )
         # Without the few farthest people, who would squeeze all others together.
         ends = np.quantile(at_theirs, _BULK, axis=0)
-        axes = [_Axis.plain(f"component {i + 1}", [*at_own[:, i], *ends[:, i]]) for i in range(2)]
+        axes = [
+            _Axis.plain(f"component {i + 1}", [*at_own[:, i], *ends[:, i]]) for i in range(2)
+        ]
         places = [axis.centres(size) for axis in axes]
         across, up = (torch.as_tensor(part.ravel()).to(own) for part in np.meshgrid(*places))
         # Through the person: what the components do not tell stays as it is.
         steps = torch.stack([across - float(at_own[0, 0]), up - float(at_own[0, 1])], -1)
-        return self._document(model, axes, places, own[:1] + steps @ directions.T.to(own), at_own, at_theirs, frame)
+        return self._document(
+            model,
+            axes,
+            places,
+            own[:1] + steps @ directions.T.to(own),
+            at_own,
+            at_theirs,
+            frame,
+        )
 
     @cached_property
     def _components(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,36 +125,54 @@ class Atlas:
         mean = x.mean(0)
         directions = torch.linalg.svd(x - mean, full_matrices=False).Vh[:2]
         if len(directions) < 2:
-            raise RefusedError("Two components need at least two rows and two columns.", "columns")
-        # The largest entry of a direction is positive, or the map would be mirrored from time to time.
+            raise RefusedError(
+                "Two components need at least two rows and two columns.", "columns"
+            )
+        # The largest entry of a direction is positive, or the map would be mirrored from time to
+        # time.
         largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
         return mean, (directions * largest.sign()).T
 
-    # ---- both ------------------------------------------------------------------------------------------------------
+    # ---- both ------------------------------------------------------------------------------------
 
     @cached_property
     def _shown(self) -> np.ndarray:
         """Positions of the people who are shown."""
         number = len(self.served.people)
-        return np.sort(np.random.default_rng(self.served.seed).permutation(number)[:_MOST_PEOPLE])
+        return np.sort(
+            np.random.default_rng(self.served.seed).permutation(number)[:_MOST_PEOPLE]
+        )
 
     @property
     def _people(self) -> pd.DataFrame | None:
-        return None if self.served.rows is None else self.served.people.iloc[self._shown]
+        if self.served.rows is None:
+            return None
+        return self.served.people.iloc[self._shown]
 
     def _document(
-        self, model: Model, axes: Sequence[_Axis], places: Sequence[np.ndarray], x: torch.Tensor, own: np.ndarray,
-        theirs: np.ndarray | None, frame: pd.DataFrame,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        model: Model,
+        axes: Sequence[_Axis],
+        places: Sequence[np.ndarray],
+        x: torch.Tensor,
+        own: np.ndarray,
+        theirs: np.ndarray | None,
+        frame: pd.DataFrame,
+    ) -> dict[str, Any]:
         probability = in_blocks(model.classifier.model_, x).softmax(-1)
         shape = (len(places[1]), len(places[0]))
-        decision, sure = probability.argmax(-1).reshape(shape), probability.amax(-1).reshape(shape)
+        decision = probability.argmax(-1).reshape(shape)
+        sure = probability.amax(-1).reshape(shape)
         now = model.classifier.predict_proba(frame.iloc[[0]]).argmax(1)
         people = []
         if theirs is not None:
-            decided = model.classifier.predict_proba(self.served.people.iloc[self._shown]).argmax(1)
+            decided = model.classifier.predict_proba(
+                self.served.people.iloc[self._shown]
+            ).argmax(1)
             numbers = zip(theirs.tolist(), decided.tolist(), self._shown.tolist(), strict=True)
-            people = [{"x": x0, "y": y0, "decision": k, "row": row} for (x0, y0), k, row in numbers]
+            people = [
+                {"x": x0, "y": y0, "decision": k, "row": row} for (x0, y0), k, row in numbers
+            ]
         return {
             "axes": [axis.document() for axis in axes],
             "grid": {
@@ -153,7 +200,10 @@ class _Axis:
     def of(cls, column: Column, values: Sequence[Any]) -> _Axis:
         """The axis of a column that shows at least these values."""
         feature = column.feature
-        title = f"{feature.name} ({feature.unit})" if feature.unit else feature.name
+        if feature.unit:
+            title = f"{feature.name} ({feature.unit})"
+        else:
+            title = feature.name
         if feature.is_category:
             if len(feature.levels) > _MOST_CATEGORIES:
                 said = f"{feature.name!r} has {len(feature.levels)} categories, too many for a map."
@@ -163,9 +213,11 @@ class _Axis:
         numbers = [float(value) for value in values if value == value and value is not None]
         low, high = _wide([*(column.bulk or (column.low, column.high)), *numbers])
         # The margin does not lead where no value can be; the person may be there already.
-        least, most = (
-            (min(feature.limits[0], *numbers), max(feature.limits[1], *numbers)) if numbers else feature.limits
-        )
+        if numbers:
+            least = min(feature.limits[0], *numbers)
+            most = max(feature.limits[1], *numbers)
+        else:
+            least, most = feature.limits
         return cls(title, max(low, least), min(high, most), column)
 
     @classmethod
@@ -174,7 +226,9 @@ class _Axis:
 
     @property
     def _levels(self) -> tuple[Any, ...] | None:
-        return self.column.feature.levels if self.column is not None and self.column.feature.is_category else None
+        if self.column is not None and self.column.feature.is_category:
+            return self.column.feature.levels
+        return None
 
     def centres(self, size: int) -> np.ndarray:
         """Where the cells of the grid have their middle."""
@@ -188,7 +242,9 @@ class _Axis:
         if self._levels is not None:
             return pd.Series([self._levels[int(place)] for place in places], dtype=object)
         whole = self.column is not None and self.column.feature.kind == "integer"
-        return np.round(places).astype(np.int64) if whole else places
+        if whole:
+            return np.round(places).astype(np.int64)
+        return places
 
     def positions(self, cells: pd.Series) -> np.ndarray:
         """Places of cells of the column; unknown and missing ones are in the middle."""
@@ -199,12 +255,24 @@ class _Axis:
         return cells.astype(float).fillna(middle).to_numpy()
 
     def document(self) -> dict[str, Any]:
-        name = None if self.column is None else self.column.feature.name
-        return {"title": self.title, "column": name, "min": self.low, "max": self.high, "ticks": self._ticks()}
+        if self.column is None:
+            name = None
+        else:
+            name = self.column.feature.name
+        return {
+            "title": self.title,
+            "column": name,
+            "min": self.low,
+            "max": self.high,
+            "ticks": self._ticks(),
+        }
 
     def _ticks(self) -> list[dict[str, Any]]:
         if self._levels is not None:
-            return [{"at": float(i), "label": str(plain_value(level))} for i, level in enumerate(self._levels)]
+            return [
+                {"at": float(i), "label": str(plain_value(level))}
+                for i, level in enumerate(self._levels)
+            ]
         step = _nice((self.high - self.low) / _TICKS)
         first = np.ceil(self.low / step) * step
         places = np.arange(first, self.high + step * 1e-9, step)
@@ -214,7 +282,8 @@ class _Axis:
 
 def _wide(values: Sequence[float]) -> tuple[float, float]:
     """The ends of an axis that holds all values, with a margin."""
-    low, high = float(min(values)), float(max(values))
+    low = float(min(values))
+    high = float(max(values))
     margin = _MARGIN * (high - low) or max(1.0, abs(low)) * _MARGIN
     return low - margin, high + margin
 
@@ -222,4 +291,6 @@ def _wide(values: Sequence[float]) -> tuple[float, float]:
 def _nice(step: float) -> float:
     """The next of 1, 2, 5, 10, 20, … at or above a step."""
     power = 10.0 ** np.floor(np.log10(step))
-    return float(next(power * nice for nice in (1, 2, 5, 10) if power * nice >= step * (1 - 1e-9)))
+    return float(
+        next(power * nice for nice in (1, 2, 5, 10) if power * nice >= step * (1 - 1e-9))
+    )

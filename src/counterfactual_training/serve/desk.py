@@ -1,4 +1,5 @@
-"""Takes questions, and gives them to workers that are free: questions that wait, and ask the same, in one batch.
+"""Takes questions, and gives them to workers that are free: questions that wait, and ask the same,
+in one batch.
 
 The more clients, the larger the batches, and rows that are searched together take less time each.
 """
@@ -22,9 +23,16 @@ from counterfactual_training.serve.metrics import Metrics
 from counterfactual_training.serve.questions import Limits, Question
 from counterfactual_training.serve.reading import RefusedError
 from counterfactual_training.serve.tasks import explain
-from counterfactual_training.serve.worker import DiedError, GoneError, TaskError, TooLongError, Worker
+from counterfactual_training.serve.worker import (
+    DiedError,
+    GoneError,
+    TaskError,
+    TooLongError,
+    Worker,
+)
 
-# Rows of one search: others wait while it runs, and more would take more memory and answer no more a second.
+# Rows of one search: others wait while it runs, and more would take more memory and answer no more
+# a second.
 BATCH = 16
 # Seconds beyond its time limit after which a search that does not end is ended.
 GRACE = 20.0
@@ -48,7 +56,9 @@ class Desk:
         auditor: a worker for what takes minutes, so that nobody's plan waits for an audit.
     """
 
-    def __init__(self, workers: Sequence[Worker], auditor: Worker, metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, workers: Sequence[Worker], auditor: Worker, metrics: Metrics, limits: Limits
+    ) -> None:
         self._workers = workers
         self._auditor = auditor
         self._metrics = metrics
@@ -64,7 +74,9 @@ class Desk:
     async def start(self) -> None:
         """Start the processes: the first question is not to wait for them."""
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(self._threads, worker.start) for worker in self._workers))
+        await asyncio.gather(
+            *(loop.run_in_executor(self._threads, worker.start) for worker in self._workers)
+        )
         self._tasks = [asyncio.create_task(self._attend(worker)) for worker in self._workers]
 
     async def stop(self) -> None:
@@ -83,22 +95,27 @@ class Desk:
         """Rows in the queue."""
         return sum(len(entry.frame) for entry in self._queue)
 
-    # ---- questions -------------------------------------------------------------------------------------------------
+    # ---- questions -------------------------------------------------------------------------------
 
-    async def explain(self, question: Question, frame: pd.DataFrame) -> tuple[list[dict[str, Any]], bool]:
+    async def explain(
+        self, question: Question, frame: pd.DataFrame
+    ) -> tuple[list[dict[str, Any]], bool]:
         """An answer per row, and whether all are as good as they could be."""
         if self.waiting + len(frame) > self._limits.queue:
             raise _busy()
         answers: list[dict[str, Any]] = []
         complete = True
-        # A large request goes to the end of the queue after every batch, so that small ones come in between.
+        # A large request goes to the end of the queue after every batch, so that small ones come in
+        # between.
         for first in range(0, len(frame), BATCH):
             found, whole = await self._wait(question, frame.iloc[first : first + BATCH])
             answers += found
             complete &= whole
         return [{**answer, "row": i} for i, answer in enumerate(answers)], complete
 
-    async def _wait(self, question: Question, frame: pd.DataFrame) -> tuple[list[dict[str, Any]], bool]:
+    async def _wait(
+        self, question: Question, frame: pd.DataFrame
+    ) -> tuple[list[dict[str, Any]], bool]:
         entry = Entry(question, frame, asyncio.get_running_loop().create_future())
         async with self._arrived:
             self._queue.append(entry)
@@ -109,20 +126,33 @@ class Desk:
             # Its client may have gone.
             self._queue = [other for other in self._queue if other is not entry]
 
-    async def audit(self, task: Callable[..., Any], *arguments: Any, seconds: float, wait: bool = False) -> Any:
+    async def audit(
+        self, task: Callable[..., Any], *arguments: Any, seconds: float, wait: bool = False
+    ) -> Any:
         """A task that takes long, in its own process; one at a time."""
         if self._auditing.locked() and not wait:
-            raise RefusedError("Another audit is running; try again when it has ended.", code="busy", status=409)
+            raise RefusedError(
+                "Another audit is running; try again when it has ended.",
+                code="busy",
+                status=409,
+            )
         async with self._auditing:
             self._audit_gone = threading.Event()
             try:
                 if self._stopping:
                     raise GoneError
-                return await self._ask(self._auditor, self._audit_gone, task, *arguments, seconds=seconds)
+                return await self._ask(
+                    self._auditor, self._audit_gone, task, *arguments, seconds=seconds
+                )
             except GoneError:
-                raise RefusedError("The server is stopping.", code="stopping", status=503) from None
+                raise RefusedError(
+                    "The server is stopping.", code="stopping", status=503
+                ) from None
             except TooLongError:
-                said = f"This took longer than {seconds:.0f} s and was given up; ask for fewer people or groups."
+                said = (
+                    f"This took longer than {seconds:.0f} s and was given up; ask for fewer "
+                    "people or groups."
+                )
                 raise RefusedError(said, code="too_long", status=503) from None
             finally:
                 # Audits hold copies of rows and models; nobody knows when the next one comes.
@@ -157,7 +187,7 @@ class Desk:
             work.exception()
         return work.result()
 
-    # ---- batches ---------------------------------------------------------------------------------------------------
+    # ---- batches ---------------------------------------------------------------------------------
 
     async def _attend(self, worker: Worker) -> None:
         """Give one worker batch after batch."""
@@ -178,7 +208,9 @@ class Desk:
             batch: list[Entry] = []
             rows = 0
             for entry in self._queue:
-                if not batch or (entry.question == batch[0].question and rows + len(entry.frame) <= BATCH):
+                if not batch or (
+                    entry.question == batch[0].question and rows + len(entry.frame) <= BATCH
+                ):
                     batch.append(entry)
                     rows += len(entry.frame)
             self._queue = [entry for entry in self._queue if entry not in batch]
@@ -196,7 +228,9 @@ class Desk:
         self._metrics.searched(len(frame))
         work = (explain, batch[0].question, frame, seconds)
         try:
-            found, complete = await self._ask(worker, threading.Event(), *work, seconds=seconds + GRACE)
+            found, complete = await self._ask(
+                worker, threading.Event(), *work, seconds=seconds + GRACE
+            )
         except (CounterfactualTrainingError, OSError) as error:
             return await self._apart(worker, batch, error)
         for entry in batch:
@@ -206,13 +240,17 @@ class Desk:
                 entry.done.set_result((own, complete))
 
     async def _apart(self, worker: Worker, batch: list[Entry], error: Exception) -> None:
-        """Answer the entries of a batch that failed one by one: only one of them may be to blame."""
+        """Answer the entries of a batch that failed one by one: only one of them may be to
+        blame.
+        """
         if len(batch) > 1:
             for entry in batch:
                 await self._answer(worker, [entry])
             return
         if isinstance(error, TooLongError):
-            error = RefusedError("The search took too long and was given up.", code="too_long", status=503)
+            error = RefusedError(
+                "The search took too long and was given up.", code="too_long", status=503
+            )
         if isinstance(error, (DiedError, TaskError)):
             self._metrics.failed()
             error = _failed()
@@ -225,8 +263,12 @@ def _refuse(entry: Entry, error: Exception) -> None:
 
 
 def _busy() -> RefusedError:
-    return RefusedError("Too many questions are waiting; try again in a few seconds.", code="busy", status=503)
+    return RefusedError(
+        "Too many questions are waiting; try again in a few seconds.", code="busy", status=503
+    )
 
 
 def _failed() -> RefusedError:
-    return RefusedError("The search failed; this is a fault of the server.", code="failed", status=500)
+    return RefusedError(
+        "The search failed; this is a fault of the server.", code="failed", status=500
+    )

@@ -46,32 +46,44 @@ class Metrics:
 
     def text(self, waiting: int) -> str:
         """All numbers, one per line."""
-        lines = [f"ct_up_seconds {time.time() - self._started:.0f}", f"ct_rows_waiting {waiting}"]
+        lines = [
+            f"ct_up_seconds {time.time() - self._started:.0f}",
+            f"ct_rows_waiting {waiting}",
+        ]
         for name in ("batches", "batched_rows", "worker_restarts", "failed_searches"):
             lines.append(f"ct_{name}_total {self._plain[name]}")
         for (path, status), count in sorted(self._requests.items()):
             lines.append(f'ct_requests_total{{path="{path}",status="{status}"}} {count}')
         for path in sorted(self._seconds):
-            count = sum(number for (other, _), number in self._requests.items() if other == path)
+            count = sum(
+                number for (other, _), number in self._requests.items() if other == path
+            )
             for bound in _BUCKETS:
-                lines.append(f'ct_request_seconds_bucket{{path="{path}",le="{bound:g}"}} {self._buckets[path, bound]}')
+                lines.append(
+                    f'ct_request_seconds_bucket{{path="{path}",le="{bound:g}"}} '
+                    f"{self._buckets[path, bound]}"
+                )
             lines.append(f'ct_request_seconds_bucket{{path="{path}",le="+Inf"}} {count}')
             lines.append(f'ct_request_seconds_sum{{path="{path}"}} {self._seconds[path]:.3f}')
             lines.append(f'ct_request_seconds_count{{path="{path}"}} {count}')
         return "\n".join(lines) + "\n"
 
 
-# ---- logs ------------------------------------------------------------------------------------------------------------
+# ---- logs ----------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger("counterfactual_training.serve")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line. Of other packages' records only their fixed text is kept, never its arguments."""
+    """One JSON object per line. Of other packages' records only their fixed text is kept, never its
+    arguments.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(
+                timespec="milliseconds"
+            ),
             "level": record.levelname.lower(),
         }
         if record.name == _LOG.name:
@@ -79,7 +91,10 @@ class JsonLines(logging.Formatter):
         else:
             # Its first line: what follows is a traceback, which names files and may quote cells.
             said = str(record.msg).strip().partition("\n")[0]
-            line |= {"event": "server", "said": "a fault" if said.startswith("Traceback") else said}
+            line |= {
+                "event": "server",
+                "said": "a fault" if said.startswith("Traceback") else said,
+            }
         # The type alone: messages and tracebacks may quote what a client sent.
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
@@ -97,5 +112,6 @@ def log_to_stderr(level: str = "info") -> None:
     handler.setFormatter(JsonLines())
     for name in (_LOG.name, "uvicorn.error"):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers = [handler]
+        logger.propagate = False
         logger.setLevel(level.upper() if name == _LOG.name else logging.WARNING)

@@ -27,10 +27,15 @@ class People:
         chosen = self._order(self._chosen(query), query["sort"], query["descending"])
         first = query["offset"]
         shown = chosen[first : first + query["limit"]]
-        return {"total": len(chosen), "offset": first, "rows": [self._row(int(i)) for i in shown]}
+        return {
+            "total": len(chosen),
+            "offset": first,
+            "rows": [self._row(int(i)) for i in shown],
+        }
 
     def _chosen(self, query: Mapping[str, Any]) -> np.ndarray:
-        frame, keep = self.served.people, np.ones(len(self.served.people), dtype=bool)
+        frame = self.served.people
+        keep = np.ones(len(self.served.people), dtype=bool)
         for i, entry in enumerate(query["filters"]):
             keep &= self._passes(frame[entry["column"]], entry, f"filters[{i}]")
         if query["decision"] is not None:
@@ -41,31 +46,46 @@ class People:
         return np.flatnonzero(keep)
 
     def _passes(self, column: pd.Series, entry: Mapping[str, Any], where: str) -> np.ndarray:
-        between, among = entry["between"], entry["in"]
+        between = entry["between"]
+        among = entry["in"]
         if among is not None:
             return np.array([plain_value(cell) in among for cell in column.tolist()])
-        if not pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
-            raise RefusedError(f"{where}: {column.name!r} holds no numbers; choose by in.", where)
-        numbers, (low, high) = column.to_numpy(dtype=float, na_value=np.nan), between
-        return (numbers >= (-np.inf if low is None else low)) & (numbers <= (np.inf if high is None else high))
+        if not pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(
+            column.dtype
+        ):
+            raise RefusedError(
+                f"{where}: {column.name!r} holds no numbers; choose by in.", where
+            )
+        numbers = column.to_numpy(dtype=float, na_value=np.nan)
+        (low, high) = between
+        return (numbers >= (-np.inf if low is None else low)) & (
+            numbers <= (np.inf if high is None else high)
+        )
 
     def _order(self, chosen: np.ndarray, by: str, descending: bool) -> np.ndarray:
         decided, sure = self.served.decided
         rows = self.served.rows
         if by == "row":
-            return chosen[::-1] if descending else chosen
+            if descending:
+                return chosen[::-1]
+            return chosen
         # A column of the data may be called like one of ours; the user's own wins.
         if by in self.served.people.columns:
             key = self.served.people[by]
         elif by == "label":
-            key = pd.Series(decided) if rows is None or rows.labels is None else rows.labels
+            if rows is None or rows.labels is None:
+                key = pd.Series(decided)
+            else:
+                key = rows.labels
         else:
             key = pd.Series(sure if by == "confidence" else decided)
         key = key.reset_index(drop=True).iloc[chosen]
         if not pd.api.types.is_numeric_dtype(key.dtype):
             key = key.map(lambda cell: "" if cell is None or cell != cell else str(cell))
         # Stable, so that equal rows stay in the order of the file on every page.
-        return np.asarray(key.sort_values(ascending=not descending, kind="stable", na_position="last").index)
+        return np.asarray(
+            key.sort_values(ascending=not descending, kind="stable", na_position="last").index
+        )
 
     @cached_property
     def _texts(self) -> pd.Series:
@@ -75,9 +95,13 @@ class People:
         return pd.Series(np.arange(len(frame)).astype(str)) + "\x1f" + text
 
     def _row(self, i: int) -> dict[str, Any]:
-        served, rows = self.served, self.served.rows
+        served = self.served
+        rows = self.served.rows
         decided, sure = served.decided
-        labels = None if rows is None else rows.labels
+        if rows is None:
+            labels = None
+        else:
+            labels = rows.labels
         return {
             "row": i,
             "values": row_values(served.people, i),

@@ -38,7 +38,9 @@ from counterfactual_training.tabular.feature import Feature
 _LONGEST_CATEGORY = 200
 # Larger numbers could not be told from their neighbours.
 _LARGEST = 5e14
-_MOST_FILTERS, _MOST_VALUES, _MOST_RELATIONS = 50, 1000, 20
+_MOST_FILTERS = 50
+_MOST_VALUES = 1000
+_MOST_RELATIONS = 20
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Limits:
         rows: of one request; and of one page of the people.
         options: plans per row.
         body: bytes.
-        seconds: until a search is answered with what was found; who waits longer for it is told to come back later.
+        seconds: until a search is answered with what was found; who waits longer for it is told to
+            come back later.
         queue: rows that wait; more are told to come back later.
         people: rows shown.
         audited: people who an audit asks for.
@@ -66,8 +69,14 @@ class Limits:
     audit_seconds: float = 300.0
 
     def document(self) -> dict[str, Any]:
-        return {"rows": self.rows, "options": self.options, "body": self.body, "seconds": self.seconds,
-                "people": self.people, "audited": self.audited}  # fmt: skip
+        return {
+            "rows": self.rows,
+            "options": self.options,
+            "body": self.body,
+            "seconds": self.seconds,
+            "people": self.people,
+            "audited": self.audited,
+        }
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,9 @@ class Grouping:
         return text
 
     def schema(self) -> dict[str, Any]:
-        names = "|".join(re.sub(r"([\\^$.*+?()\[\]{}|/])", r"\\\1", name) for name in self.columns)
+        names = "|".join(
+            re.sub(r"([\\^$.*+?()\[\]{}|/])", r"\\\1", name) for name in self.columns
+        )
         pattern = rf"^(?:{names})(?:\*(?:{names}))?$"
         return {"type": "string", "maxLength": Text().longest, "pattern": pattern}
 
@@ -100,11 +111,15 @@ class Cell:
         if value is not None:
             return self.value.read(value, where)
         if not self.imputed:
-            raise RefusedError(f"{where} is null; this model needs a value in every column.", where)
+            raise RefusedError(
+                f"{where} is null; this model needs a value in every column.", where
+            )
         return None
 
     def schema(self) -> dict[str, Any]:
-        return Maybe(self.value).schema() if self.imputed else self.value.schema()
+        if self.imputed:
+            return Maybe(self.value).schema()
+        return self.value.schema()
 
 
 def _cell(feature: Feature, classifier: CounterfactualClassifier) -> Cell:
@@ -119,7 +134,10 @@ def _cell(feature: Feature, classifier: CounterfactualClassifier) -> Cell:
 
 def _row(served: Served) -> Fields:
     """A row with all columns, as one of the models takes it."""
-    models = [served.model] if served.against is None else [served.model, served.against]
+    if served.against is None:
+        models = [served.model]
+    else:
+        models = [served.model, served.against]
     classifiers = [model.classifier for model in models]
     names = served.model.classifier.schema_.names
     cells = {name: Either([_cell(c.schema_[name], c) for c in classifiers]) for name in names}
@@ -133,7 +151,10 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     model = OneOf(["main", "against"] if served.against is not None else ["main"])
     rules = rule_fields(names, served.model.classes)
     rows = Many(row, limits.rows, 1)
-    columns = names if served.rows is None else [str(name) for name in served.rows.frame.columns]
+    if served.rows is None:
+        columns = names
+    else:
+        columns = [str(name) for name in served.rows.frame.columns]
     asked: dict[str, Kind] = {
         "options": Number(1, limits.options, whole=True),
         "model": model,
@@ -155,34 +176,63 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
     }
     main = {"model": "main"}
     return {
-        "rows": Fields(page, defaults={"offset": 0, "limit": 50, "sort": "row", "descending": False, "filters": []}),
+        "rows": Fields(
+            page,
+            defaults={
+                "offset": 0,
+                "limit": 50,
+                "sort": "row",
+                "descending": False,
+                "filters": [],
+            },
+        ),
         "predict": Fields({"rows": rows, "model": model}, ["rows"], main),
-        "explain": Fields({"rows": Many(row, limits.rows), **rules, **asked}, ["rows"], {**main, "options": 1}),
+        "explain": Fields(
+            {"rows": Many(row, limits.rows), **rules, **asked}, ["rows"], {**main, "options": 1}
+        ),
         "map": Fields(
-            {"row": row, "columns": Maybe(Many(OneOf(names, "column"), 2, 2, unique=True)),
-             "plans": Many(row, limits.options), "model": model, "size": Number(2, 80, whole=True)},
-            ["row"], {**main, "plans": [], "size": 40},
+            {
+                "row": row,
+                "columns": Maybe(Many(OneOf(names, "column"), 2, 2, unique=True)),
+                "plans": Many(row, limits.options),
+                "model": model,
+                "size": Number(2, 80, whole=True),
+            },
+            ["row"],
+            {**main, "plans": [], "size": 40},
         ),
         "audit": Fields(
-            {"groups": Many(Grouping(columns), 5, 1), "people": Number(10, limits.audited, whole=True), "model": model,
-             "target": Maybe(OneOf(served.model.classes))},
-            ["groups"], {**main, "people": min(defaults.CARD_PEOPLE, limits.audited)},
+            {
+                "groups": Many(Grouping(columns), 5, 1),
+                "people": Number(10, limits.audited, whole=True),
+                "model": model,
+                "target": Maybe(OneOf(served.model.classes)),
+            },
+            ["groups"],
+            {**main, "people": min(defaults.CARD_PEOPLE, limits.audited)},
         ),
-        "receipt": Fields({"row": row, "plan": row, "question": Fields(rules), "model": model}, ["row", "plan"],
-                          {**main, "question": {}}),
+        "receipt": Fields(
+            {"row": row, "plan": row, "question": Fields(rules), "model": model},
+            ["row", "plan"],
+            {**main, "question": {}},
+        ),
         "verify": Fields({"receipt": Anything()}, ["receipt"]),
-    }  # fmt: skip
+    }
 
 
 def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]:
-    """The rules of one question: see ``CounterfactualClassifier.explain``, where ``ranges`` is called ``domain``."""
+    """The rules of one question: see ``CounterfactualClassifier.explain``, where ``ranges`` is
+    called ``domain``.
+    """
     positive = ByName(names, Number(1e-12))
     return {
         "target": Maybe(OneOf(classes)),
         "confidence": Maybe(Number(1e-6, 1.0)),
         "vary": Maybe(Many(OneOf(names, "column"), len(names), 1)),
         "lock": Maybe(Many(OneOf(names, "column"), len(names))),
-        "locks": Maybe(Many(OneOf(names, "column"), len(names))),  # the same, as many would write it
+        "locks": Maybe(
+            Many(OneOf(names, "column"), len(names))
+        ),  # the same, as many would write it
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
         "step": Maybe(positive),
         "max_change": Maybe(positive),
@@ -211,14 +261,21 @@ class Question:
 
 
 def question_of(body: Mapping[str, Any], model: Model) -> Question:
-    """The question of a request, its rules checked against those that the model was trained under."""
+    """The question of a request, its rules checked against those that the model was trained
+    under.
+    """
     rules = rules_of(body, model.classifier)
     # A rule that contradicts the schema is told at once, not after a wait in the queue.
     try:
         Rules(**rules).narrow(model.classifier.schema_)
     except InputError as error:  # in the words of the API
-        raise RefusedError(str(error).replace("The domain", "The range").replace("domain of", "ranges of")) from None
-    target = plain_value(model.wanted) if body["target"] is None else body["target"]
+        raise RefusedError(
+            str(error).replace("The domain", "The range").replace("domain of", "ranges of")
+        ) from None
+    if body["target"] is None:
+        target = plain_value(model.wanted)
+    else:
+        target = body["target"]
     return Question(body["model"], body["options"], body["confidence"], target, rules)
 
 
@@ -228,20 +285,36 @@ def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> d
     given["lock"] = list(dict.fromkeys([*(body.get("lock") or ()), *(body.get("locks") or ())]))
     rules = {name: value for name, value in given.items() if value}
     if "domain" in rules:
-        rules["domain"] = {name: _range(classifier.schema_[name], ends) for name, ends in rules["domain"].items()}
+        rules["domain"] = {
+            name: _range(classifier.schema_[name], ends)
+            for name, ends in rules["domain"].items()
+        }
     return rules
 
 
-_RULES = ("vary", "lock", "ranges", "step", "max_change", "difficulty", "max_changes", "relations")
+_RULES = (
+    "vary",
+    "lock",
+    "ranges",
+    "step",
+    "max_change",
+    "difficulty",
+    "max_changes",
+    "relations",
+)
 
 
 def _range(feature: Feature, values: Sequence[Any]) -> list[Any]:
-    """Two ends of a number or of ordered categories; or a list of categories, as the schema knows them."""
+    """Two ends of a number or of ordered categories; or a list of categories, as the schema knows
+    them.
+    """
     where = f"ranges.{feature.name}"
     if feature.kind in ("binary", "categorical"):
         return [_level(feature, value, where) for value in values]
     if len(values) != 2:
-        raise RefusedError(f"{where} must hold two ends, either of them null, got {len(values)} values.", where)
+        raise RefusedError(
+            f"{where} must hold two ends, either of them null, got {len(values)} values.", where
+        )
     if feature.kind == "ordinal":
         return [None if value is None else _level(feature, value, where) for value in values]
     return [None if value is None else Number().read(value, where) for value in values]
@@ -255,23 +328,29 @@ def _level(feature: Feature, value: Any, where: str) -> Any:
     raise RefusedError(f"{where}: {unknown('category', shown(value), known)}", where)
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 
 def frame_of(
-    rows: Sequence[Mapping[str, Any]], classifier: CounterfactualClassifier, places: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    classifier: CounterfactualClassifier,
+    places: Sequence[str] = (),
 ) -> tuple[pd.DataFrame, list[list[str]]]:
     """Rows as a frame like that of the training, and notes on what the model does not know of each.
 
     Args:
-        places: where each row stands in the request, for messages; by default ``rows[0]``, ``rows[1]``, …
+        places: where each row stands in the request, for messages; by default ``rows[0]``,
+            ``rows[1]``, …
     """
     places = places or [f"rows[{i}]" for i in range(len(rows))]
     notes: list[list[str]] = [[] for _ in rows]
     for row, place in zip(rows, places, strict=True):
         absent = [name for name in classifier.schema_.names if name not in row]
         if absent:
-            raise RefusedError(f"{place} lacks {', '.join(map(repr, absent[:5]))}: every column is needed.", place)
+            raise RefusedError(
+                f"{place} lacks {', '.join(map(repr, absent[:5]))}: every column is needed.",
+                place,
+            )
     columns = {}
     for feature in classifier.schema_:
         name = feature.name
@@ -279,7 +358,9 @@ def frame_of(
         cells = zip(rows, places, strict=True)
         values = [cell.read(row[name], f"{place}.{name}") for row, place in cells]
         if not feature.is_category:
-            columns[name] = pd.Series([math.nan if value is None else value for value in values])
+            columns[name] = pd.Series(
+                [math.nan if value is None else value for value in values]
+            )
             continue
         levels = {plain_value(level): level for level in feature.levels}
         columns[name] = pd.Series([levels.get(value, value) for value in values], dtype=object)

@@ -1,6 +1,8 @@
-"""Bodies of requests, read strictly: every kind of value checks what came, and describes itself for the API's document.
+"""Bodies of requests, read strictly: every kind of value checks what came, and describes itself for
+the API's document.
 
-A value that does not fit raises :class:`RefusedError`, which says where it stands and what was expected there.
+A value that does not fit raises :class:`RefusedError`, which says where it stands and what was
+expected there.
 """
 
 from __future__ import annotations
@@ -18,15 +20,27 @@ _SHOWN = 60
 
 
 class RefusedError(InputError):
-    """A request that cannot be answered as it is: a status, a code for programs, a sentence for people."""
+    """A request that cannot be answered as it is: a status, a code for programs, a sentence for
+    people.
+    """
 
-    def __init__(self, message: str, field: str | None = None, code: str = "bad_request", status: int = 400) -> None:
+    def __init__(
+        self,
+        message: str,
+        field: str | None = None,
+        code: str = "bad_request",
+        status: int = 400,
+    ) -> None:
         super().__init__(message)
-        self.field, self.code, self.status = field, code, status
+        self.field = field
+        self.code = code
+        self.status = status
 
 
 class Kind(Protocol):
-    """A kind of value: reads it, or raises :class:`RefusedError`; and says what it is as JSON Schema."""
+    """A kind of value: reads it, or raises :class:`RefusedError`; and says what it is as JSON
+    Schema.
+    """
 
     def read(self, value: Any, where: str) -> Any: ...
 
@@ -34,7 +48,9 @@ class Kind(Protocol):
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Duplicate keys, NaN and infinity are refused: other parsers read them otherwise."""
+    """The JSON object in a body. Duplicate keys, NaN and infinity are refused: other parsers read
+    them otherwise.
+    """
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -46,10 +62,15 @@ def parse(body: bytes) -> dict[str, Any]:
     except RefusedError:
         raise
     except ValueError as error:  # also numbers of thousands of digits
-        said = str(error) if isinstance(error, json.JSONDecodeError) else "a number has too many digits"
+        if isinstance(error, json.JSONDecodeError):
+            said = str(error)
+        else:
+            said = "a number has too many digits"
         raise RefusedError(f"The body is not JSON: {said}.", code="bad_json") from None
     if not isinstance(document, dict):
-        raise RefusedError(f"The body must be a JSON object, got {_name(document)}.", code="bad_json")
+        raise RefusedError(
+            f"The body must be a JSON object, got {_name(document)}.", code="bad_json"
+        )
     return document
 
 
@@ -61,29 +82,44 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise RefusedError(f"{name} is not JSON; write null for what is not known.", code="bad_json")
+    raise RefusedError(
+        f"{name} is not JSON; write null for what is not known.", code="bad_json"
+    )
 
 
 def _name(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 
 def shown(value: Any) -> Any:
     """A value for a message; of a long one, its beginning."""
-    return value if isinstance(value, str) and len(value) <= _SHOWN else _shown(value)
+    if isinstance(value, str) and len(value) <= _SHOWN:
+        return value
+    return _shown(value)
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value) if not isinstance(value, (dict, list)) else _name(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    if not isinstance(value, (dict, list)):
+        text = json.dumps(value)
+    else:
+        text = _name(value)
+    if len(text) <= _SHOWN:
+        return text
+    return text[: _SHOWN - 1] + "…"
 
 
 def _expected(where: str, what: str, value: Any) -> RefusedError:
     return RefusedError(f"{where} must be {what}, got {_shown(value)}.", where)
 
 
-# ---- kinds -----------------------------------------------------------------------------------------------------------
+# ---- kinds ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,13 +133,29 @@ class Number:
     def read(self, value: Any, where: str) -> Any:
         plain = isinstance(value, (int, float)) and not isinstance(value, bool)
         # Compared first: an integer of hundreds of digits has no float.
-        if not plain or not self.low <= value <= self.high or not math.isfinite(value) or (self.whole and value % 1):
-            span = "" if self.high >= 1e300 and self.low <= -1e300 else f" from {self.low:g} to {self.high:g}"
-            raise _expected(where, f"{'a whole number' if self.whole else 'a number'}{span}", value)
-        return int(value) if self.whole else value
+        if (
+            not plain
+            or not self.low <= value <= self.high
+            or not math.isfinite(value)
+            or (self.whole and value % 1)
+        ):
+            if self.high >= 1e300 and self.low <= -1e300:
+                span = ""
+            else:
+                span = f" from {self.low:g} to {self.high:g}"
+            raise _expected(
+                where, f"{'a whole number' if self.whole else 'a number'}{span}", value
+            )
+        if self.whole:
+            return int(value)
+        return value
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "integer" if self.whole else "number", "minimum": self.low, "maximum": self.high}
+        return {
+            "type": "integer" if self.whole else "number",
+            "minimum": self.low,
+            "maximum": self.high,
+        }
 
 
 @dataclass(frozen=True)
@@ -118,7 +170,9 @@ class Text:
         try:
             value.encode()
         except UnicodeEncodeError:  # half of a surrogate pair
-            raise RefusedError(f"{where} holds a character that is no Unicode.", where) from None
+            raise RefusedError(
+                f"{where} holds a character that is no Unicode.", where
+            ) from None
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -191,8 +245,13 @@ class Either:
         schemas: list[dict[str, Any]] = []
         for kind in self.kinds:
             schema = kind.schema()
-            schemas += [] if schema in schemas else [schema]
-        return {"anyOf": schemas} if len(schemas) > 1 else schemas[0]
+            if schema in schemas:
+                schemas += []
+            else:
+                schemas += [schema]
+        if len(schemas) > 1:
+            return {"anyOf": schemas}
+        return schemas[0]
 
 
 @dataclass(frozen=True)
@@ -208,16 +267,27 @@ class Many:
         if not isinstance(value, list):
             raise _expected(where, "a list", value)
         if not self.least <= len(value) <= self.most:
-            span = f"at most {self.most}" if self.least == 0 else f"{self.least} to {self.most}"
-            code = "too_many" if len(value) > self.most else "bad_request"
-            raise RefusedError(f"{where} must have {span} entries, got {len(value)}.", where, code)
+            if self.least == 0:
+                span = f"at most {self.most}"
+            else:
+                span = f"{self.least} to {self.most}"
+            if len(value) > self.most:
+                code = "too_many"
+            else:
+                code = "bad_request"
+            raise RefusedError(
+                f"{where} must have {span} entries, got {len(value)}.", where, code
+            )
         entries = [self.entry.read(entry, f"{where}[{i}]") for i, entry in enumerate(value)]
         if self.unique and len(set(entries)) < len(entries):
             raise RefusedError(f"{where} must hold different entries, got one twice.", where)
         return entries
 
     def schema(self) -> dict[str, Any]:
-        different = {"uniqueItems": True} if self.unique else {}
+        if self.unique:
+            different = {"uniqueItems": True}
+        else:
+            different = {}
         size = {"minItems": self.least, "maxItems": self.most}
         return {"type": "array", "items": self.entry.schema(), **size, **different}
 
@@ -233,7 +303,9 @@ class ByName:
         if not isinstance(value, dict):
             raise _expected(where, "an object", value)
         return {
-            OneOf(self.names, "column").read(name, where): self.entry.read(entry, f"{where}.{name}")
+            OneOf(self.names, "column").read(name, where): self.entry.read(
+                entry, f"{where}.{name}"
+            )
             for name, entry in value.items()
         }
 
@@ -252,7 +324,9 @@ class Maybe:
     inner: Kind
 
     def read(self, value: Any, where: str) -> Any:
-        return None if value is None else self.inner.read(value, where)
+        if value is None:
+            return None
+        return self.inner.read(value, where)
 
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [self.inner.schema(), {"type": "null"}]}
@@ -284,12 +358,19 @@ class Fields:
         """The fields by name; those that are absent have their default, or ``None``."""
         if not isinstance(value, dict):
             raise _expected(where or "The body", "an object", value)
-        at = f"{where}." if where else ""
+        if where:
+            at = f"{where}."
+        else:
+            at = ""
         for name in value:
             if name not in self.kinds:
-                shown = name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…"
+                if len(name) <= _SHOWN:
+                    shown = name
+                else:
+                    shown = name[: _SHOWN - 1] + "…"
                 raise RefusedError(
-                    unknown(f"field in {where}" if where else "field", shown, self.kinds), f"{at}{shown}"
+                    unknown(f"field in {where}" if where else "field", shown, self.kinds),
+                    f"{at}{shown}",
                 )
         for name in self.required:
             if name not in value:
@@ -297,7 +378,9 @@ class Fields:
         if self.one_of and sum(name in value for name in self.one_of) != 1:
             raise RefusedError(f"{where} must have either {' or '.join(self.one_of)}.", where)
         return {
-            name: kind.read(value[name], f"{at}{name}") if name in value else self.defaults.get(name)
+            name: kind.read(value[name], f"{at}{name}")
+            if name in value
+            else self.defaults.get(name)
             for name, kind in self.kinds.items()
         }
 
@@ -305,7 +388,13 @@ class Fields:
         properties = {name: kind.schema() for name, kind in self.kinds.items()}
         for name, value in self.defaults.items():
             properties[name] = {**properties[name], "default": value}
-        required = {"required": list(self.required)} if self.required else {}
-        one_of = {"oneOf": [{"required": [name]} for name in self.one_of]} if self.one_of else {}
+        if self.required:
+            required = {"required": list(self.required)}
+        else:
+            required = {}
+        if self.one_of:
+            one_of = {"oneOf": [{"required": [name]} for name in self.one_of]}
+        else:
+            one_of = {}
         fields = {"type": "object", "properties": properties, "additionalProperties": False}
         return {**fields, **required, **one_of}

@@ -1,8 +1,10 @@
-"""Receipts: what a model promised to whom, under which rules and when, in a form that can be checked later.
+"""Receipts: what a model promised to whom, under which rules and when, in a form that can be
+checked later.
 
-A receipt states only what can be worked out again from the model: the decision now, and the decision after the plan. So
-whoever has the model can check it, also after a restart, on another machine, years later. With a key, it is also signed
-(HMAC-SHA256): then nobody without the key can have written it, its time included.
+A receipt states only what can be worked out again from the model: the decision now, and the
+decision after the plan. So whoever has the model can check it, also after a restart, on another
+machine, years later. With a key, it is also signed (HMAC-SHA256): then nobody without the key can
+have written it, its time included.
 """
 
 from __future__ import annotations
@@ -22,7 +24,16 @@ from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import InputError
 from counterfactual_training.serve.answers import predictions_of, row_values
 from counterfactual_training.serve.questions import frame_of, rule_fields, rules_of
-from counterfactual_training.serve.reading import ByName, Fields, Maybe, Number, OneOf, RefusedError, Scalar, Text
+from counterfactual_training.serve.reading import (
+    ByName,
+    Fields,
+    Maybe,
+    Number,
+    OneOf,
+    RefusedError,
+    Scalar,
+    Text,
+)
 from counterfactual_training.serve.served import Model
 from counterfactual_training.tabular.plan_judge import PlanJudge
 
@@ -41,16 +52,22 @@ class Check:
 
 
 def make_receipt(
-    model: Model, row: Mapping[str, Any], plan: Mapping[str, Any], question: Mapping[str, Any], key: bytes | None = None
+    model: Model,
+    row: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    question: Mapping[str, Any],
+    key: bytes | None = None,
 ) -> dict[str, Any]:
-    """A receipt for a plan; raises if the plan breaks a rule of the question or does not reach what was asked for.
+    """A receipt for a plan; raises if the plan breaks a rule of the question or does not reach what
+    was asked for.
 
     Args:
         row, plan: all columns, as the API sends them.
         question: the rules asked under, as in ``/api/explain``.
     """
     claims = _claims(model, row, plan)
-    # Written down, because the class that people want is stated where a server starts, and not in the model.
+    # Written down, because the class that people want is stated where a server starts, and not in
+    # the model.
     if question.get("target") is None:
         question = {**question, "target": plain_value(model.wanted)}
     broken = _broken(model, claims, question)
@@ -62,30 +79,45 @@ def make_receipt(
         "issued": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": counterfactual_training.__version__,
         "model": {"name": model.name, "sha256": model.sha256},
-        "question": {name: value for name, value in question.items() if value not in (None, [], {})},
+        "question": {
+            name: value for name, value in question.items() if value not in (None, [], {})
+        },
         **claims,
     }
     receipt["digest"] = _digest(receipt)
-    receipt["signature"] = None if key is None else _signature(receipt, key)
+    if key is None:
+        receipt["signature"] = None
+    else:
+        receipt["signature"] = _signature(receipt, key)
     return receipt
 
 
-def verify_receipt(receipt: Mapping[str, Any], model: Model, key: bytes | None = None) -> list[Check]:
+def verify_receipt(
+    receipt: Mapping[str, Any], model: Model, key: bytes | None = None
+) -> list[Check]:
     """Everything that can be checked about a receipt; it is valid if all of it passed."""
     checks = [_check_form(receipt)]
     if not checks[0].passed:
         return checks
     intact = _digest(receipt) == receipt["digest"]  # no secret: anybody can work it out
     fits = f"Its content fits its digest.{_unproven(receipt, key)}"
-    checks.append(Check("content", intact, fits if intact else "It was altered after it was issued."))
+    checks.append(
+        Check("content", intact, fits if intact else "It was altered after it was issued.")
+    )
     checks += _check_signature(receipt, key)
     same = receipt["model"]["sha256"] == model.sha256
     said = f"It was issued for this very model, {model.name}."
-    checks.append(Check("model", same, said if same else f"It was issued for another model, not for {model.name}."))
+    checks.append(
+        Check(
+            "model",
+            same,
+            said if same else f"It was issued for another model, not for {model.name}.",
+        )
+    )
     return [*checks, *_check_claims(receipt, model)]
 
 
-# ---- claims ----------------------------------------------------------------------------------------------------------
+# ---- claims --------------------------------------------------------------------------------------
 
 
 def _claims(model: Model, row: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,23 +141,35 @@ def _broken(model: Model, claims: Mapping[str, Any], question: Mapping[str, Any]
     judge = PlanJudge(encoder, rules, question.get("max_changes"))
     frame, _ = frame_of([claims["person"], claims["plan"]], classifier, ["person", "plan"])
     said = [str(violation) for violation in judge(frame[:1], frame[1:])]
-    target = claims["promise"]["class"] if question.get("target") is None else question["target"]
+    if question.get("target") is None:
+        target = claims["promise"]["class"]
+    else:
+        target = question["target"]
     return said + _short_of(model, claims, target, question.get("confidence"))
 
 
-def _short_of(model: Model, claims: Mapping[str, Any], target: Any, confidence: float | None) -> list[str]:
+def _short_of(
+    model: Model, claims: Mapping[str, Any], target: Any, confidence: float | None
+) -> list[str]:
     """Whether the plan misses the class that was asked for, or the confidence."""
     promised = claims["promise"]
     if confidence is None:
-        return [] if promised["class"] == target else [f"its decision is {promised['class']!r}, not {target!r}"]
+        if promised["class"] == target:
+            return []
+        return [f"its decision is {promised['class']!r}, not {target!r}"]
     frame, _ = frame_of([claims["plan"]], model.classifier, ["plan"])
     found = predictions_of(model, frame)[0]
     reached = found["probabilities"][str(target)]
     # As explain counts: a probability times its plausibility.
-    reached *= 1.0 if found["plausibility"] is None else found["plausibility"][str(target)]
+    if found["plausibility"] is None:
+        reached *= 1.0
+    else:
+        reached *= found["plausibility"][str(target)]
     if reached >= confidence - _SAME:
         return []
-    return [f"it reaches {target!r} with a confidence of {reached:.3f}, less than {confidence:g}"]
+    return [
+        f"it reaches {target!r} with a confidence of {reached:.3f}, less than {confidence:g}"
+    ]
 
 
 def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[Check]:
@@ -136,23 +180,38 @@ def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[Check]:
         broken = _broken(model, found, fields.read(receipt["question"], "question"))
     except InputError as error:
         return [Check("values", False, f"This model does not accept its values: {error}")]
-    words = {"decision": ("The decision then", "now"), "promise": ("The decision after the plan", "promised")}
+    words = {
+        "decision": ("The decision then", "now"),
+        "promise": ("The decision after the plan", "promised"),
+    }
     checks = []
     for name, (what, stated) in words.items():
-        said, is_so = receipt[name], found[name]
-        same = said["class"] == is_so["class"] and abs(said["confidence"] - is_so["confidence"]) <= _SAME
-        text = f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}, as {stated}."
+        said = receipt[name]
+        is_so = found[name]
+        same = (
+            said["class"] == is_so["class"]
+            and abs(said["confidence"] - is_so["confidence"]) <= _SAME
+        )
+        text = (
+            f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}, as "
+            f"{stated}."
+        )
         other = (
-            f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}; the receipt says "
+            f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}; the "
+            "receipt says "
             f"{said['class']!r} with {said['confidence']:.3f}."
         )
         checks.append(Check(name, same, text if same else other))
     kept = "The plan keeps the rules it was asked under, and reaches what was asked for."
-    checks.append(Check("rules", not broken, kept if not broken else f"Not as asked: {'; '.join(broken)}."))
+    checks.append(
+        Check(
+            "rules", not broken, kept if not broken else f"Not as asked: {'; '.join(broken)}."
+        )
+    )
     return checks
 
 
-# ---- form ------------------------------------------------------------------------------------------------------------
+# ---- form ----------------------------------------------------------------------------------------
 
 
 def _check_form(receipt: Mapping[str, Any]) -> Check:
@@ -160,17 +219,27 @@ def _check_form(receipt: Mapping[str, Any]) -> Check:
     claim = Fields({"class": Scalar(), "confidence": Number(0, 1)}, ["class", "confidence"])
     row: Any = _AnyRow()
     fields = {
-        "kind": OneOf([KIND]), "format": OneOf([1]), "issued": Text(40), "version": Text(40),
+        "kind": OneOf([KIND]),
+        "format": OneOf([1]),
+        "issued": Text(40),
+        "version": Text(40),
         "model": Fields({"name": Text(), "sha256": Text(64)}, ["name", "sha256"]),
-        "question": _AnyRow(), "person": row, "plan": row, "decision": claim, "promise": claim,
-        "digest": Text(64), "signature": Maybe(Text(64)),
-    }  # fmt: skip
+        "question": _AnyRow(),
+        "person": row,
+        "plan": row,
+        "decision": claim,
+        "promise": claim,
+        "digest": Text(64),
+        "signature": Maybe(Text(64)),
+    }
     try:
         Fields(fields, [*fields]).read(dict(receipt), "")
         datetime.fromisoformat(str(receipt["issued"]))
     except (RefusedError, ValueError) as error:
         return Check("form", False, f"This is no receipt: {error}")
-    return Check("form", True, f"A receipt of {receipt['issued']}, for {receipt['model']['name']}.")
+    return Check(
+        "form", True, f"A receipt of {receipt['issued']}, for {receipt['model']['name']}."
+    )
 
 
 class _AnyRow(ByName):
@@ -189,8 +258,13 @@ def _check_signature(receipt: Mapping[str, Any], key: bytes | None) -> list[Chec
     if key is None:
         return []  # what cannot be checked has neither passed nor failed; the check of the content tells
     signed = receipt["signature"]
-    good = isinstance(signed, str) and hmac.compare_digest(_signature(receipt, key).encode(), signed.encode())
-    words = "It was signed with this key." if good else "It was not signed with this key."
+    good = isinstance(signed, str) and hmac.compare_digest(
+        _signature(receipt, key).encode(), signed.encode()
+    )
+    if good:
+        words = "It was signed with this key."
+    else:
+        words = "It was not signed with this key."
     return [Check("signature", good, words)]
 
 
@@ -199,13 +273,19 @@ def _unproven(receipt: Mapping[str, Any], key: bytes | None) -> str:
     if key is not None:
         return ""
     if receipt["signature"] is None:
-        return " It is not signed: anybody who has the model could have written it, and its time."
+        return (
+            " It is not signed: anybody who has the model could have written it, and its time."
+        )
     return " It is signed, but there is no key here to check that."
 
 
 def _canonical(receipt: Mapping[str, Any]) -> bytes:
-    content = {name: value for name, value in receipt.items() if name not in ("digest", "signature")}
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    content = {
+        name: value for name, value in receipt.items() if name not in ("digest", "signature")
+    }
+    return json.dumps(
+        content, sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    ).encode()
 
 
 def _digest(receipt: Mapping[str, Any]) -> str:

@@ -1,4 +1,6 @@
-"""What a server serves: one model or two, and, if the user gave any, rows. Nothing else is kept between requests."""
+"""What a server serves: one model or two, and, if the user gave any, rows. Nothing else is kept
+between requests.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,13 @@ class Model:
         return [plain_value(label) for label in self.classifier.classes_.tolist()]
 
     def _asks_for(self) -> float | None:
-        """The probability that plans reach unless a question states another; ``None`` if they flip the decision."""
+        """The probability that plans reach unless a question states another; ``None`` if they flip
+        the decision.
+        """
         generator, decides = self.classifier._explainer(None, None, None)
-        return None if decides else float(generator.decision_threshold)
+        if decides:
+            return None
+        return float(generator.decision_threshold)
 
     def label(self, value: Any) -> Any:
         """The class as the classifier knows it; JSON has fewer types."""
@@ -88,7 +94,9 @@ class Rows:
 
     @property
     def fresh(self) -> np.ndarray:
-        """Positions of the rows to measure on: those not trained on, if that is known and there are any."""
+        """Positions of the rows to measure on: those not trained on, if that is known and there are
+        any.
+        """
         if self.trained_on is None or self.trained_on.all():
             return np.arange(len(self.frame))
         return np.flatnonzero(~self.trained_on)
@@ -107,11 +115,17 @@ class Served:
     def __post_init__(self) -> None:
         if self.against is None:
             return
-        ours, theirs = self.model.classifier, self.against.classifier
+        ours = self.model.classifier
+        theirs = self.against.classifier
         if ours.schema_.names != theirs.schema_.names:
             differ = sorted(set(ours.schema_.names) ^ set(theirs.schema_.names))
-            said = f"only one of them has {differ[0]!r}" if differ else "their columns are in another order"
-            raise InputError(f"{self.against.name} cannot be compared with {self.model.name}: {said}.")
+            if differ:
+                said = f"only one of them has {differ[0]!r}"
+            else:
+                said = "their columns are in another order"
+            raise InputError(
+                f"{self.against.name} cannot be compared with {self.model.name}: {said}."
+            )
         if self.model.classes != self.against.classes:
             raise InputError(
                 f"{self.against.name} cannot be compared with {self.model.name}: its classes are "
@@ -123,7 +137,10 @@ class Served:
         if which == "main":
             return self.model
         if self.against is None:
-            raise InputError("There is no model to compare with: it is named with --against when the server starts.")
+            raise InputError(
+                "There is no model to compare with: it is named with --against when the server "
+                "starts."
+            )
         return self.against
 
     @cached_property
@@ -139,19 +156,25 @@ class Served:
         return probability.argmax(1), probability.max(1)
 
     def prepare(self) -> None:
-        """Work out what most questions need, before anybody asks: workers then have it, and share it."""
+        """Work out what most questions need, before anybody asks: workers then have it, and share
+        it.
+        """
         if self.rows is None or self.rows.frame.empty:
             return
         for which in ["main"] if self.against is None else ["main", "against"]:
             model = self.named(which)
-            denied = np.array([model.classes[place] != plain_value(model.wanted) for place in self.decided[0]])
+            denied = np.array(
+                [model.classes[place] != plain_value(model.wanted) for place in self.decided[0]]
+            )
             person = self.people.iloc[[int(denied.argmax())]]
             model.classifier.explain(person, model.wanted, time_limit=_FIRST_SECONDS)
             if model.wanted is not None:
                 self.percentile(which, plain_value(model.wanted), 0.0)
 
     def percentile(self, which: str, target: Any, plausibility: float) -> float | None:
-        """The share of real rows of a class, in percent, that are less plausible; ``None`` if nobody can say."""
+        """The share of real rows of a class, in percent, that are less plausible; ``None`` if
+        nobody can say.
+        """
         model = self.named(which)
         if self.rows is None or model.classifier.gate_ is None or math.isnan(plausibility):
             return None
@@ -159,21 +182,31 @@ class Served:
         if (which, target) not in self._compared:
             self._compared[which, target] = self._real(model, target)
         real = self._compared[which, target]
-        return None if len(real) == 0 else round(100 * float(np.searchsorted(real, plausibility)) / len(real), 1)
+        if len(real) == 0:
+            return None
+        return round(100 * float(np.searchsorted(real, plausibility)) / len(real), 1)
 
     def _real(self, model: Model, target: Any) -> np.ndarray:
-        """Plausibility of real rows of a class, sorted; by their labels, or else by what the model decides."""
+        """Plausibility of real rows of a class, sorted; by their labels, or else by what the model
+        decides.
+        """
         assert self.rows is not None  # noqa: S101 - see `percentile`
         place = model.classes.index(target)
-        fresh, labels = self.rows.fresh, self.rows.labels
-        known = self.decided[0] == place if labels is None else labels.to_numpy() == model.classifier.classes_[place]
+        fresh = self.rows.fresh
+        labels = self.rows.labels
+        if labels is None:
+            known = self.decided[0] == place
+        else:
+            known = labels.to_numpy() == model.classifier.classes_[place]
         chosen = fresh[known[fresh]]
         chosen = np.sort(np.random.default_rng(self.seed).permutation(chosen)[:_COMPARED])
         if len(chosen) == 0:
             return np.zeros(0)
-        return np.sort(model.classifier.plausibility(self.people.iloc[chosen], given_fixed=True)[:, place])
+        return np.sort(
+            model.classifier.plausibility(self.people.iloc[chosen], given_fixed=True)[:, place]
+        )
 
-    # ---- documents -------------------------------------------------------------------------------------------------
+    # ---- documents -------------------------------------------------------------------------------
 
     def document(self) -> dict[str, Any]:
         """What ``/api/model`` says, but for the limits."""
@@ -202,15 +235,26 @@ class Served:
         """What ``/api/schema`` says."""
         encoder = self.model.classifier.encoder_
         following = encoder.schema_.book.following
-        columns = [_column(column, column.feature.name in following) for column in encoder.columns_]
+        columns = [
+            _column(column, column.feature.name in following) for column in encoder.columns_
+        ]
         return {"columns": columns, "relations": list(encoder.schema_.relations)}
 
 
 def _column(column: Column, follows: bool) -> dict[str, Any]:
     feature = column.feature
-    mutability = "none" if column.constant and feature.allowed is None else feature.mutability
-    levels = None if not feature.is_category else [plain_value(level) for level in feature.levels]
-    typical = feature.levels[int(column.fill)] if feature.is_category else column.fill
+    if column.constant and feature.allowed is None:
+        mutability = "none"
+    else:
+        mutability = feature.mutability
+    if not feature.is_category:
+        levels = None
+    else:
+        levels = [plain_value(level) for level in feature.levels]
+    if feature.is_category:
+        typical = feature.levels[int(column.fill)]
+    else:
+        typical = column.fill
     return {
         "name": feature.name,
         "kind": feature.kind,
@@ -232,11 +276,15 @@ def _column(column: Column, follows: bool) -> dict[str, Any]:
 
 
 def _slider(column: Column) -> list[float]:
-    """Where a slider begins and ends: the bulk of the training rows, and the domain if it is stated."""
+    """Where a slider begins and ends: the bulk of the training rows, and the domain if it is
+    stated.
+    """
     low, high = column.bulk or (column.low, column.high)
     # A domain may be far wider than anything seen; its ends count only where they cut.
     least, most = column.feature.limits
-    return [max(low, least), min(high, most)] if least < high and most > low else [low, high]
+    if least < high and most > low:
+        return [max(low, least), min(high, most)]
+    return [low, high]
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:

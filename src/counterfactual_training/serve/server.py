@@ -1,4 +1,6 @@
-"""Run the application on this machine: a socket, a web server around it, and a browser to look at it."""
+"""Run the application on this machine: a socket, a web server around it, and a browser to look at
+it.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,19 @@ class Address:
 
     def access(self) -> Access:
         """Who may ask. Beyond this machine, nobody without a token."""
-        token = None if self.token is None else self.token.strip()
+        if self.token is None:
+            token = None
+        else:
+            token = self.token.strip()
         if token is not None and len(token) < _SHORTEST_TOKEN:
-            raise InputError(f"The token has {len(token)} characters; use {_SHORTEST_TOKEN} or more.")
+            raise InputError(
+                f"The token has {len(token)} characters; use {_SHORTEST_TOKEN} or more."
+            )
         for name in self.names:
             if not host_name(name):
-                raise InputError(f"--allow-host takes a name such as advice.example.org, got {name!r}.")
+                raise InputError(
+                    f"--allow-host takes a name such as advice.example.org, got {name!r}."
+                )
         # A proxy that has a name for it shows it to others, too.
         if token is None and (self.names or not is_loopback(self.host)):
             token = secrets.token_urlsafe(24)
@@ -69,10 +78,17 @@ class Address:
         try:
             return _bind(self.host, self.port)
         except OSError as error:
-            free = self._free() if error.errno in (errno.EADDRINUSE, errno.EACCES) else None
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                free = self._free()
+            else:
+                free = None
             if free is None:
-                raise InputError(f"Cannot listen on {self.host} port {self.port}: {error.strerror}.") from None
-            raise InputError(f"Port {self.port} is in use; {free} is free: add --port {free}.") from None
+                raise InputError(
+                    f"Cannot listen on {self.host} port {self.port}: {error.strerror}."
+                ) from None
+            raise InputError(
+                f"Port {self.port} is in use; {free} is free: add --port {free}."
+            ) from None
 
     def _free(self) -> int | None:
         for port in range(self.port + 1, min(65536, self.port + _NEAR)):
@@ -83,7 +99,10 @@ class Address:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if ":" in host:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":  # a restart need not wait for connections that are still closing
@@ -100,7 +119,8 @@ def _bind(host: str, port: int) -> socket.socket:
 def url_of(address: Address, port: int, token: str | None = None) -> str:
     """What to type into a browser; the token stands behind #, which browsers do not send."""
     host = "127.0.0.1" if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104
-    host = f"[{host}]" if ":" in host else host
+    if ":" in host:
+        host = f"[{host}]"
     return f"http://{host}:{port}/" + (f"#token={token}" if token else "")
 
 
@@ -118,9 +138,13 @@ def run_server(
 ) -> None:
     """Serve until a signal ends it: requests that have begun are answered first."""
     log_to_stderr(log_level)
-    warnings.simplefilter("ignore")  # they quote cells; what clients should know is in the notes of their answers
-    access = address.access() if access is None else access
-    listener = address.listen() if listener is None else listener
+    warnings.simplefilter(
+        "ignore"
+    )  # they quote cells; what clients should know is in the notes of their answers
+    if access is None:
+        access = address.access()
+    if listener is None:
+        listener = address.listen()
     app = make_app(served, access=access, limits=limits, workers=workers, key=key)
     make_server(app, limits, root_path).run(sockets=[listener])
 
@@ -145,7 +169,9 @@ def make_server(app: Guard, limits: Limits, root_path: str = "") -> uvicorn.Serv
 
 
 class _Server(uvicorn.Server):
-    """Tells the application when it is told to stop, before it waits for the requests that have begun."""
+    """Tells the application when it is told to stop, before it waits for the requests that have
+    begun.
+    """
 
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
         super().__init__(config)
@@ -158,7 +184,9 @@ class _Server(uvicorn.Server):
 
 def open_browser(url: str) -> bool:
     """Show a page; ``False`` if there is no browser, or nobody who could see one."""
-    screen = os.name != "posix" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    screen = (
+        os.name != "posix" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
     if not screen and shutil.which("open") is None:
         return False
     with contextlib.suppress(webbrowser.Error):

@@ -28,30 +28,40 @@ def explain(
         **question.rules,
     )
     if question.model != "main":  # by one ruler, or costs could not be compared
-        found = found.measured_by(served.model.classifier.encoder_, question.rules.get("difficulty"))
+        found = found.measured_by(
+            served.model.classifier.encoder_, question.rules.get("difficulty")
+        )
     answers = answers_of(found, len(frame))
     for answer, probability in zip(answers, classifier.predict_proba(frame), strict=True):
         answer["confidence"] = rounded(probability.max())
         for plan in answer["plans"]:
             seen = plan["plausibility"]
-            plan["percentile"] = None if seen is None else served.percentile(question.model, answer["target"], seen)
+            if seen is None:
+                plan["percentile"] = None
+            else:
+                plan["percentile"] = served.percentile(question.model, answer["target"], seen)
             if not plan["answered"] and not plan["binding"]:
                 plan["binding"] = _stated(question.rules)
     return answers, found.complete
 
 
 def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The rules of a question that may be why nothing was found: those that its asker can take back."""
+    """The rules of a question that may be why nothing was found: those that its asker can take
+    back.
+    """
     stated = [(name, "is locked in this question") for name in rules.get("lock", ())]
     stated += [
-        (name, "is limited in this question") for name in (*rules.get("domain", ()), *rules.get("max_change", ()))
+        (name, "is limited in this question")
+        for name in (*rules.get("domain", ()), *rules.get("max_change", ()))
     ]
     if "vary" in rules:
         stated += [(name, "may change, and nothing else may") for name in rules["vary"]]
     return [{"column": name, "reason": reason} for name, reason in stated]
 
 
-def audit(served: Served, groups: list[str], people: int, which: str, target: Any) -> dict[str, Any]:
+def audit(
+    served: Served, groups: list[str], people: int, which: str, target: Any
+) -> dict[str, Any]:
     """The audit of one model; of both, if ``which`` is ``"main"`` and there is another one."""
     # Here, because only audits need trees and forests, which take their memory.
     from counterfactual_training.audits import Subject
@@ -60,12 +70,26 @@ def audit(served: Served, groups: list[str], people: int, which: str, target: An
     model = served.named(which)
     frame, labels = _measured(served)
     if target is None and model.wanted is None:
-        raise InputError("Nobody said which class people want: name it as target, or start the server with --target.")
-    other = served.against if which == "main" else None
-    against = None if other is None else Subject(other.classifier, other.name)
+        raise InputError(
+            "Nobody said which class people want: name it as target, or start the server with "
+            "--target."
+        )
+    if which == "main":
+        other = served.against
+    else:
+        other = None
+    if other is None:
+        against = None
+    else:
+        against = Subject(other.classifier, other.name)
     subject = Subject(model.classifier, model.name)
-    wanted = model.wanted if target is None else model.label(target)
-    found = audit_groups(subject, frame, labels, groups, wanted, against=against, people=people, seed=served.seed)
+    if target is None:
+        wanted = model.wanted
+    else:
+        wanted = model.label(target)
+    found = audit_groups(
+        subject, frame, labels, groups, wanted, against=against, people=people, seed=served.seed
+    )
     return found.to_dict()
 
 
@@ -75,18 +99,30 @@ def card(served: Served) -> dict[str, Any]:
 
     model = served.model
     rows = served.rows
-    about: dict[str, Any] = {"facts": model.facts, "target": model.wanted, "sha256": model.sha256, "seed": served.seed}
+    about: dict[str, Any] = {
+        "facts": model.facts,
+        "target": model.wanted,
+        "sha256": model.sha256,
+        "seed": served.seed,
+    }
     if rows is None or rows.labels is None:
         return make_card(model.classifier, **about).to_dict()
     frame, labels = _measured(served)
     names = list(model.classifier.schema_.names)
-    kept = "" if rows.trained_on is None else " that training did not use"
+    if rows.trained_on is None:
+        kept = ""
+    else:
+        kept = " that training did not use"
     measured = f"{len(frame):,} rows of {rows.name}{kept}"
-    return make_card(model.classifier, frame=frame[names], labels=labels, measured=measured, **about).to_dict()
+    return make_card(
+        model.classifier, frame=frame[names], labels=labels, measured=measured, **about
+    ).to_dict()
 
 
 def _measured(served: Served) -> tuple[pd.DataFrame, pd.Series | None]:
     """Rows to measure on, and their classes if they are known."""
     rows = served.rows
     assert rows is not None  # noqa: S101 - requests without rows are refused before
-    return rows.frame.iloc[rows.fresh], None if rows.labels is None else rows.labels.iloc[rows.fresh]
+    return rows.frame.iloc[rows.fresh], None if rows.labels is None else rows.labels.iloc[
+        rows.fresh
+    ]

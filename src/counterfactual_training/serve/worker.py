@@ -1,7 +1,8 @@
-"""Processes that search and audit: each has the models, takes one task at a time and sends back plain values.
+"""Processes that search and audit: each has the models, takes one task at a time and sends back
+plain values.
 
-Work is done there, so that the process that talks to clients always answers, and so that a task that takes far too long
-can be ended by ending its process.
+Work is done there, so that the process that talks to clients always answers, and so that a task
+that takes far too long can be ended by ending its process.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ from counterfactual_training.serve.served import Served
 
 # Seconds after which a thread that waits for a process looks whether it still should.
 _GLANCE = 0.05
-# Gives free memory back to the system; glibc has it, other libraries do so by themselves or not at all.
-_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+# Gives free memory back to the system; glibc has it, other libraries do so by themselves or not at
+# all.
+if sys.platform == "linux":
+    _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
+else:
+    _TRIM = None
 # What a task comes to: a result, or an error.
 Reply = tuple[Any, Exception | None]
 
@@ -48,11 +53,15 @@ class DiedError(CounterfactualTrainingError):
 
 
 class TaskError(CounterfactualTrainingError):
-    """A task failed in a way that nobody foresaw; the message names the type of the error and nothing of the data."""
+    """A task failed in a way that nobody foresaw; the message names the type of the error and
+    nothing of the data.
+    """
 
 
 def make_workers(served: Served, number: int) -> list[Worker]:
-    """Workers that share what the models, rows and imports take of memory; to be called before there are threads."""
+    """Workers that share what the models, rows and imports take of memory; to be called before
+    there are threads.
+    """
     nursery = _Nursery(served)
     return [Worker(nursery.start_process) for _ in range(number)]
 
@@ -78,7 +87,9 @@ class Worker:
             self._pipe = self._start_process()
             self.starts += 1
 
-    def ask(self, task: Callable[..., Any], *arguments: Any, seconds: float, gone: threading.Event) -> Any:
+    def ask(
+        self, task: Callable[..., Any], *arguments: Any, seconds: float, gone: threading.Event
+    ) -> Any:
         """``task(served, *arguments)`` in the process.
 
         The process is ended after so many seconds (:class:`TooLongError`), and once ``gone`` is
@@ -116,15 +127,16 @@ class Worker:
         self._pipe = None
 
 
-# ---- the processes ---------------------------------------------------------------------------------------------------
+# ---- the processes -------------------------------------------------------------------------------
 
 
 class _Nursery:
     """Starts processes.
 
-    On Linux, a process without threads forks them. It is forked itself as soon as this object is made, and shares all
-    memory with this one: a new process takes milliseconds, and little memory of its own. Elsewhere, and where there is
-    a GPU, libraries that have been used do not work in a fork, and processes start anew.
+    On Linux, a process without threads forks them. It is forked itself as soon as this object is
+    made, and shares all memory with this one: a new process takes milliseconds, and little memory
+    of its own. Elsewhere, and where there is a GPU, libraries that have been used do not work in a
+    fork, and processes start anew.
     """
 
     def __init__(self, served: Served) -> None:
@@ -133,9 +145,11 @@ class _Nursery:
         self._pipe: Connection | None = None
         if sys.platform == "linux" and not torch.cuda.is_available():
             self._pipe, theirs = multiprocessing.Pipe()
-            # What the first search took would stay here, unused, for good: from now on, others search.
+            # What the first search took would stay here, unused, for good: from now on, others
+            # search.
             _tidy()
-            # Collecting garbage writes into what it looks at, and processes share pages until somebody writes.
+            # Collecting garbage writes into what it looks at, and processes share pages until
+            # somebody writes.
             gc.freeze()
             with theirs:
                 if os.fork() == 0:
@@ -165,10 +179,13 @@ def _nurse(pipe: Connection, served: Served) -> None:
                     _alone(_work, theirs, served)
 
 
-def _alone(function: Callable[[Connection, Served], None], pipe: Connection, served: Served) -> None:
+def _alone(
+    function: Callable[[Connection, Served], None], pipe: Connection, served: Served
+) -> None:
     """Run this in a process that was just forked, and end it."""
     try:
-        # A copy of the server's socket would keep its port, and one of another pipe would keep that open.
+        # A copy of the server's socket would keep its port, and one of another pipe would keep that
+        # open.
         os.closerange(3, pipe.fileno())
         os.closerange(pipe.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         # Ctrl-C reaches all processes of a terminal; the parent decides when this one ends.
@@ -197,7 +214,8 @@ def _work(pipe: Connection, served: Served) -> None:
             reply = None, TaskError(type(error).__name__)
         with contextlib.suppress(OSError):  # nobody waits for it
             pipe.send(reply)
-        # Left to itself, Python keeps the tensors of many tasks, and the C library what the largest one took.
+        # Left to itself, Python keeps the tensors of many tasks, and the C library what the largest
+        # one took.
         _tidy()
 
 
@@ -209,7 +227,9 @@ def _tidy() -> None:
 
 
 def _listen(pipe: Connection, tasks: queue.SimpleQueue[Any]) -> None:
-    """Take tasks, and end the process, whatever it does, when there is nobody any more to give them."""
+    """Take tasks, and end the process, whatever it does, when there is nobody any more to give
+    them.
+    """
     try:
         while True:
             tasks.put(pipe.recv())

@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.tabular.dtypes import dtype_from_dict, dtype_to_dict, holds_numbers, value_range
+from counterfactual_training.tabular.dtypes import (
+    dtype_from_dict,
+    dtype_to_dict,
+    holds_numbers,
+    value_range,
+)
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.frame import UNSEEN
 from counterfactual_training.tabular.limits import precision_of, too_far
@@ -25,8 +30,10 @@ _OVERSHOOT = 2e-5
 _TAILS = (0.01, 0.99)
 # Advice leads to values between these quantiles, unless a domain is stated.
 BULK = (0.005, 0.995)
-# A column of numbers takes few values if it takes at most so many, each of them so often on average.
-_MOST_VALUES, _REPEATED = 12, 20
+# A column of numbers takes few values if it takes at most so many, each of them so often on
+# average.
+_MOST_VALUES = 12
+_REPEATED = 20
 # Values that are looked at before all of them are.
 _FIRST_LOOK = 256
 # Kinds whose center and scale are a mean and a standard deviation.
@@ -41,9 +48,10 @@ _LARGEST = 1e150
 class Column:
     """How a feature is written in model space.
 
-    One number v per row (the value, the rank of an ordinal) becomes ``z = (v − center) / scale``; a binary feature is
-    its position 0 or 1; a categorical one a one-hot vector, or all zeros for an unseen category. Each special code of a
-    number adds a column, 1 in the rows that hold it; their number is then the median.
+    One number v per row (the value, the rank of an ordinal) becomes ``z = (v − center) / scale``; a
+    binary feature is its position 0 or 1; a categorical one a one-hot vector, or all zeros for an
+    unseen category. Each special code of a number adds a column, 1 in the rows that hold it; their
+    number is then the median.
     """
 
     feature: Feature
@@ -66,42 +74,88 @@ class Column:
     spacing: float | None = None
 
     @classmethod
-    def fit(cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str) -> Column:
-        """Learn from the training column, read as numbers ``(n,)`` with NaN for missing; ``scale`` as in Encoder."""
+    def fit(
+        cls, feature: Feature, dtype: Any, numbers: np.ndarray, scale: bool | str
+    ) -> Column:
+        """Learn from the training column, read as numbers ``(n,)`` with NaN for missing; ``scale``
+        as in Encoder.
+        """
         if feature.special:
             numbers = numbers[~feature.coded(numbers).any(1)]
         missing = np.isnan(numbers)
         # Contiguous: a column of a frame made from an array is every so manieth number of it.
-        present = numbers[~missing] if missing.any() else np.ascontiguousarray(numbers)
+        if missing.any():
+            present = numbers[~missing]
+        else:
+            present = np.ascontiguousarray(numbers)
         if len(present) == 0:
-            beside = " but special codes; state kind 'categorical' or" if feature.special else ";"
-            raise InputError(f"{feature.name!r} holds no value to learn from{beside} drop the column")
+            if feature.special:
+                beside = " but special codes; state kind 'categorical' or"
+            else:
+                beside = ";"
+            raise InputError(
+                f"{feature.name!r} holds no value to learn from{beside} drop the column"
+            )
         # A median of categories may be one that nobody has; of numbers, take one that somebody has.
         counts = feature.kind in ("binary", "categorical", "ordinal")
         ranked = Ranked(present, (*BULK, *_TAILS, 0.5))
-        often = np.bincount(present.astype(int)) if counts else None
-        fill = ranked.lower(0.5) if often is None else float(often.argmax())
-        v = np.where(missing, fill, numbers) if len(present) < len(numbers) else present
-        low, high = float(v.min()), float(v.max())
+        if counts:
+            often = np.bincount(present.astype(int))
+        else:
+            often = None
+        if often is None:
+            fill = ranked.lower(0.5)
+        else:
+            fill = float(often.argmax())
+        if len(present) < len(numbers):
+            v = np.where(missing, fill, numbers)
+        else:
+            v = present
+        low = float(v.min())
+        high = float(v.max())
         # Sums of numbers near 1e308 overflow; that is told below, in words.
         with np.errstate(over="ignore"):
-            mean, std = (float(v.mean()), float(v.std(ddof=1))) if high > low else (low, 0.0)
+            if high > low:
+                mean = float(v.mean())
+                std = float(v.std(ddof=1))
+            else:
+                mean = low
+                std = 0.0
         if high > low and not (np.isfinite(mean) and np.isfinite(std) and std > 0):
             raise InputError(
-                f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for float64; rescale it"
+                f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for "
+                "float64; rescale it"
             )
         inner = None
         if scale == "robust" and feature.kind in _Z_SCORED:
             inner = _bulk(v, ranked if v is present else Ranked(v, _TAILS))
-        center, spread = _affine(feature, *(inner or (mean, std))) if scale else (0.0, 1.0)
+        if scale:
+            center, spread = _affine(feature, *(inner or (mean, std)))
+        else:
+            center = 0.0
+            spread = 1.0
         decimals = _decimals(feature, dtype, present, std)
-        seen = None if often is None else tuple(np.flatnonzero(often).tolist())
+        if often is None:
+            seen = None
+        else:
+            seen = tuple(np.flatnonzero(often).tolist())
         first, last = BULK
         return cls(
-            feature, dtype, center, spread, mean, std, low, high, decimals, fill, seen,
+            feature,
+            dtype,
+            center,
+            spread,
+            mean,
+            std,
+            low,
+            high,
+            decimals,
+            fill,
+            seen,
             (ranked.lower(first), ranked.higher(last)),
-            _few_values(feature, present), None if counts else seen_spacing(present),
-        )  # fmt: skip
+            _few_values(feature, present),
+            None if counts else seen_spacing(present),
+        )
 
     @property
     def one_hot(self) -> bool:
@@ -115,11 +169,15 @@ class Column:
     @property
     def width(self) -> int:
         """Columns in model space."""
-        return len(self.feature.levels) if self.one_hot else 1 + len(self.feature.special)
+        if self.one_hot:
+            return len(self.feature.levels)
+        return 1 + len(self.feature.special)
 
     @property
     def names(self) -> list[str]:
-        """Names of those columns, such as ``education=Masters``; a yes-or-no column keeps its own."""
+        """Names of those columns, such as ``education=Masters``; a yes-or-no column keeps its
+        own.
+        """
         name = self.feature.name
         if self.one_hot:
             return [f"{name}={level}" for level in self.feature.levels]
@@ -129,47 +187,72 @@ class Column:
 
     @property
     def constant(self) -> bool:
-        """Whether the training data holds only one value, special codes aside; such a column never moves."""
+        """Whether the training data holds only one value, special codes aside; such a column never
+        moves.
+        """
         return self.low == self.high
 
     @property
     def grid(self) -> float | None:
-        """Distance between neighbouring values of advice, in the user's units; ``None`` if they are not rounded."""
+        """Distance between neighbouring values of advice, in the user's units; ``None`` if they are
+        not rounded.
+        """
         return self.feature.step or self._resolution or None
 
     @property
     def advised(self) -> tuple[float, ...] | None:
-        """The only values that advice may name, if there are such: those allowed, or the few that were seen."""
+        """The only values that advice may name, if there are such: those allowed, or the few that
+        were seen.
+        """
         return self.feature.named or (self.values if self._unruled else None)
 
     @property
     def advised_grid(self) -> float | None:
-        """Distance between neighbouring values of advice, as far as the training data say so; see ``spacing``."""
-        return self.spacing if self._unruled and self.spacing is not None else self.grid
+        """Distance between neighbouring values of advice, as far as the training data say so; see
+        ``spacing``.
+        """
+        if self._unruled and self.spacing is not None:
+            return self.spacing
+        return self.grid
 
     @property
     def _unruled(self) -> bool:
         """Whether the data decide which numbers advice names.
 
-        Who states a step means it. Who states a domain means what lies between its ends, too, unless it ends at such
-        numbers; and so does who states a largest change that leads from none of them to the next.
+        Who states a step means it. Who states a domain means what lies between its ends, too,
+        unless it ends at such numbers; and so does who states a largest change that leads from none
+        of them to the next.
         """
         if self.feature.step is not None:
             return False
-        ends = [end for end in self.feature.limits if np.isfinite(end)] if self.feature.domain is not None else []
-        named = all(end in self.values if self.values else self.spacing and end % self.spacing == 0 for end in ends)
-        least = np.diff(self.values).min(initial=np.inf) if self.values else self.spacing or 0.0
+        if self.feature.domain is not None:
+            ends = [end for end in self.feature.limits if np.isfinite(end)]
+        else:
+            ends = []
+        named = all(
+            end in self.values if self.values else self.spacing and end % self.spacing == 0
+            for end in ends
+        )
+        if self.values:
+            least = np.diff(self.values).min(initial=np.inf)
+        else:
+            least = self.spacing or 0.0
         return named and (self.feature.max_change is None or self.feature.max_change >= least)
 
     @property
     def _resolution(self) -> float:
         """Distance between neighbouring values that can be written; 0 if there is no limit."""
-        return 0.0 if self.decimals is None else 10.0**-self.decimals
+        if self.decimals is None:
+            return 0.0
+        return 10.0**-self.decimals
 
     @property
     def alike(self) -> Hashable:
-        """Columns with the same key differ in center, scale and fill only, as far as decoding goes."""
-        f, plain = self.feature, self.scale == 1.0 and self.center == 0.0
+        """Columns with the same key differ in center, scale and fill only, as far as decoding
+        goes.
+        """
+        f = self.feature
+        plain = self.scale == 1.0 and self.center == 0.0
         if f.kind != "numeric" or f.special or self.advised is not None:
             return f.name
         return str(self.dtype), self.decimals, f.step, f.limits, f.mutability, plain
@@ -193,21 +276,26 @@ class Column:
     def decode(self, z: np.ndarray, precision: float, unseen: bool = False) -> np.ndarray:
         """Model space ``(n, width)``, exact to the given relative precision, to numbers ``(n,)``.
 
-        With ``unseen``, the code of an unseen category stays unseen; otherwise it becomes the nearest category.
+        With ``unseen``, the code of an unseen category stays unseen; otherwise it becomes the
+        nearest category.
         """
         if self.one_hot:
             return np.where((z == 0).all(1) & unseen, UNSEEN, z.argmax(1))
         number = z[:, 0]
         if self.feature.kind == "binary":
-            return np.where((number == 0.5) & unseen, UNSEEN, (number >= 0.5).astype(np.float64))
+            return np.where(
+                (number == 0.5) & unseen, UNSEEN, (number >= 0.5).astype(np.float64)
+            )
         v, error = self._affine_back(number, precision)
         return self._with_codes(self._round(v, error, slack=error), z, self.fill)
 
-    def decode_like(self, z: np.ndarray, precision: float, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def decode_like(
+        self, z: np.ndarray, precision: float, own: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """As :meth:`decode`, for counterfactuals of people whose numbers are ``own`` ``(n,)``.
 
-        Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and float32 noise never move
-        a value out of its domain or against its direction.
+        Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and
+        float32 noise never move a value out of its domain or against its direction.
         """
         same = self.is_unchanged(z, own)
         if self.feature.kind in ("binary", "categorical"):
@@ -221,7 +309,8 @@ class Column:
         if self.feature.kind == "ordinal":  # an unseen category has no rank to compare with
             base = np.where(base == UNSEEN, np.nan, base)
         # A change within the slack and against the direction is an artefact of rounding: undo it.
-        rose, fell = (v > base) & (v - base <= slack), (v < base) & (base - v <= slack)
+        rose = (v > base) & (v - base <= slack)
+        fell = (v < base) & (base - v <= slack)
         may = self.feature.mutability
         v = np.where(rose & (may not in ("both", "increase")), base, v)
         v = np.where(fell & (may not in ("both", "decrease")), base, v)
@@ -229,16 +318,21 @@ class Column:
         return v, same | (v == np.where(coded, own, base))
 
     def _within_reach(self, v: np.ndarray, base: np.ndarray, slack: np.ndarray) -> np.ndarray:
-        """Numbers ``(n,)`` that rounding took a little further from ``base`` than they may change; one step nearer."""
+        """Numbers ``(n,)`` that rounding took a little further from ``base`` than they may change;
+        one step nearer.
+        """
         most = self.feature.max_change
         if most is None or self.feature.is_category:
             return v
-        far = too_far(most, base, v, precision_of(self.dtype)) & (np.abs(v - base) - most <= slack)
+        far = too_far(most, base, v, precision_of(self.dtype)) & (
+            np.abs(v - base) - most <= slack
+        )
         way = np.sign(v - base)
         nearer = base + way * most
         if self.advised_grid is not None:
             nearer = v - way * self.advised_grid
-            nearer = nearer if self.decimals is None else round_to(nearer, self.decimals)
+            if self.decimals is not None:
+                nearer = round_to(nearer, self.decimals)
         if self.advised is not None:
             nearer = base  # the next value on the list may be anywhere
         passed = way * (nearer - base) <= 0
@@ -247,7 +341,8 @@ class Column:
     def _with_codes(self, v: np.ndarray, z: np.ndarray, base: np.ndarray | float) -> np.ndarray:
         """Numbers ``(n,)`` decoded from z ``(n, width)``, with the special codes that z says.
 
-        Any other number that happens to be a code moves off it, one step of the grid back towards ``base`` ``(n,)``.
+        Any other number that happens to be a code moves off it, one step of the grid back towards
+        ``base`` ``(n,)``.
         """
         feature = self.feature
         if not feature.special:
@@ -256,13 +351,20 @@ class Column:
         for _ in feature.special:  # the next number may be a code too
             lands = feature.coded(v).any(1)
             back = v + step * np.sign(base - v)
-            back = back if self.decimals is None else round_to(back, self.decimals)
+            if self.decimals is not None:
+                back = round_to(back, self.decimals)
             v = np.where(lands, np.where(np.abs(base - v) > step, back, base), v)
         flags = z[:, 1:]
-        return np.where((flags >= 0.5).any(1), np.array(feature.special, dtype=np.float64)[flags.argmax(1)], v)
+        return np.where(
+            (flags >= 0.5).any(1),
+            np.array(feature.special, dtype=np.float64)[flags.argmax(1)],
+            v,
+        )
 
     def is_unchanged(self, z: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Mask ``(n,)`` of the points ``(n, width)`` that encode the numbers ``own`` ``(n,)``, up to float32."""
+        """Mask ``(n,)`` of the points ``(n, width)`` that encode the numbers ``own`` ``(n,)``, up
+        to float32.
+        """
         z_own = self.encode(own)
         return (np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))).all(1)
 
@@ -273,10 +375,14 @@ class Column:
         double = float(np.finfo(np.float64).eps)
         if np.all(self.scale == 1.0) and np.all(self.center == 0.0):
             return v, np.abs(v) * (4 * precision if precision > double else 0.0)
-        return v, 4 * (precision * np.abs(z * self.scale) + double * (abs(self.center) + np.abs(v)))
+        return v, 4 * (
+            precision * np.abs(z * self.scale) + double * (abs(self.center) + np.abs(v))
+        )
 
     def _round(self, v: np.ndarray, error: np.ndarray, slack: np.ndarray) -> np.ndarray:
-        """The value that a user would have written; values within ``slack`` of the domain stay inside it."""
+        """The value that a user would have written; values within ``slack`` of the domain stay
+        inside it.
+        """
         if self.feature.kind == "ordinal":
             return np.clip(np.rint(v), 0, len(self.feature.levels) - 1)
         if self.feature.kind == "integer":
@@ -285,7 +391,9 @@ class Column:
             rounded = round_to(v, self.decimals)
         else:
             rounded = tidy(v, error, self.decimals, self.dtype)
-            if np.isfinite(value_range(self.dtype)[0]):  # whole numbers by storage, though the user allows others
+            if np.isfinite(
+                value_range(self.dtype)[0]
+            ):  # whole numbers by storage, though the user allows others
                 rounded = np.where(np.abs(np.rint(v) - v) <= error, np.rint(v), rounded)
         if self.advised is not None and not self.feature.is_category:
             values = np.array(self.advised, dtype=np.float64)
@@ -293,15 +401,26 @@ class Column:
             rounded = np.where(np.abs(nearest - v) <= error, nearest, rounded)
         if self.feature.step is not None:
             near = np.rint(v / self.feature.step)
-            nearest = round_to(near * self.feature.step, seen_decimals(np.array([self.feature.step]), np.float64) or 0)
-            rounded = np.where(np.abs(nearest - v) <= np.maximum(error, 1e-4 * self.feature.step), nearest, rounded)
+            nearest = round_to(
+                near * self.feature.step,
+                seen_decimals(np.array([self.feature.step]), np.float64) or 0,
+            )
+            rounded = np.where(
+                np.abs(nearest - v) <= np.maximum(error, 1e-4 * self.feature.step),
+                nearest,
+                rounded,
+            )
         low, high = self.feature.limits
         inside = (v >= low - slack) & (v <= high + slack)
         return np.where(inside, np.clip(rounded, low, high), rounded)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, without the feature: the schema holds it."""
-        plain = {name: value for name, value in asdict(self).items() if name not in ("feature", "dtype")}
+        plain = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("feature", "dtype")
+        }
         return {"dtype": dtype_to_dict(self.dtype), **plain}
 
     @classmethod
@@ -310,22 +429,37 @@ class Column:
             listed = {
                 name: tuple(value) for name, value in spec.items() if isinstance(value, list)
             }  # JSON has no tuples
-            column = cls(**{**spec, **listed, "feature": feature, "dtype": dtype_from_dict(spec["dtype"])})
+            column = cls(
+                **{
+                    **spec,
+                    **listed,
+                    "feature": feature,
+                    "dtype": dtype_from_dict(spec["dtype"]),
+                }
+            )
         except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"The encoding of {feature.name!r} in the file is not complete: {error}.") from None
+            raise FileError(
+                f"The encoding of {feature.name!r} in the file is not complete: {error}."
+            ) from None
         wrong = column._wrong()
         if wrong is not None:
             raise FileError(
-                f"The encoding of {feature.name!r} in the file is damaged: its {wrong} cannot be {spec[wrong]!r:.80}."
+                f"The encoding of {feature.name!r} in the file is damaged: its {wrong} cannot be "
+                f"{spec[wrong]!r:.80}."
             )
         return column
 
     def _wrong(self) -> str | None:
-        """The first field that no fit leaves behind and that nothing can be computed with; ``None`` if all are fine."""
+        """The first field that no fit leaves behind and that nothing can be computed with; ``None``
+        if all are fine.
+        """
         for name in ("center", "scale", "mean", "std", "low", "high", "fill"):
             if not _is_finite(getattr(self, name)):
                 return name
-        k = len(self.feature.levels) if self.feature.is_category else 0
+        if self.feature.is_category:
+            k = len(self.feature.levels)
+        else:
+            k = 0
         fine = {
             "dtype": self.feature.is_category or holds_numbers(self.dtype),
             "scale": self.scale > 0,
@@ -333,10 +467,14 @@ class Column:
             "high": self.high >= self.low,
             "fill": not k or self.fill in range(k),
             "decimals": self.decimals is None or _is_place(self.decimals, _MOST_DECIMALS + 1),
-            "seen": self.seen is None or (bool(k) and _ascends(self.seen) and all(_is_place(s, k) for s in self.seen)),
+            "seen": self.seen is None
+            or (bool(k) and _ascends(self.seen) and all(_is_place(s, k) for s in self.seen)),
             "bulk": self.bulk is None
-            or (_are_finite(self.bulk) and len(self.bulk) == 2 and self.bulk[0] <= self.bulk[1]),
-            "values": self.values is None or (_are_finite(self.values) and _ascends(self.values)),
+            or (
+                _are_finite(self.bulk) and len(self.bulk) == 2 and self.bulk[0] <= self.bulk[1]
+            ),
+            "values": self.values is None
+            or (_are_finite(self.values) and _ascends(self.values)),
             "spacing": self.spacing is None or (_is_finite(self.spacing) and self.spacing > 0),
         }
         return next((name for name, is_fine in fine.items() if not is_fine), None)
@@ -344,7 +482,11 @@ class Column:
 
 def _is_finite(value: Any) -> bool:
     """Whether something out of a file is a number to compute with."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and abs(value) < _LARGEST
+    )
 
 
 def _are_finite(values: Any) -> bool:
@@ -375,19 +517,29 @@ def _bulk(v: np.ndarray, ranked: Ranked) -> tuple[float, float] | None:
     """Mean and SD of values ``(n,)`` clipped to their quantiles; ``None`` if all are equal then."""
     first, last = _TAILS
     inside = v.clip(ranked.between(first), ranked.between(last))
-    mean, std = float(inside.mean()), float(inside.std(ddof=1)) if len(v) > 1 else 0.0
-    return (mean, std) if std > 0 else None
+    mean = float(inside.mean())
+    if len(v) > 1:
+        std = float(inside.std(ddof=1))
+    else:
+        std = 0.0
+    if std > 0:
+        return (mean, std)
+    return None
 
 
 def _few_values(feature: Feature, present: np.ndarray) -> tuple[float, ...] | None:
-    """The different values ``(n,)`` of a column of numbers, if few and repeated: 36 or 60 months."""
+    """The different values ``(n,)`` of a column of numbers, if few and repeated: 36 or 60
+    months.
+    """
     if feature.kind not in ("numeric", "integer") or len(present) < _REPEATED:
         return None
     # A quick look first: most columns take many values, and sorting them all takes long.
     if len(np.unique(present[:_FIRST_LOOK])) > _MOST_VALUES:
         return None
     values = np.unique(present)
-    return tuple(values.tolist()) if len(present) >= _REPEATED * len(values) and len(values) <= _MOST_VALUES else None
+    if len(present) >= _REPEATED * len(values) and len(values) <= _MOST_VALUES:
+        return tuple(values.tolist())
+    return None
 
 
 def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> int | None:
@@ -408,29 +560,38 @@ def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> 
 
 
 def unchanged_numbers(columns: Sequence[Column], z: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Mask ``(n, m)`` of points ``(n, m)`` of m affine columns that encode the numbers ``own`` ``(n, m)``.
+    """Mask ``(n, m)`` of points ``(n, m)`` of m affine columns that encode the numbers ``own``
+    ``(n, m)``.
 
     What :meth:`Column.is_unchanged` says, of all columns at once.
     """
     fill, center, scale = (
-        np.array([getattr(column, name) for column in columns]) for name in ("fill", "center", "scale")
+        np.array([getattr(column, name) for column in columns])
+        for name in ("fill", "center", "scale")
     )
     z_own = (np.where(np.isnan(own), fill, own) - center) / scale
     return np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))
 
 
 def stack_columns(columns: Sequence[Column], which: np.ndarray) -> Column:
-    """One column that decodes n cells, each of another of these columns ``which`` ``(n,)``; all of them are alike."""
+    """One column that decodes n cells, each of another of these columns ``which`` ``(n,)``; all of
+    them are alike.
+    """
     fields: dict[str, Any] = {
-        name: np.array([getattr(column, name) for column in columns])[which] for name in ("center", "scale", "fill")
+        name: np.array([getattr(column, name) for column in columns])[which]
+        for name in ("center", "scale", "fill")
     }
     return replace(columns[0], **fields)
 
 
 def unique_names(columns: Sequence[Column]) -> list[str]:
-    """Names of all encoded columns; a second ``a=x``, level x of a after a column of that name, is ``a=x (2)``."""
+    """Names of all encoded columns; a second ``a=x``, level x of a after a column of that name, is
+    ``a=x (2)``.
+    """
     names: dict[str, None] = {}
     for name in (name for column in columns for name in column.names):
         copies = (f"{name} ({count})" for count in itertools.count(2))
-        names[next(unique for unique in itertools.chain([name], copies) if unique not in names)] = None
+        names[
+            next(unique for unique in itertools.chain([name], copies) if unique not in names)
+        ] = None
     return list(names)

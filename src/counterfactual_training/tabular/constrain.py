@@ -34,18 +34,27 @@ class OrdinalLattice(Lattice):
     transitions: Tensor | None = None
 
     def snap(self, v: Tensor, factual: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """The reachable rank next to v: the next one away from the factual if there is one, else the nearest."""
+        """The reachable rank next to v: the next one away from the factual if there is one, else
+        the nearest.
+        """
         assert self.values is not None and self.transitions is not None  # noqa: S101 - see `_lattice`
         values = self.values.to(v)
         tolerance = 1e-5 * (1 + values.abs())
         at = (factual.unsqueeze(-1) - values).abs() <= tolerance
-        inside = (values >= lower.unsqueeze(-1) - tolerance) & (values <= upper.unsqueeze(-1) + tolerance)
+        inside = (values >= lower.unsqueeze(-1) - tolerance) & (
+            values <= upper.unsqueeze(-1) + tolerance
+        )
         # An unseen category is at no rank: it may become whatever some other rank may become.
         may = self.transitions.to(v.device)
         entered = (may & ~torch.eye(len(may), dtype=torch.bool, device=v.device)).any(0)
-        reachable = torch.where(at.any(-1, keepdim=True), may[at.long().argmax(-1)], entered) & inside
+        reachable = (
+            torch.where(at.any(-1, keepdim=True), may[at.long().argmax(-1)], entered) & inside
+        )
         gap = values - v.unsqueeze(-1)
-        step = values.diff().min() if len(values) > 1 else torch.ones((), dtype=v.dtype)
+        if len(values) > 1:
+            step = values.diff().min()
+        else:
+            step = torch.ones((), dtype=v.dtype)
         outward = torch.where((v >= factual).unsqueeze(-1), gap, -gap) >= -tolerance
         # The next rank outward beats the nearer one inward, which would undo the change.
         cost = gap.abs() - step * (outward & (gap.abs() < step))
@@ -64,7 +73,9 @@ def build_constraints(
     keep_outside: bool,
     bulk: bool,
 ) -> Constraints:
-    """Constraints on the encoded columns and relations between them; arguments as in :meth:`Encoder.constraints`."""
+    """Constraints on the encoded columns and relations between them; arguments as in
+    :meth:`Encoder.constraints`.
+    """
     widths = [column.width for column in columns]
     placed = list(zip(columns, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
     directions: list[Direction] = []
@@ -74,39 +85,70 @@ def build_constraints(
         moves = column.feature.name not in book.following
         # Special codes are no aim, and cells that hold one keep it.
         codes = len(column.feature.special)
-        directions += [_direction(column) if moves else "none"] * (column.width - codes) + ["none"] * codes
-        box = _box(column, num_std, keep_sign, bulk) if moves else (-np.inf, np.inf)
+        directions += [_direction(column) if moves else "none"] * (column.width - codes) + [
+            "none"
+        ] * codes
+        if moves:
+            box = _box(column, num_std, keep_sign, bulk)
+        else:
+            box = (-np.inf, np.inf)
         boxes += [box] * (column.width - codes) + [(0.0, 1.0)] * codes
     lower, upper = torch.tensor(boxes, dtype=torch.float64).unbind(1)
-    # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond a stated one.
-    inferred = [c.feature.domain is None or None in c.feature.domain for c in columns for _ in range(c.width)]
-    free = [(column, start) for column, start in placed if column.feature.name not in book.following]
+    # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond
+    # a stated one.
+    inferred = [
+        c.feature.domain is None or None in c.feature.domain
+        for c in columns
+        for _ in range(c.width)
+    ]
+    free = [
+        (column, start) for column, start in placed if column.feature.name not in book.following
+    ]
     built = Constraints.build(
         len(directions),
         directions,
         Domain(lower, upper, torch.tensor(inferred)),
         [group for column, start in placed if (group := _group(column, start)) is not None],
-        [found for column, start in free if (found := _lattice(column, start, bulk)) is not None],
+        [
+            found
+            for column, start in free
+            if (found := _lattice(column, start, bulk)) is not None
+        ],
         unique_names(columns),
         category_projection,
     )
     most = [(c.feature.max_change or np.inf) / c.scale for c in columns for _ in range(c.width)]
-    reach = torch.tensor(most, dtype=torch.float64) if np.isfinite(most).any() else None
-    coded = tuple((start, tuple(range(start + 1, start + c.width))) for c, start in placed if c.feature.special)
+    if np.isfinite(most).any():
+        reach = torch.tensor(most, dtype=torch.float64)
+    else:
+        reach = None
+    coded = tuple(
+        (start, tuple(range(start + 1, start + c.width)))
+        for c, start in placed
+        if c.feature.special
+    )
     relations = build_relations(book, columns, [start for _, start in placed])
-    return replace(built, reach=reach, keep_outside=keep_outside, coded=coded, relations=relations)
+    return replace(
+        built, reach=reach, keep_outside=keep_outside, coded=coded, relations=relations
+    )
 
 
 def _targets(column: Column) -> np.ndarray:
-    """Positions, ascending, of the categories to recommend: the allowed ones, else those seen in training."""
+    """Positions, ascending, of the categories to recommend: the allowed ones, else those seen in
+    training.
+    """
     levels = column.feature.levels
     if column.feature.allowed is not None:
         return np.array(sorted(levels.index(level) for level in column.feature.allowed))
-    return np.arange(len(levels)) if column.seen is None else np.array(column.seen)
+    if column.seen is None:
+        return np.arange(len(levels))
+    return np.array(column.seen)
 
 
 def transition_matrix(column: Column) -> np.ndarray:
-    """``(k, k)``: whether category i may become category j, by direction, allowed, forbidden and seen values."""
+    """``(k, k)``: whether category i may become category j, by direction, allowed, forbidden and
+    seen values.
+    """
     feature = column.feature
     levels = feature.levels
     k = len(levels)
@@ -123,7 +165,8 @@ def transition_matrix(column: Column) -> np.ndarray:
 
 
 def may_become(column: Column) -> np.ndarray:
-    """``(k + 1, k)``: whether advice may lead from category i to category j, by all rules of the column.
+    """``(k + 1, k)``: whether advice may lead from category i to category j, by all rules of the
+    column.
 
     The last line is for categories never seen in training. Every category may stay what it is.
     """
@@ -136,7 +179,9 @@ def may_become(column: Column) -> np.ndarray:
         ranks = np.arange(k)
         low, high = column.feature.limits
         # Outside the domain, on the way back into it, a rank may stay.
-        table[:k] &= (ranks >= np.minimum(low, ranks)[:, None]) & (ranks <= np.maximum(high, ranks)[:, None])
+        table[:k] &= (ranks >= np.minimum(low, ranks)[:, None]) & (
+            ranks <= np.maximum(high, ranks)[:, None]
+        )
         table[k] &= (ranks >= low) & (ranks <= high)
         table[:k] &= np.abs(ranks[:, None] - ranks) <= (column.feature.max_change or np.inf)
     if _direction(column) == "none":
@@ -151,7 +196,9 @@ def _direction(column: Column) -> Direction:
     if column.constant:
         return "none"
     if feature.kind == "categorical":
-        return "none" if feature.mutability == "none" else "both"
+        if feature.mutability == "none":
+            return "none"
+        return "both"
     if feature.kind != "binary":
         return feature.mutability
     may = transition_matrix(column)
@@ -167,11 +214,14 @@ def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[f
     if bulk and num_std == 0 and column.bulk is not None:
         seen_low, seen_high = column.bulk
     if keep_sign:
-        seen_low = max(seen_low, 0.0) if column.low >= 0 else seen_low
-        seen_high = min(seen_high, 0.0) if column.high <= 0 else seen_high
+        if column.low >= 0:
+            seen_low = max(seen_low, 0.0)
+        if column.high <= 0:
+            seen_high = min(seen_high, 0.0)
     if column.feature.kind in ("integer", "pixel"):
         smallest, largest = value_range(column.dtype)
-        seen_low, seen_high = max(seen_low, smallest), min(seen_high, largest)
+        seen_low = max(seen_low, smallest)
+        seen_high = min(seen_high, largest)
     # A stated side may lie beyond the bulk.
     low, high = (
         (low if np.isfinite(low) else min(seen_low, high) if bulk else seen_low),
@@ -183,7 +233,9 @@ def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[f
             f"the data reaches from {column.low:g} to {column.high:g}."
         )
     # Not by encode: a bound may be a special code.
-    return float((low - column.center) / column.scale), float((high - column.center) / column.scale)
+    return float((low - column.center) / column.scale), float(
+        (high - column.center) / column.scale
+    )
 
 
 def _group(column: Column, start: int) -> OneHotGroup | None:
@@ -192,11 +244,15 @@ def _group(column: Column, start: int) -> OneHotGroup | None:
     if not column.one_hot or column.width == 1:
         return None
     may = transition_matrix(column)
-    return OneHotGroup(tuple(range(start, start + column.width)), None if may.all() else torch.from_numpy(may))
+    return OneHotGroup(
+        tuple(range(start, start + column.width)), None if may.all() else torch.from_numpy(may)
+    )
 
 
 def _lattice(column: Column, start: int, bulk: bool) -> Lattice | None:
-    """The values a column may take; with ``bulk``, also as far as the training data alone say so."""
+    """The values a column may take; with ``bulk``, also as far as the training data alone say
+    so.
+    """
     feature = column.feature
     if feature.kind == "ordinal":
         if feature.forbidden:
@@ -207,15 +263,23 @@ def _lattice(column: Column, start: int, bulk: bool) -> Lattice | None:
         return Lattice(start, values=_points(column, _targets(column)))
     if feature.is_category:
         return None
-    values = column.advised if bulk else feature.named
+    if bulk:
+        values = column.advised
+    else:
+        values = feature.named
     if values is not None:
         return Lattice(start, values=_points(column, np.array(values, dtype=np.float64)))
-    grid = column.advised_grid if bulk else column.grid
+    if bulk:
+        grid = column.advised_grid
+    else:
+        grid = column.grid
     if grid is None or feature.kind == "pixel" or grid / column.scale < _FINEST_GRID:
         return None
     # Counting from the grid point nearest the centre keeps float32 exact over the widest range.
     anchor = np.rint(column.center / grid) * grid
-    return Lattice(start, offset=float((anchor - column.center) / column.scale), step=grid / column.scale)
+    return Lattice(
+        start, offset=float((anchor - column.center) / column.scale), step=grid / column.scale
+    )
 
 
 def _points(column: Column, values: np.ndarray) -> Tensor:

@@ -1,4 +1,6 @@
-"""The pandas dtype of a column, in memory and as JSON, so that decoded columns are stored as they were."""
+"""The pandas dtype of a column, in memory and as JSON, so that decoded columns are stored as they
+were.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, pd.Interval):
         return {"interval": [to_plain(value.left), to_plain(value.right), value.closed]}
     raise InputError(
-        f"{value!r} ({type(value).__name__}) cannot be written to a file; convert such categories to text."
+        f"{value!r} ({type(value).__name__}) cannot be written to a file; convert such "
+        "categories to text."
     )
 
 
@@ -43,7 +46,11 @@ def dtype_to_dict(dtype: Any) -> Any:
         return str(dtype)
     # The dtype of the categories, too: 1 and 1.0, or text of two kinds, look alike in JSON.
     levels = [to_plain(level) for level in dtype.categories.to_numpy(dtype=object)]
-    return {"categories": levels, "ordered": bool(dtype.ordered), "of": str(dtype.categories.dtype)}
+    return {
+        "categories": levels,
+        "ordered": bool(dtype.ordered),
+        "of": str(dtype.categories.dtype),
+    }
 
 
 def dtype_from_dict(spec: Any) -> Any:
@@ -54,7 +61,9 @@ def dtype_from_dict(spec: Any) -> Any:
         levels = as_objects([from_plain(level) for level in spec["categories"]])
         return pd.CategoricalDtype(levels.astype(spec["of"]), ordered=spec["ordered"])
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-        raise FileError(f"The file names a column type that pandas does not know: {spec!r} ({error}).") from None
+        raise FileError(
+            f"The file names a column type that pandas does not know: {spec!r} ({error})."
+        ) from None
 
 
 def holds_numbers(dtype: Any) -> bool:
@@ -67,7 +76,10 @@ def holds_numbers(dtype: Any) -> bool:
 
 def as_objects(values: Any) -> pd.Index:
     """An index of Python objects, even for tuples."""
-    objects = values.to_numpy(dtype=object) if isinstance(values, pd.Index) else values
+    if isinstance(values, pd.Index):
+        objects = values.to_numpy(dtype=object)
+    else:
+        objects = values
     return pd.Index(objects, dtype=object, tupleize_cols=False)
 
 
@@ -84,9 +96,11 @@ def value_range(dtype: Any) -> tuple[float, float]:
 def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
     """Numbers ``(n,)`` in the given dtype, or in the nearest one that can hold them.
 
-    A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it ``int64``.
+    A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it
+    ``int64``.
     """
-    # As below for the usual whole numbers, without pandas: searches ask for a few numbers very often.
+    # As below for the usual whole numbers, without pandas: searches ask for a few numbers very
+    # often.
     if isinstance(dtype, np.dtype) and dtype.kind in "iu":
         with np.errstate(invalid="ignore"):
             plain = values.astype(dtype)
@@ -94,13 +108,21 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
             return pd.Series(plain)
     series = pd.Series(values)
     if types.is_object_dtype(dtype):
-        numbers = [None if np.isnan(v) else int(v) if whole and v.is_integer() else v for v in values.tolist()]
+        numbers = [
+            None if np.isnan(v) else int(v) if whole and v.is_integer() else v
+            for v in values.tolist()
+        ]
         return pd.Series(np.array(numbers, dtype=object), dtype=object)
     # A narrower float rounds, which is fine, but may overflow.
     if types.is_float_dtype(dtype):
         narrow = series.astype(dtype)
-        return narrow if np.isfinite(narrow.to_numpy(np.float64, na_value=0.0)).all() else series
-    wider: tuple[str, ...] = ("Int64", "Float64") if types.is_extension_array_dtype(dtype) else ("int64",)
+        if np.isfinite(narrow.to_numpy(np.float64, na_value=0.0)).all():
+            return narrow
+        return series
+    if types.is_extension_array_dtype(dtype):
+        wider: tuple[str, ...] = ("Int64", "Float64")
+    else:
+        wider = ("int64",)
     for candidate in (dtype, *(wider if not isinstance(dtype, pd.CategoricalDtype) else ())):
         if (stored := _stored(series, candidate)) is not None:
             return stored
@@ -108,19 +130,25 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
 
 
 def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
-    """Categories ``(n,)``, as objects, in the given dtype; a value it cannot hold makes it ``object``.
+    """Categories ``(n,)``, as objects, in the given dtype; a value it cannot hold makes it
+    ``object``.
 
     A category that a categorical dtype lacks is added to it, at the end.
     """
     series = pd.Series(values, dtype=object)
     if isinstance(dtype, pd.CategoricalDtype):
-        present, known = as_objects(series.dropna().to_numpy()).unique(), as_objects(dtype.categories)
+        present = as_objects(series.dropna().to_numpy()).unique()
+        known = as_objects(dtype.categories)
         new = present[known.get_indexer(present) < 0]
         if len(new):
-            dtype = pd.CategoricalDtype(known.append(new).infer_objects(), ordered=dtype.ordered)
+            dtype = pd.CategoricalDtype(
+                known.append(new).infer_objects(), ordered=dtype.ordered
+            )
         return series.astype(dtype)
     stored = _stored(series, dtype)
-    return series if stored is None else stored
+    if stored is None:
+        return series
+    return stored
 
 
 def _stored(series: pd.Series, dtype: Any) -> pd.Series | None:
@@ -132,4 +160,6 @@ def _stored(series: pd.Series, dtype: Any) -> pd.Series | None:
         return None
     missing = series.isna().to_numpy()
     same = stored.astype(object).to_numpy()[~missing] == series.to_numpy()[~missing]
-    return stored if bool(np.all(same)) and bool(stored.isna().to_numpy()[missing].all()) else None
+    if bool(np.all(same)) and bool(stored.isna().to_numpy()[missing].all()):
+        return stored
+    return None

@@ -22,14 +22,20 @@ _NUMBER_KINDS: tuple[Kind, ...] = ("numeric", "integer", "pixel")
 _UNORDERED: tuple[Kind, ...] = ("binary", "categorical")
 # Kinds for which a field makes no sense, and what to tell who states it.
 _NOT_FOR: dict[str, tuple[tuple[Kind, ...], str]] = {
-    "categories": (_NUMBER_KINDS, " and has no categories; make it categorical, ordinal or binary"),
+    "categories": (
+        _NUMBER_KINDS,
+        " and has no categories; make it categorical, ordinal or binary",
+    ),
     "domain": (_UNORDERED, " and has no domain; use allowed= to list categories"),
     "forbidden": (
         _NUMBER_KINDS,
         ": forbidden changes are between categories; use mutability=, domain= or allowed= here",
     ),
     "step": (("pixel", *CATEGORY_KINDS), ": only numeric and integer columns have a step"),
-    "max_change": (_UNORDERED, ": a change has no size. Use mutability 'none' to hold it, or allowed="),
+    "max_change": (
+        _UNORDERED,
+        ": a change has no size. Use mutability 'none' to hold it, or allowed=",
+    ),
 }
 
 
@@ -40,9 +46,10 @@ class Feature:
     Attributes:
         name: the column.
         unit: for reports, such as ``"years"``.
-        kind, mutability, domain, categories, allowed, forbidden, step, max_change, difficulty, special: its rules, all
-            described in :data:`RULES`. Categories are ``None`` until the data has been seen; means, ranges and decimals
-            are learned from numbers that are no special codes.
+        kind, mutability, domain, categories, allowed, forbidden, step, max_change, difficulty,
+            special: its rules, all described in :data:`RULES`. Categories are ``None`` until the
+            data has been seen; means, ranges and decimals are learned from numbers that are no
+            special codes.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -74,12 +81,24 @@ class Feature:
         check_name(f"kind of {self.name!r}", self.kind, KINDS)
         if self.unit is not None and not isinstance(self.unit, str):
             raise InputError(f"The unit of {self.name!r} must be text, got {self.unit!r}.")
-        # In this order: domain, allowed and forbidden are checked against the categories, codes against allowed.
+        # In this order: domain, allowed and forbidden are checked against the categories, codes
+        # against allowed.
         for field in (
-            "mutability", "categories", "domain", "allowed", "forbidden", "step", "max_change", "difficulty", "special",
-        ):  # fmt: skip
-            value, default = getattr(self, field), getattr(Feature, field)
-            if (value is None and not default) or (default == () and isinstance(value, (list, tuple)) and not value):
+            "mutability",
+            "categories",
+            "domain",
+            "allowed",
+            "forbidden",
+            "step",
+            "max_change",
+            "difficulty",
+            "special",
+        ):
+            value = getattr(self, field)
+            default = getattr(Feature, field)
+            if (value is None and not default) or (
+                default == () and isinstance(value, (list, tuple)) and not value
+            ):
                 checked = default  # not stated
             elif field in _NOT_FOR and self.kind in _NOT_FOR[field][0]:
                 raise ConstraintError(f"{self.name!r} is {self.kind}{_NOT_FOR[field][1]}.")
@@ -87,7 +106,7 @@ class Feature:
                 checked = getattr(self, f"_{field}")()
             object.__setattr__(self, field, checked)
 
-    # ---- questions -------------------------------------------------------------------------------------------------
+    # ---- questions -------------------------------------------------------------------------------
 
     @property
     def is_category(self) -> bool:
@@ -98,24 +117,46 @@ class Feature:
     def levels(self) -> tuple[Any, ...]:
         """The categories; an error if they are not known yet."""
         if self.categories is None:
-            raise InputError(f"The categories of {self.name!r} are not known yet; complete the schema with a frame.")
+            raise InputError(
+                f"The categories of {self.name!r} are not known yet; complete the schema with a "
+                "frame."
+            )
         return self.categories
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The stated domain as numbers (ranks for an ordinal, whole for an integer), infinite where open."""
+        """The stated domain as numbers (ranks for an ordinal, whole for an integer), infinite where
+        open.
+        """
         low, high = self.domain or (None, None)
         if self.kind == "ordinal":
-            low = 0 if low is None else self.levels.index(low)
-            high = len(self.levels) - 1 if high is None else self.levels.index(high)
+            if low is None:
+                low = 0
+            else:
+                low = self.levels.index(low)
+            if high is None:
+                high = len(self.levels) - 1
+            else:
+                high = self.levels.index(high)
         # The whole numbers within a domain of 17.5 to 90.2 are 18 to 90.
         if self.kind == "integer":
-            low, high = (None if low is None else math.ceil(low)), (None if high is None else math.floor(high))
-        return (-math.inf if low is None else float(low)), (math.inf if high is None else float(high))
+            if low is None:
+                low = None
+            else:
+                low = math.ceil(low)
+            if high is None:
+                high = None
+            else:
+                high = math.floor(high)
+        return (-math.inf if low is None else float(low)), (
+            math.inf if high is None else float(high)
+        )
 
     @property
     def named(self) -> tuple[Any, ...] | None:
-        """The numbers that advice may name, if they are listed: those allowed that are multiples of the step."""
+        """The numbers that advice may name, if they are listed: those allowed that are multiples of
+        the step.
+        """
         if self.allowed is None or self.step is None:
             return self.allowed
         return tuple(value for value in self.allowed if _is_multiple(value, self.step))
@@ -130,7 +171,7 @@ class Feature:
         # Within float32, because a narrow column holds 0.1 as 0.10000000149.
         return np.abs(np.asarray(numbers)[:, None] - codes) <= _SAME_CODE * np.abs(codes)
 
-    # ---- what the user wrote, checked ------------------------------------------------------------------------------
+    # ---- what the user wrote, checked ------------------------------------------------------------
 
     def _mutability(self) -> Direction:
         try:
@@ -141,33 +182,57 @@ class Feature:
     def _categories(self) -> tuple[Any, ...]:
         levels = _plain_tuple(self.categories, f"categories of {self.name!r}")
         if not levels or len(set(levels)) != len(levels):
-            raise ConstraintError(f"The categories of {self.name!r} must be different and at least one: {levels!r}.")
+            raise ConstraintError(
+                f"The categories of {self.name!r} must be different and at least one: {levels!r}."
+            )
         if any(pd.isna(level) for level in levels):
-            raise ConstraintError(f"A missing value cannot be a category of {self.name!r}; name it, for example '?'.")
+            raise ConstraintError(
+                f"A missing value cannot be a category of {self.name!r}; name it, for example '?'."
+            )
         if self.kind == "binary" and len(levels) != 2:
-            raise ConstraintError(f"{self.name!r} is binary but has {len(levels)} categories: {show(levels)}.")
+            raise ConstraintError(
+                f"{self.name!r} is binary but has {len(levels)} categories: {show(levels)}."
+            )
         return levels
 
     def _domain(self) -> tuple[Any, Any] | None:
-        if isinstance(self.domain, str) or not isinstance(self.domain, Iterable) or len(tuple(self.domain)) != 2:
-            raise ConstraintError(f"The domain of {self.name!r} must be (lower, upper), got {self.domain!r}.")
+        if (
+            isinstance(self.domain, str)
+            or not isinstance(self.domain, Iterable)
+            or len(tuple(self.domain)) != 2
+        ):
+            raise ConstraintError(
+                f"The domain of {self.name!r} must be (lower, upper), got {self.domain!r}."
+            )
         low, high = (plain(bound) for bound in self.domain)
         if self.kind == "ordinal":
             return self._ordinal_domain(low, high)
-        low, high = self._bound(low), self._bound(high)
+        low = self._bound(low)
+        high = self._bound(high)
         if low is not None and high is not None:
             whole = self.kind == "integer" and math.ceil(low) > math.floor(high)
             if low > high or whole:
-                what = "no whole number lies in" if whole and low <= high else "lower > upper in"
-                raise ConstraintError(f"The domain of {self.name!r} is empty: {what} [{low:g}, {high:g}].")
-        return None if low is None and high is None else (low, high)
+                if whole and low <= high:
+                    what = "no whole number lies in"
+                else:
+                    what = "lower > upper in"
+                raise ConstraintError(
+                    f"The domain of {self.name!r} is empty: {what} [{low:g}, {high:g}]."
+                )
+        if low is None and high is None:
+            return None
+        return (low, high)
 
     def _bound(self, bound: Any) -> float | None:
         if bound is None:
             return None
         if not _is_number(bound) or math.isnan(bound):
-            raise ConstraintError(f"The domain of {self.name!r} must be numbers or None, got {bound!r}.")
-        return None if math.isinf(bound) else bound
+            raise ConstraintError(
+                f"The domain of {self.name!r} must be numbers or None, got {bound!r}."
+            )
+        if math.isinf(bound):
+            return None
+        return bound
 
     def _ordinal_domain(self, low: Any, high: Any) -> tuple[Any, Any] | None:
         # TOML has no null, so a file writes ±inf for an open side.
@@ -176,58 +241,91 @@ class Feature:
         if self.categories is not None:
             self._must_be_categories(ends, "domain")
             if len(ends) == 2 and self.categories.index(low) > self.categories.index(high):
-                raise ConstraintError(f"The domain of {self.name!r} is empty: {low!r} comes after {high!r}.")
-        return (low, high) if ends else None
+                raise ConstraintError(
+                    f"The domain of {self.name!r} is empty: {low!r} comes after {high!r}."
+                )
+        if ends:
+            return (low, high)
+        return None
 
     def _allowed(self) -> tuple[Any, ...]:
         values = _plain_tuple(self.allowed, f"allowed values of {self.name!r}")
         if not values:
-            raise ConstraintError(f"No value of {self.name!r} is allowed; to hold it fixed, set mutability 'none'.")
+            raise ConstraintError(
+                f"No value of {self.name!r} is allowed; to hold it fixed, set mutability 'none'."
+            )
         if self.is_category:
             self._must_be_categories(values, "allowed values")
             return tuple(dict.fromkeys(values))
-        bad = [v for v in values if not _is_number(v) or not math.isfinite(v) or (self.kind == "integer" and v % 1)]
+        bad = [
+            v
+            for v in values
+            if not _is_number(v) or not math.isfinite(v) or (self.kind == "integer" and v % 1)
+        ]
         if bad:
-            raise ConstraintError(f"allowed values of {self.name!r} must be {self.kind} values, got {bad[0]!r}.")
+            raise ConstraintError(
+                f"allowed values of {self.name!r} must be {self.kind} values, got {bad[0]!r}."
+            )
         low, high = self.limits
         outside = [v for v in values if not low <= v <= high]
         if outside:
-            raise ConstraintError(f"The allowed value {outside[0]!r} of {self.name!r} lies outside its domain.")
+            raise ConstraintError(
+                f"The allowed value {outside[0]!r} of {self.name!r} lies outside its domain."
+            )
         return tuple(sorted(set(values)))
 
     def _forbidden(self) -> tuple[tuple[Any, Any], ...]:
         pairs = []
         for entry in self.forbidden:
             if isinstance(entry, str) or not isinstance(entry, Sequence) or len(entry) != 2:
-                raise ConstraintError(f"A forbidden change of {self.name!r} is a pair (from, to), got {entry!r}.")
-            targets = entry[1] if isinstance(entry[1], list) else [entry[1]]
+                raise ConstraintError(
+                    f"A forbidden change of {self.name!r} is a pair (from, to), got {entry!r}."
+                )
+            if isinstance(entry[1], list):
+                targets = entry[1]
+            else:
+                targets = [entry[1]]
             pairs += [(plain(entry[0]), plain(target)) for target in targets]
-        self._must_be_categories([value for pair in pairs for value in pair], "forbidden changes")
+        self._must_be_categories(
+            [value for pair in pairs for value in pair], "forbidden changes"
+        )
         same = [pair for pair in pairs if pair[0] == pair[1]]
         if same:
-            raise ConstraintError(f"{self.name!r} may always stay {same[0][0]!r}; this cannot be forbidden.")
+            raise ConstraintError(
+                f"{self.name!r} may always stay {same[0][0]!r}; this cannot be forbidden."
+            )
         return tuple(dict.fromkeys(pairs))
 
     def _step(self) -> float:
         step = self._positive("step")
         if self.kind == "integer" and step % 1:
-            raise ConstraintError(f"{self.name!r} holds whole numbers, so its step must be one, got {step:g}.")
+            raise ConstraintError(
+                f"{self.name!r} holds whole numbers, so its step must be one, got {step:g}."
+            )
         low, high = self.limits
         if math.isfinite(low) and math.ceil(low / step - 1e-9) * step > high * (1 + 1e-12):
-            raise ConstraintError(f"No multiple of the step {step:g} lies in the domain of {self.name!r}.")
-        if self.allowed is not None and not any(_is_multiple(value, step) for value in self.allowed):
             raise ConstraintError(
-                f"No allowed value of {self.name!r} is a multiple of its step {step:g}: {show(self.allowed)}."
+                f"No multiple of the step {step:g} lies in the domain of {self.name!r}."
+            )
+        if self.allowed is not None and not any(
+            _is_multiple(value, step) for value in self.allowed
+        ):
+            raise ConstraintError(
+                f"No allowed value of {self.name!r} is a multiple of its step {step:g}: "
+                f"{show(self.allowed)}."
             )
         return step
 
     def _max_change(self) -> float:
         most = self._positive("max_change")
-        # From one multiple of the step to the next is further: advice could only round what a row holds.
+        # From one multiple of the step to the next is further: advice could only round what a row
+        # holds.
         if self.step is not None and most < self.step * (1 - 1e-9):
             raise ConstraintError(
-                f"The max_change {most:g} of {self.name!r} is smaller than its step {self.step:g}, so no step fits: "
-                f"state a smaller step, or a max_change of {self.step:g} or more; to hold the column, lock it."
+                f"The max_change {most:g} of {self.name!r} is smaller than its step "
+                f"{self.step:g}, so no step fits: "
+                f"state a smaller step, or a max_change of {self.step:g} or more; to hold the "
+                "column, lock it."
             )
         return most
 
@@ -237,45 +335,68 @@ class Feature:
     def _special(self) -> tuple[float, ...]:
         # One code may stand without a list; a numpy scalar is one, too.
         given = plain(self.special)
-        codes = (given,) if _is_number(given) else _plain_tuple(given, f"special codes of {self.name!r}")
+        if _is_number(given):
+            codes = (given,)
+        else:
+            codes = _plain_tuple(given, f"special codes of {self.name!r}")
         if self.is_category and codes:
             raise ConstraintError(
-                f"{self.name!r} is {self.kind}: a code such as {codes[0]!r} is one of its categories; list it in "
+                f"{self.name!r} is {self.kind}: a code such as {codes[0]!r} is one of its "
+                "categories; list it in "
                 "categories=, and keep it out of allowed= if it is never to be advised."
             )
         if self.kind == "pixel":
-            raise ConstraintError(f"{self.name!r} is a pixel: only numeric and integer columns have special codes.")
+            raise ConstraintError(
+                f"{self.name!r} is a pixel: only numeric and integer columns have special codes."
+            )
         for code in codes:
             if isinstance(code, float) and math.isnan(code):
                 raise ConstraintError(
-                    f"NaN is no special code of {self.name!r}: it is a missing value, see missing='impute'."
+                    f"NaN is no special code of {self.name!r}: it is a missing value, see "
+                    "missing='impute'."
                 )
-            if not _is_number(code) or not math.isfinite(code) or (self.kind == "integer" and code % 1):
-                raise ConstraintError(f"special codes of {self.name!r} must be {self.kind} values, got {code!r}.")
+            if (
+                not _is_number(code)
+                or not math.isfinite(code)
+                or (self.kind == "integer" and code % 1)
+            ):
+                raise ConstraintError(
+                    f"special codes of {self.name!r} must be {self.kind} values, got {code!r}."
+                )
             if self.allowed is not None and code in self.allowed:
-                raise ConstraintError(f"{code!r} is a special code of {self.name!r}; it cannot be allowed as an aim.")
+                raise ConstraintError(
+                    f"{code!r} is a special code of {self.name!r}; it cannot be allowed as an aim."
+                )
         return tuple(sorted({int(code) if code % 1 == 0 else code for code in codes}))
 
     def _positive(self, field: str) -> float:
         value = plain(getattr(self, field))
         if not _is_number(value) or not (math.isfinite(value) and value > 0):
-            raise ConstraintError(f"The {field} of {self.name!r} must be a positive number, got {value!r}.")
+            raise ConstraintError(
+                f"The {field} of {self.name!r} must be a positive number, got {value!r}."
+            )
         return float(value)
 
     def _must_be_categories(self, values: Iterable[Any], what: str) -> None:
         for value in values if self.categories is not None else ():
-            check_name(f"category in the {what} of {self.name!r}:", value, self.levels, ConstraintError)
+            check_name(
+                f"category in the {what} of {self.name!r}:", value, self.levels, ConstraintError
+            )
 
 
 def show(values: Sequence[Any], limit: int = 8) -> str:
     """Some of the values, for a message."""
     shown = ", ".join(repr(value) for value in values[:limit])
-    return shown if len(values) <= limit else f"{shown}, … ({len(values)} in all)"
+    if len(values) <= limit:
+        return shown
+    return f"{shown}, … ({len(values)} in all)"
 
 
 def plain(value: Any) -> Any:
     """A numpy scalar as the Python object it stands for."""
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
 
 
 def _is_multiple(value: float, step: float) -> bool:
@@ -291,7 +412,9 @@ def _plain_tuple(values: Any, what: str) -> tuple[Any, ...]:
         try:
             hash(value)
         except TypeError:
-            raise ConstraintError(f"{what} must be text, numbers or booleans, got {value!r}.") from None
+            raise ConstraintError(
+                f"{what} must be text, numbers or booleans, got {value!r}."
+            ) from None
     return entries
 
 

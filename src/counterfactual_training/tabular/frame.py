@@ -1,7 +1,7 @@
 """The user's input as a frame with valid names, and its columns as numbers.
 
-Every kind of column is read into one float array ``(n,)``: the value itself, or the position of the category. Missing
-is NaN, an unseen category is :data:`UNSEEN`.
+Every kind of column is read into one float array ``(n,)``: the value itself, or the position of the
+category. Missing is NaN, an unseen category is :data:`UNSEEN`.
 """
 
 from __future__ import annotations
@@ -27,31 +27,54 @@ _NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "dec
 
 
 def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """A frame with unique text column names; the columns of an array are called ``names``, or x0, x1, …"""
+    """A frame with unique text column names; the columns of an array are called ``names``, or x0,
+    x1, …
+    """
     if isinstance(x, pd.DataFrame):
         return _checked_names(x)
     # scikit-learn's own checks of estimators look for these words.
     if hasattr(x, "toarray"):
-        raise InputError(f"Sparse input ({type(x).__name__}) is not supported; use a DataFrame or .toarray().")
+        raise InputError(
+            f"Sparse input ({type(x).__name__}) is not supported; use a DataFrame or .toarray()."
+        )
     if isinstance(x, pd.Series):
-        raise InputError("Expected a DataFrame or an array of rows × columns, got Series; use .to_frame().")
+        raise InputError(
+            "Expected a DataFrame or an array of rows × columns, got Series; use .to_frame()."
+        )
     if isinstance(x, Mapping) or (isinstance(x, list) and x and isinstance(x[0], Mapping)):
-        hint = "pd.DataFrame(rows)" if isinstance(x, list) else "pd.DataFrame([row])"
-        raise InputError(f"Expected a DataFrame or an array of rows × columns, got dict; use {hint}.")
+        if isinstance(x, list):
+            hint = "pd.DataFrame(rows)"
+        else:
+            hint = "pd.DataFrame([row])"
+        raise InputError(
+            f"Expected a DataFrame or an array of rows × columns, got dict; use {hint}."
+        )
     array = np.asarray(x)
     if array.ndim != 2:
-        raise InputError(f"Expected rows × columns, got an array of shape {array.shape}. Reshape your data.")
+        raise InputError(
+            f"Expected rows × columns, got an array of shape {array.shape}. Reshape your data."
+        )
     if array.shape[1] == 0:
-        raise InputError(f"Found array with 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
+        raise InputError(
+            f"Found array with 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
     if np.iscomplexobj(array):
-        raise InputError("Complex data not supported; use the real and the imaginary part as two columns.")
+        raise InputError(
+            "Complex data not supported; use the real and the imaginary part as two columns."
+        )
     if names is not None and len(names) != array.shape[1]:
         raise InputError(
-            f"X has {array.shape[1]} features, but Schema is expecting {len(names)} features as input: {show(names)}."
+            f"X has {array.shape[1]} features, but Schema is expecting {len(names)} features as "
+            f"input: {show(names)}."
         )
-    labels = list(names) if names is not None else [f"x{j}" for j in range(array.shape[1])]
+    if names is not None:
+        labels = list(names)
+    else:
+        labels = [f"x{j}" for j in range(array.shape[1])]
     frame = pd.DataFrame(array, columns=labels)
-    return frame.infer_objects() if array.dtype == object else frame
+    if array.dtype == object:
+        return frame.infer_objects()
+    return frame
 
 
 def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
@@ -59,17 +82,23 @@ def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
         raise InputError("The frame has no columns.")
     odd = [name for name in frame.columns if not isinstance(name, str)]
     if odd:
-        raise InputError(f"Column names must be text, got {odd[0]!r}; rename with frame.columns.astype(str).")
+        raise InputError(
+            f"Column names must be text, got {odd[0]!r}; rename with frame.columns.astype(str)."
+        )
     if not frame.columns.is_unique:
         twice = list(dict.fromkeys(frame.columns[frame.columns.duplicated()]))
         raise InputError(f"Duplicate column names: {show(twice)}. Rename or drop the copies.")
     sparse = [name for name, dtype in frame.dtypes.items() if isinstance(dtype, pd.SparseDtype)]
     if sparse:
-        raise InputError(f"Sparse columns are not supported: {show(sparse)}. Use frame[name].sparse.to_dense().")
+        raise InputError(
+            f"Sparse columns are not supported: {show(sparse)}. Use frame[name].sparse.to_dense()."
+        )
     return frame
 
 
-def match_columns(frame: pd.DataFrame, names: Sequence[str], stated: bool = False) -> pd.DataFrame:
+def match_columns(
+    frame: pd.DataFrame, names: Sequence[str], stated: bool = False
+) -> pd.DataFrame:
     """The named columns in their order; an error if one is missing or extra.
 
     ``stated`` says that the names are those of a schema, not those that a model was trained on.
@@ -84,20 +113,30 @@ def match_columns(frame: pd.DataFrame, names: Sequence[str], stated: bool = Fals
     said = []
     if missing:
         near = {name: difflib.get_close_matches(name, extra, n=1) for name in missing}
-        hints = [f"{name!r} (is it {match[0]!r}?)" if match else repr(name) for name, match in near.items()]
+        hints = [
+            f"{name!r} (is it {match[0]!r}?)" if match else repr(name)
+            for name, match in near.items()
+        ]
         said.append(f"columns missing from the frame: {', '.join(hints)}")
     if extra:
-        whose = "columns the schema does not know:" if stated else "the model was not trained on"
+        if stated:
+            whose = "columns the schema does not know:"
+        else:
+            whose = "the model was not trained on"
         said.append(f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}")
     raise InputError(" ".join(f"{text[0].upper()}{text[1:]}." for text in said))
 
 
 def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarray:
-    """The column as float64 numbers ``(n,)``; categories as their position, unseen ones as :data:`UNSEEN`.
+    """The column as float64 numbers ``(n,)``; categories as their position, unseen ones as
+    :data:`UNSEEN`.
 
-    Numbers are numbers: unless ``strict``, a whole-number column may hold 37.5, and a column of 0 and 1 may hold 2.
+    Numbers are numbers: unless ``strict``, a whole-number column may hold 37.5, and a column of 0
+        and 1 may hold 2.
     """
-    return _codes(feature, series, strict) if feature.is_category else _numbers(feature, series, strict)
+    if feature.is_category:
+        return _codes(feature, series, strict)
+    return _numbers(feature, series, strict)
 
 
 def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
@@ -109,8 +148,14 @@ def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) 
     new = list(dict.fromkeys(unseen))
     levels = {str(level): level for level in feature.levels}
     near = difflib.get_close_matches(str(new[0]), levels, n=1, cutoff=0.5)
-    hint = f" Did you mean {levels[near[0]]!r}?" if near else ""
-    return f"{feature.name!r}: unseen {show(new)} in {len(unseen)} row(s).{hint} Valid: {show(feature.levels, 40)}"
+    if near:
+        hint = f" Did you mean {levels[near[0]]!r}?"
+    else:
+        hint = ""
+    return (
+        f"{feature.name!r}: unseen {show(new)} in {len(unseen)} row(s).{hint} Valid: "
+        f"{show(feature.levels, 40)}"
+    )
 
 
 def is_number_like(series: pd.Series) -> bool:
@@ -122,7 +167,10 @@ def is_number_like(series: pd.Series) -> bool:
         return False
     if types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype):
         return True
-    return types.is_object_dtype(dtype) and types.infer_dtype(series, skipna=True) in _NUMBER_OBJECTS
+    return (
+        types.is_object_dtype(dtype)
+        and types.infer_dtype(series, skipna=True) in _NUMBER_OBJECTS
+    )
 
 
 def to_float(series: pd.Series) -> np.ndarray:
@@ -138,7 +186,8 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
         values = series.dropna().to_numpy(dtype=object)
         odd = next((v for v in values if not isinstance(v, (int, float, np.number))), values[0])
         raise InputError(
-            f"{name!r} is {feature.kind} but holds {odd!r} ({series.dtype}); convert it, for example with "
+            f"{name!r} is {feature.kind} but holds {odd!r} ({series.dtype}); convert it, for "
+            "example with "
             f"pd.to_numeric, or state another kind"
         )
     values = to_float(series)
@@ -146,16 +195,20 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     if infinite.any():
         row = series.index[int(infinite.argmax())]
         raise InputError(
-            f"{name!r}: {int(infinite.sum())} infinite value(s), the first in row {row!r}; drop these rows, or make "
+            f"{name!r}: {int(infinite.sum())} infinite value(s), the first in row {row!r}; drop "
+            "these rows, or make "
             "them missing with .replace([np.inf, -np.inf], np.nan)"
         )
     if feature.kind == "integer":
         broken = np.isfinite(values) & (np.rint(values) != values)
         if strict and broken.any():
-            raise InputError(f"{name!r} is integer but holds {float(values[broken][0])!r}; state kind 'numeric'")
+            raise InputError(
+                f"{name!r} is integer but holds {float(values[broken][0])!r}; state kind 'numeric'"
+            )
         if (np.abs(values) > LARGEST_INTEGER).any():
             raise InputError(
-                f"{name!r}: whole numbers beyond ±2^49 (found {np.nanmax(np.abs(values)):.0f}) cannot be standardised "
+                f"{name!r}: whole numbers beyond ±2^49 (found {np.nanmax(np.abs(values)):.0f}) "
+                "cannot be standardised "
                 "exactly; an identifier should be dropped, a quantity divided"
             )
     return values
@@ -164,8 +217,12 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     if isinstance(series.dtype, pd.StringDtype) and len(series) <= _FEW_ROWS:
         known = {level: float(place) for place, level in enumerate(feature.levels)}
-        codes = np.array([known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64)
-        return codes if not (codes == UNSEEN).any() else np.where(series.isna().to_numpy(), np.nan, codes)
+        codes = np.array(
+            [known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64
+        )
+        if not (codes == UNSEEN).any():
+            return codes
+        return np.where(series.isna().to_numpy(), np.nan, codes)
     index = as_objects(feature.levels)
     # Look up each category once, not each row.
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -182,9 +239,13 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 
 
 def _on_the_line(feature: Feature, series: pd.Series, codes: np.ndarray) -> np.ndarray:
-    """The positions ``(n,)`` in a yes-or-no column of numbers; others than its two lie on the line through them."""
+    """The positions ``(n,)`` in a yes-or-no column of numbers; others than its two lie on the line
+    through them.
+    """
     low, high = feature.levels
-    numbers = all(isinstance(level, (int, float)) and not isinstance(level, bool) for level in (low, high))
+    numbers = all(
+        isinstance(level, (int, float)) and not isinstance(level, bool) for level in (low, high)
+    )
     if not numbers or not is_number_like(series):
         return codes
     line = (to_float(series) - float(low)) / (float(high) - float(low))

@@ -15,11 +15,18 @@ from pandas.api import types
 from counterfactual_training.errors import ConstraintError, InputError
 from counterfactual_training.tabular.dtypes import value_range
 from counterfactual_training.tabular.feature import CATEGORY_KINDS, Feature, Kind, plain, show
-from counterfactual_training.tabular.frame import is_number_like, read, to_float, unseen_categories
+from counterfactual_training.tabular.frame import (
+    is_number_like,
+    read,
+    to_float,
+    unseen_categories,
+)
 from counterfactual_training.tabular.plain import PlainNumbers
 
-# Text with more distinct values than this, in more than this share of the rows, is a name or an identifier.
-MANY_LEVELS, MANY_SHARE = 50, 0.2
+# Text with more distinct values than this, in more than this share of the rows, is a name or an
+# identifier.
+MANY_LEVELS = 50
+MANY_SHARE = 0.2
 # More than this are too many one-hot columns, however long the table.
 TOO_MANY_LEVELS = 1000
 _MONTHS = 12
@@ -54,27 +61,39 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
 
 
 def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> Feature | None:
-    """The same of a column of plain numbers, without a look at each; ``None`` if that does not decide."""
+    """The same of a column of plain numbers, without a look at each; ``None`` if that does not
+    decide.
+    """
     kind = numbers.kind(name)
     if kind is None or not _LEFT_OPEN.isdisjoint(stated):
         return None
     feature = Feature(name, kind, **stated)
     if kind != "binary":
         return feature
-    return replace(feature, categories=(False, True) if numbers.arrays[name].dtype == bool else (0, 1))
+    return replace(
+        feature, categories=(False, True) if numbers.arrays[name].dtype == bool else (0, 1)
+    )
 
 
 def _infer_text(name: str, texts: np.ndarray, stated: Mapping[str, Any]) -> Feature | None:
-    """The same of the different texts of a column; ``None`` if it takes a closer look, or there is something wrong."""
+    """The same of the different texts of a column; ``None`` if it takes a closer look, or there is
+    something wrong.
+    """
     levels = sorted(text for text in texts.tolist() if isinstance(text, str))
-    if not levels or not _LEFT_OPEN.isdisjoint(stated) or all(re.fullmatch(_DATE, text) for text in levels):
+    if (
+        not levels
+        or not _LEFT_OPEN.isdisjoint(stated)
+        or all(re.fullmatch(_DATE, text) for text in levels)
+    ):
         return None
     feature = Feature(name, "binary" if len(levels) == 2 else "categorical", **stated)
     return replace(feature, categories=tuple(levels))
 
 
 def complete_feature(feature: Feature, series: pd.Series) -> Feature:
-    """The feature with its categories, or the range of a pixel, taken from the data if not stated."""
+    """The feature with its categories, or the range of a pixel, taken from the data if not
+    stated.
+    """
     if not is_open(feature):
         return feature
     if feature.is_category:
@@ -98,7 +117,8 @@ def read_columns(
     domain: bool = False,
     strict: bool = True,
 ) -> list[np.ndarray]:
-    """Each column as numbers ``(n,)``; one error reports everything that is wrong. Missing values are allowed.
+    """Each column as numbers ``(n,)``; one error reports everything that is wrong. Missing values
+    are allowed.
 
     Args:
         opening: of the error message.
@@ -106,7 +126,8 @@ def read_columns(
         domain: check stated domains.
         strict: see :func:`read`.
     """
-    arrays, problems = [], []
+    arrays = []
+    problems = []
     plain_numbers = PlainNumbers(frame)
     for feature in features:
         numbers = plain_numbers.read(feature)
@@ -119,10 +140,16 @@ def read_columns(
         except InputError as error:
             problems.append(str(error))
             continue
-        problem = None if unseen else unseen_categories(feature, series, arrays[-1])
+        if unseen:
+            problem = None
+        else:
+            problem = unseen_categories(feature, series, arrays[-1])
         if problem is None and domain:
             problem = _outside(feature, series, arrays[-1])
-        problems += [] if problem is None else [problem]
+        if problem is None:
+            problems += []
+        else:
+            problems += [problem]
     if problems:
         raise InputError(report(problems, opening))
     return arrays
@@ -144,7 +171,8 @@ def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | 
         return None
     first = plain(series[outside].iloc[0])
     return (
-        f"{feature.name!r}: {int(outside.sum())} row(s) outside the stated domain {show_domain(feature)}, "
+        f"{feature.name!r}: {int(outside.sum())} row(s) outside the stated domain "
+        f"{show_domain(feature)}, "
         f"the first with {first!r}; widen the domain or leave these rows out"
     )
 
@@ -160,11 +188,17 @@ def _guess_kind(series: pd.Series, has_categories: bool) -> Kind:
     if isinstance(dtype, pd.CategoricalDtype):
         if not dtype.ordered and not has_categories:
             _refuse_many(series, len(dtype.categories), "categorical")
-        return "ordinal" if dtype.ordered else "binary" if len(dtype.categories) == 2 else "categorical"
+        if dtype.ordered:
+            return "ordinal"
+        if len(dtype.categories) == 2:
+            return "binary"
+        return "categorical"
     if not is_number_like(series):
         return _guess_text(series, has_categories)
     kind = _guess_number(series)
-    return "categorical" if has_categories and kind not in CATEGORY_KINDS else kind
+    if has_categories and kind not in CATEGORY_KINDS:
+        return "categorical"
+    return kind
 
 
 def _guess_number(series: pd.Series) -> Kind:
@@ -174,74 +208,113 @@ def _guess_number(series: pd.Series) -> Kind:
     # pandas stores whole numbers as floats as soon as one is missing.
     doubtful = types.is_object_dtype(series.dtype) or bool(series.isna().any())
     whole = types.is_integer_dtype(series.dtype) or (doubtful and bool((values % 1 == 0).all()))
-    return "integer" if whole else "numeric"
+    if whole:
+        return "integer"
+    return "numeric"
 
 
 def _guess_beside(series: pd.Series, special: Any) -> Kind | None:
-    """The kind of a column of numbers beside its special codes; ``None`` if it has none, or holds categories."""
+    """The kind of a column of numbers beside its special codes; ``None`` if it has none, or holds
+    categories.
+    """
     numbers = Feature(str(series.name), "numeric", special=special)  # checks the codes
-    if not numbers.special or isinstance(series.dtype, pd.CategoricalDtype) or types.is_bool_dtype(series.dtype):
+    if (
+        not numbers.special
+        or isinstance(series.dtype, pd.CategoricalDtype)
+        or types.is_bool_dtype(series.dtype)
+    ):
         return None
     ordinary = series.iloc[np.flatnonzero(~numbers.coded(to_float(series)).any(1))]
     # 0, 1 and −9: a whole number of two values.
-    return "integer" if _guess_number(ordinary) in ("binary", "integer") else "numeric"
+    if _guess_number(ordinary) in ("binary", "integer"):
+        return "integer"
+    return "numeric"
 
 
 def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
-    name, dtype = str(series.name), series.dtype
+    name = str(series.name)
+    dtype = series.dtype
     content = types.infer_dtype(series, skipna=True)
     if content == "complex":
         raise InputError(
-            f"{name!r} holds complex numbers, which no model takes; use the real and the imaginary part as two "
+            f"{name!r} holds complex numbers, which no model takes; use the real and the "
+            "imaginary part as two "
             "columns: np.real and np.imag"
         )
     if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
-        found = f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model takes as it is"
+        found = (
+            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model "
+            "takes as it is"
+        )
         if content not in _TIMES:
             raise InputError(f"{found}; convert it to numbers or text, or drop it")
-        raise InputError(f"{found}; drop it or turn it into numbers: `{_as_numbers(series, content)}`")
+        raise InputError(
+            f"{found}; drop it or turn it into numbers: `{_as_numbers(series, content)}`"
+        )
     present = series.dropna()
     try:
         distinct = present.nunique()
     except TypeError:
-        raise InputError(f"{name!r} holds {type(present.iloc[0]).__name__} objects; drop it or convert it") from None
+        raise InputError(
+            f"{name!r} holds {type(present.iloc[0]).__name__} objects; drop it or convert it"
+        ) from None
     if not has_categories:
         _refuse_many(present, distinct, "text")
-    return "binary" if distinct == 2 else "categorical"
+    if distinct == 2:
+        return "binary"
+    return "categorical"
 
 
 def _as_numbers(series: pd.Series, content: str) -> str:
-    """The line of code that turns dates or times into numbers; ``content`` is pandas' word for what there is."""
+    """The line of code that turns dates or times into numbers; ``content`` is pandas' word for what
+    there is.
+    """
     name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
     if content.startswith("time"):  # of the day, or a duration
-        text = ".astype(str)" if content == "time" else ""
+        if content == "time":
+            text = ".astype(str)"
+        else:
+            text = ""
         return f"{name} = pd.to_timedelta({name}{text}).dt.total_seconds()"
-    dates = f"{name}.dt.to_timestamp()" if content == "period" else f"pd.to_datetime({name})"
-    zone = f', tz="{series.dtype.tz}"' if isinstance(series.dtype, pd.DatetimeTZDtype) else ""
+    if content == "period":
+        dates = f"{name}.dt.to_timestamp()"
+    else:
+        dates = f"pd.to_datetime({name})"
+    if isinstance(series.dtype, pd.DatetimeTZDtype):
+        zone = f', tz="{series.dtype.tz}"'
+    else:
+        zone = ""
     return f'{name} = ({dates} - pd.Timestamp("2020-01-01"{zone})).dt.days'
 
 
 def holds_dates(series: pd.Series) -> bool:
     """Whether all texts of a column are dates."""
     values = series.dropna().astype(object).unique()
-    return len(values) > 0 and all(isinstance(value, str) and re.fullmatch(_DATE, value) for value in values)
+    return len(values) > 0 and all(
+        isinstance(value, str) and re.fullmatch(_DATE, value) for value in values
+    )
 
 
 def days_since(series: pd.Series) -> str:
     """The line of code that turns dates written as text into days."""
-    name, text = f"frame[{json.dumps(series.name, ensure_ascii=False)}]", series.dropna().astype(str)
+    name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
+    text = series.dropna().astype(str)
     # Where the day stands first pandas has to be told, or it reads 05.06. as the sixth of May.
     first = pd.to_numeric(text.str.extract(r"^(\d{1,2})[./]")[0])
     day_first = text.str.contains(r"^\d{1,2}\.").any() or first.max() > _MONTHS
     zone = text.str.contains(r":\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})$").any()
     options = (", dayfirst=True" if day_first else "") + (", utc=True" if zone else "")
-    start = '"2020-01-01", tz="UTC"' if zone else '"2020-01-01"'
+    if zone:
+        start = '"2020-01-01", tz="UTC"'
+    else:
+        start = '"2020-01-01"'
     return f"{name} = (pd.to_datetime({name}{options}) - pd.Timestamp({start})).dt.days"
 
 
 def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
     """Raise an error for names and identifiers, unless the user states that they are categories."""
-    name, rows = str(series.name), int(series.notna().sum())
+    name = str(series.name)
+    rows = int(series.notna().sum())
     if holds_dates(series):
         raise InputError(
             f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: "
@@ -252,12 +325,16 @@ def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
         return
     present = series.dropna().astype(object)
     numbers = pd.to_numeric(present, errors="coerce").notna().all()
-    advice = (
-        "every value reads as a number, so convert it with pd.to_numeric"
-        if numbers
-        else f"drop it if it is a name or an identifier, or {how_to_state(name, 'kind', repr('categorical'))}"
+    if numbers:
+        advice = "every value reads as a number, so convert it with pd.to_numeric"
+    else:
+        advice = (
+            "drop it if it is a name or an identifier, or "
+            f"{how_to_state(name, 'kind', repr('categorical'))}"
+        )
+    raise InputError(
+        f"{name!r} is {what} with {distinct} different values in {rows} rows; {advice}"
     )
-    raise InputError(f"{name!r} is {what} with {distinct} different values in {rows} rows; {advice}")
 
 
 def how_to_state(name: str, field: str, value: str) -> str:
@@ -277,7 +354,9 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
     values = tuple(pd.unique(series.dropna().astype(object)))
     if is_number_like(series):
         if feature.kind == "binary" and set(values) <= {0, 1}:
-            return (False, True) if all(isinstance(v, bool) for v in values) else (0, 1)
+            if all(isinstance(v, bool) for v in values):
+                return (False, True)
+            return (0, 1)
         return tuple(sorted(values))
     if feature.kind == "ordinal":
         raise ConstraintError(needs_order(feature))
@@ -291,9 +370,13 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
 
 def needs_order(feature: Feature) -> str:
     """The message where only the user knows which category is higher."""
-    levels = f" (in the data: {show(feature.categories)})" if feature.categories else ""
+    if feature.categories:
+        levels = f" (in the data: {show(feature.categories)})"
+    else:
+        levels = ""
     return (
-        f"{feature.name!r} is directed or ordinal, but which category is higher is not known{levels}; "
+        f"{feature.name!r} is directed or ordinal, but which category is higher is not "
+        f"known{levels}; "
         f"{how_to_state(feature.name, 'categories', '[lowest, …, highest]')}."
     )
 

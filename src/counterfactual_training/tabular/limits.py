@@ -1,6 +1,8 @@
-"""Which changes of a number its rules forbid, in the user's units: exact, but for what arithmetic itself rounds off.
+"""Which changes of a number its rules forbid, in the user's units: exact, but for what arithmetic
+itself rounds off.
 
-Everything takes arrays ``(n,)`` of numbers before and after; masks ``(n,)`` say where a rule is broken.
+Everything takes arrays ``(n,)`` of numbers before and after; masks ``(n,)`` say where a rule is
+broken.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import numpy as np
 from counterfactual_training.tabular.feature import Feature
 from counterfactual_training.tabular.rounding import narrow_type
 
-# 0.7 − 0.5 is not 0.2 in binary, nor is 3 · 0.1 equal to 0.3: they are off by units in the last place.
+# 0.7 − 0.5 is not 0.2 in binary, nor is 3 · 0.1 equal to 0.3: they are off by units in the last
+# place.
 _UNITS = 8.0
 
 
@@ -32,7 +35,9 @@ def against(feature: Feature, before: np.ndarray, after: np.ndarray) -> np.ndarr
 
 
 def outside(low: float, high: float, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Numbers beyond an end, and further than they were: who stands outside may stay there, or come back."""
+    """Numbers beyond an end, and further than they were: who stands outside may stay there, or come
+    back.
+    """
     return (after < np.minimum(low, before)) | (after > np.maximum(high, before))
 
 
@@ -57,12 +62,17 @@ def unlisted(values: tuple[Any, ...], after: np.ndarray, dtype: Any) -> np.ndarr
     """Numbers that are not on a list, as it is or as a column of this dtype holds it."""
     listed = np.array(values, dtype=np.float64)
     narrow = narrow_type(dtype)
-    held = listed if narrow is None else listed.astype(narrow).astype(np.float64)
+    if narrow is None:
+        held = listed
+    else:
+        held = listed.astype(narrow).astype(np.float64)
     return ~(np.isin(after, listed) | np.isin(after, held))
 
 
 def held_ends(feature: Feature, dtype: Any) -> tuple[float, float]:
-    """The stated domain, as a column of this dtype can hold it: in float32, 0.1 is a little more."""
+    """The stated domain, as a column of this dtype can hold it: in float32, 0.1 is a little
+    more.
+    """
     low, high = feature.limits
     narrow = narrow_type(dtype)
     if narrow is None:

@@ -17,7 +17,9 @@ _FAR = 1e6
 def device_and_dtype(model: nn.Module) -> Tensor:
     """A tensor of the device and precision that a model expects."""
     parameter = next(model.parameters(), None)
-    return parameter if parameter is not None else torch.empty(())
+    if parameter is not None:
+        return parameter
+    return torch.empty(())
 
 
 def encode_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> Tensor:
@@ -38,7 +40,8 @@ def read_rows(encoder: Encoder, frame: pd.DataFrame, like: Tensor) -> tuple[np.n
 
 
 def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tensor) -> None:
-    """Refuse rows x ``(n, d)`` so far outside the training data that what was ``computed`` ``(n, ...)`` is not finite.
+    """Refuse rows x ``(n, d)`` so far outside the training data that what was ``computed`` ``(n,
+    ...)`` is not finite.
 
     Rows near the data are not to blame for numbers that are not finite; then the model is.
     """
@@ -48,10 +51,14 @@ def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tenso
     blamed = ~computed.isfinite().all(-1) & (far.amax(-1) > _FAR)
     if bool(blamed.any()):
         row = int(blamed.nonzero()[0])
-        column = encoder.columns_[int(column_owner(encoder)[far[row].argmax().cpu()])].feature.name
+        column = encoder.columns_[
+            int(column_owner(encoder)[far[row].argmax().cpu()])
+        ].feature.name
         raise InputError(
-            f"Row {frame.index[row]}: {column!r} is {frame[column].iloc[row]}, so far outside anything else seen in "
-            f"training that the model cannot compute with it. This affects {int(blamed.sum())} of {len(frame)} row(s). "
+            f"Row {frame.index[row]}: {column!r} is {frame[column].iloc[row]}, so far outside "
+            "anything else seen in "
+            f"training that the model cannot compute with it. This affects {int(blamed.sum())} "
+            f"of {len(frame)} row(s). "
             "Check the unit, or leave these rows out."
         )
 

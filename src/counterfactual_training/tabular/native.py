@@ -33,20 +33,32 @@ def to_pandas(x: Any) -> Any:
     return pd.DataFrame({column.name: _to_pandas(column) for column in frame.iter_columns()})
 
 
-def like_native(frame: pd.DataFrame, like: Any, labels: Sequence[str] = (), typed: bool = True) -> Any:
+def like_native(
+    frame: pd.DataFrame, like: Any, labels: Sequence[str] = (), typed: bool = True
+) -> Any:
     """A pandas frame in the library of ``like``.
 
     Args:
-        labels: names for the levels of the index, which become the first columns; other libraries have no index.
+        labels: names for the levels of the index, which become the first columns; other libraries
+            have no index.
         typed: columns have the types of ``like``, wherever these hold the values.
     """
     import narwhals as nw
 
     wrapped = _wrapped(like)
     levels = [pd.Series(frame.index.get_level_values(i)) for i in range(len(labels))]
-    columns = dict(zip(labels, levels, strict=True)) | {str(name): frame[name] for name in frame.columns}
-    known, backend = dict(wrapped.schema) if typed else {}, wrapped.implementation
-    made = {name: _from_pandas(name, values, known.get(name), backend) for name, values in columns.items()}
+    columns = dict(zip(labels, levels, strict=True)) | {
+        str(name): frame[name] for name in frame.columns
+    }
+    if typed:
+        known = dict(wrapped.schema)
+    else:
+        known = {}
+    backend = wrapped.implementation
+    made = {
+        name: _from_pandas(name, values, known.get(name), backend)
+        for name, values in columns.items()
+    }
     return nw.from_dict(made).to_native()
 
 
@@ -57,14 +69,21 @@ def _wrapped(x: Any) -> Any:
         import narwhals as nw
     except ImportError:
         raise InputError(
-            f"To read a {kind}, install narwhals; or convert it yourself, for example with .to_pandas()."
+            f"To read a {kind}, install narwhals; or convert it yourself, for example with "
+            ".to_pandas()."
         ) from None
-    if hasattr(x, "collect") and hasattr(x, "collect_schema") and not hasattr(x, "__arrow_c_stream__"):
+    if (
+        hasattr(x, "collect")
+        and hasattr(x, "collect_schema")
+        and not hasattr(x, "__arrow_c_stream__")
+    ):
         raise InputError(f"A {kind} holds no rows yet; call .collect() first.")
     try:
         return nw.from_native(x, eager_only=True)
     except TypeError:
-        raise InputError(f"Expected a DataFrame or an array of rows × columns, got a {kind}.") from None
+        raise InputError(
+            f"Expected a DataFrame or an array of rows × columns, got a {kind}."
+        ) from None
 
 
 def _to_pandas(column: Any) -> Any:
@@ -75,7 +94,8 @@ def _to_pandas(column: Any) -> Any:
         kind = type(dtype).__name__
         line = _LINES.get(kind, 'pl.col("{0}").cast(pl.Int64)').format(column.name)
         raise InputError(
-            f"{column.name!r} is {kind}, which no model takes as it is; drop it or turn it into numbers: "
+            f"{column.name!r} is {kind}, which no model takes as it is; drop it or turn it into "
+            "numbers: "
             f"frame = frame.with_columns({line})."
         )
     if isinstance(dtype, nw.Enum):
@@ -84,7 +104,8 @@ def _to_pandas(column: Any) -> Any:
         column = column.cast(nw.Float64)
     if dtype.is_numeric() or (dtype == nw.Boolean and column.null_count() == 0):
         return column.to_numpy()
-    # Categorical columns of polars share their categories, so only the values say which are a column's own.
+    # Categorical columns of polars share their categories, so only the values say which are a
+    # column's own.
     text = dtype == nw.String or isinstance(dtype, nw.Categorical)
     return pd.Series(column.to_list(), dtype=None if text else object)
 
@@ -101,5 +122,11 @@ def _from_pandas(name: str, values: pd.Series, dtype: Any, backend: Any) -> Any:
         pass
     try:
         return nw.new_series(name, plain, backend=backend)
-    except (TypeError, ValueError, OverflowError):  # numbers and categories, as in a list of differences
-        return nw.new_series(name, [None if value is None else str(value) for value in plain], backend=backend)
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # numbers and categories, as in a list of differences
+        return nw.new_series(
+            name, [None if value is None else str(value) for value in plain], backend=backend
+        )

@@ -1,9 +1,10 @@
 """The judge of plans: which rules a changed row breaks, told in the user's units.
 
-Everybody who hands out a plan asks here: ``explain`` before an answer leaves, receipts when they are made and verified.
-Cells are compared as a person reads them. What may not change must be the same value or category, to the last digit; so
-must directions, domains, lists and whole numbers. Only sums and multiples get the last digits that binary arithmetic
-rounds off, and ends that nobody stated, such as the range of the training data, the precision of a search.
+Everybody who hands out a plan asks here: ``explain`` before an answer leaves, receipts when they
+are made and verified. Cells are compared as a person reads them. What may not change must be the
+same value or category, to the last digit; so must directions, domains, lists and whole numbers.
+Only sums and multiples get the last digits that binary arithmetic rounds off, and ends that nobody
+stated, such as the range of the training data, the precision of a search.
 """
 
 from __future__ import annotations
@@ -75,9 +76,10 @@ class PlanJudge:
 
     Attributes:
         encoder: fitted; its schema holds the rules, see :meth:`Encoder.with_schema`.
-        constraints: the same rules in model space. They hold what was learned instead of stated: where
-            numbers end, and which of them the data write.
-        max_changes: the largest number of columns that may change, without those that follow others.
+        constraints: the same rules in model space. They hold what was learned instead of stated:
+            where numbers end, and which of them the data write.
+        max_changes: the largest number of columns that may change, without those that follow
+            others.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -102,7 +104,9 @@ class PlanJudge:
         """
         trial = _Trial(self, self._rows(before), self._rows(after))
         if len(trial.before) != len(trial.after):
-            raise InputError(f"There are {len(trial.after)} plans for {len(trial.before)} rows.")
+            raise InputError(
+                f"There are {len(trial.after)} plans for {len(trial.before)} rows."
+            )
         found = [violation for name in trial.differing for violation in trial.of_column(name)]
         found += [*trial.of_relations(), *trial.of_count(self.max_changes)]
         return sorted(found, key=lambda violation: violation.row)
@@ -128,13 +132,17 @@ class PlanJudge:
         return fine
 
     def fixed(self, name: str) -> bool:
-        """Whether nothing may change in a column: as stated, or because training saw one value only."""
+        """Whether nothing may change in a column: as stated, or because training saw one value
+        only.
+        """
         column = self.columns[name]
         constant = column.constant and name not in self.following
         return column.feature.mutability == "none" or constant
 
     def learned_ends(self, name: str) -> tuple[float, float]:
-        """Where a search lets a number go on the sides where no domain is stated, in the user's units."""
+        """Where a search lets a number go on the sides where no domain is stated, in the user's
+        units.
+        """
         column = self.columns[name]
         start = self.encoder.slices_[name].start
         low, high = (
@@ -142,13 +150,21 @@ class PlanJudge:
             for bound in (self.constraints.domain.lower, self.constraints.domain.upper)
         )
         stated_low, stated_high = column.feature.limits
-        return low if np.isinf(stated_low) else -np.inf, high if np.isinf(stated_high) else np.inf
+        return low if np.isinf(stated_low) else -np.inf, high if np.isinf(
+            stated_high
+        ) else np.inf
 
     def learned_values(self, name: str) -> tuple[np.ndarray | None, float | None]:
-        """The few numbers that the data hold, or the number that theirs are multiples of; if there are such."""
+        """The few numbers that the data hold, or the number that theirs are multiples of; if there
+        are such.
+        """
         lattice = self._lattices.get(self.encoder.slices_[name].start)
         column = self.columns[name]
-        if lattice is None or column.feature.allowed is not None or column.feature.step is not None:
+        if (
+            lattice is None
+            or column.feature.allowed is not None
+            or column.feature.step is not None
+        ):
             return None, None
         if lattice.values is not None:
             return np.array(column.values, dtype=np.float64), None
@@ -161,7 +177,9 @@ class PlanJudge:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """One column before and after: as numbers, or positions of categories; and which cells changed."""
+    """One column before and after: as numbers, or positions of categories; and which cells
+    changed.
+    """
 
     before: np.ndarray
     after: np.ndarray
@@ -177,7 +195,7 @@ class _Trial:
     after: pd.DataFrame
     _cells: dict[str, _Cells] = field(default_factory=dict)
 
-    # ---- cells -----------------------------------------------------------------------------------------------------
+    # ---- cells -----------------------------------------------------------------------------------
 
     @cached_property
     def differing(self) -> list[str]:
@@ -199,8 +217,10 @@ class _Trial:
     def cells(self, name: str) -> _Cells:
         if name not in self._cells:
             feature = self.judge.columns[name].feature
-            old, new = self.before[name], self.after[name]
-            numbers, planned = read(feature, old), read(feature, new)
+            old = self.before[name]
+            new = self.after[name]
+            numbers = read(feature, old)
+            planned = read(feature, new)
             same = (numbers == planned) | (np.isnan(numbers) & np.isnan(planned))
             if feature.is_category:
                 # All unseen categories read alike, but they are not the same.
@@ -214,14 +234,16 @@ class _Trial:
             self._cells[name] = _Cells(numbers, planned, ~same)
         return self._cells[name]
 
-    def _violations(self, name: str, rule: str, rows: np.ndarray, expected: str) -> Iterator[Violation]:
+    def _violations(
+        self, name: str, rule: str, rows: np.ndarray, expected: str
+    ) -> Iterator[Violation]:
         """One per row; in what was expected, ``{held}`` stands for what the row held."""
         for row in rows.tolist():
             held = _shown(_cell(self.before[name], row))
             came = _cell(self.after[name], row)
             yield Violation(row, name, rule, came, expected.replace("{held}", held))
 
-    # ---- columns ---------------------------------------------------------------------------------------------------
+    # ---- columns ---------------------------------------------------------------------------------
 
     def of_column(self, name: str) -> Iterator[Violation]:
         """The rules of one column."""
@@ -230,13 +252,17 @@ class _Trial:
         rows = np.flatnonzero(cells.changed)
         if self.judge.fixed(name):
             stated = column.feature.mutability == "none"
-            why = WAYS["none"] if stated else "had no other value in training"
+            if stated:
+                why = WAYS["none"]
+            else:
+                why = "had no other value in training"
             yield from self._violations(name, "mutability", rows, f"{{held}}: it {why}")
             return
         blank = np.isnan(cells.after[rows])
         yield from self._violations(name, "missing", rows[blank], "a value, not a blank")
         rows = rows[~blank]
-        old, new = cells.before[rows], cells.after[rows]
+        old = cells.before[rows]
+        new = cells.after[rows]
         if column.feature.is_category:
             found = _category_rules(column, old, new)
         else:
@@ -244,7 +270,7 @@ class _Trial:
         for rule, mask, expected in found:
             yield from self._violations(name, rule, rows[mask], expected)
 
-    # ---- rows ------------------------------------------------------------------------------------------------------
+    # ---- rows ------------------------------------------------------------------------------------
 
     def of_relations(self) -> Iterator[Violation]:
         """Relations between columns that rows break more than they did."""
@@ -256,17 +282,26 @@ class _Trial:
         filled = {rule.column: self._blanks_filled(rule.columns) for rule in book.follows}
         for relation in worsened(book, self.judge.columns, before, after, filled):
             for row in np.flatnonzero(relation.rows).tolist():
-                parts = [f"{name} {_shown(_cell(self.after[name], row))}" for name in relation.columns]
+                parts = [
+                    f"{name} {_shown(_cell(self.after[name], row))}"
+                    for name in relation.columns
+                ]
                 columns = ", ".join(relation.columns)
-                yield Violation(row, columns, "relations", ", ".join(parts), repr(relation.text))
+                yield Violation(
+                    row, columns, "relations", ", ".join(parts), repr(relation.text)
+                )
 
     def _filled(self, name: str, numbers: np.ndarray) -> np.ndarray:
         """Blanks count as what the model sees in their place."""
         column = self.judge.columns[name]
-        return np.where(np.isnan(numbers), UNSEEN if column.feature.is_category else column.fill, numbers)
+        return np.where(
+            np.isnan(numbers), UNSEEN if column.feature.is_category else column.fill, numbers
+        )
 
     def _blanks_filled(self, names: tuple[str, ...]) -> np.ndarray:
-        """Rows with blanks among these columns, the first of which follows the others; now filled in these."""
+        """Rows with blanks among these columns, the first of which follows the others; now filled
+        in these.
+        """
         blank = {name: np.isnan(self.cells(name).before) for name in names}
         left = [blank[name] & ~self.cells(name).changed for name in names[1:]]
         return np.any(list(blank.values()), 0) & ~np.any(left, 0)
@@ -276,12 +311,14 @@ class _Trial:
         if most is None:
             return
         free = [name for name in self.differing if name not in self.judge.following]
-        count = np.sum([np.zeros(len(self.after), int), *(self.cells(name).changed for name in free)], 0)
+        count = np.sum(
+            [np.zeros(len(self.after), int), *(self.cells(name).changed for name in free)], 0
+        )
         for row in np.flatnonzero(count > most).tolist():
             yield Violation(row, "", "max_changes", int(count[row]), f"at most {most}")
 
 
-# ---- the rules of a column -------------------------------------------------------------------------------------------
+# ---- the rules of a column -----------------------------------------------------------------------
 
 # Name, mask ``(n,)`` of the cells that break it, and what it asks for.
 _Rule = tuple[str, np.ndarray, str]
@@ -291,7 +328,9 @@ _Found = Iterator[tuple[np.ndarray, str]]
 
 @dataclass(frozen=True, eq=False)
 class _Numbers:
-    """Numbers ``(n,)`` of one column that changed; ``base`` is ``old`` with what the model sees in place of blanks."""
+    """Numbers ``(n,)`` of one column that changed; ``base`` is ``old`` with what the model sees in
+    place of blanks.
+    """
 
     judge: PlanJudge
     column: Column
@@ -310,14 +349,20 @@ class _Numbers:
 
 
 def _special(cells: _Numbers) -> _Found:
-    for numbers, words in ((cells.old, "{held}: a special code stays"), (cells.new, "a number, not a special code")):
+    for numbers, words in (
+        (cells.old, "{held}: a special code stays"),
+        (cells.new, "a number, not a special code"),
+    ):
         yield np.any(cells.column.feature.coded(numbers), axis=1), words
 
 
 def _mutability(cells: _Numbers) -> _Found:
     feature = cells.column.feature
     if feature.mutability != "both":
-        bound = "at least" if feature.mutability == "increase" else "at most"
+        if feature.mutability == "increase":
+            bound = "at least"
+        else:
+            bound = "at most"
         words = f"{bound} {{held}}: it {WAYS[feature.mutability]}"
         yield against(feature, cells.base, cells.new), words
 
@@ -335,7 +380,10 @@ def _domain(cells: _Numbers) -> _Found:
 def _max_change(cells: _Numbers) -> _Found:
     most = cells.column.feature.max_change
     if most is not None:
-        yield too_far(most, cells.base, cells.new, cells.precision), f"at most {most:.12g} away from {{held}}"
+        yield (
+            too_far(most, cells.base, cells.new, cells.precision),
+            f"at most {most:.12g} away from {{held}}",
+        )
 
 
 def _allowed(cells: _Numbers) -> _Found:
@@ -363,7 +411,9 @@ def _digits(cells: _Numbers) -> _Found:
         apart = np.abs(new[:, None] - values).min(1) > cells.slack
         yield apart, f"one of {show(values.tolist())}, as in training"
     if grid is not None:
-        off = np.abs(new - np.rint(new / grid) * grid) > _LEARNED * grid + 8 * cells.precision * np.abs(new)
+        off = np.abs(
+            new - np.rint(new / grid) * grid
+        ) > _LEARNED * grid + 8 * cells.precision * np.abs(new)
         yield off, f"a multiple of {grid:.6g}, as in training"
 
 
@@ -383,7 +433,9 @@ NUMBER_RULES: dict[str, Callable[[_Numbers], _Found]] = {
 _OF_FREE_COLUMNS = ("allowed", "step", "range", "digits")
 
 
-def _number_rules(judge: PlanJudge, column: Column, old: np.ndarray, new: np.ndarray) -> Iterator[_Rule]:
+def _number_rules(
+    judge: PlanJudge, column: Column, old: np.ndarray, new: np.ndarray
+) -> Iterator[_Rule]:
     """All rules on numbers ``(n,)`` that changed."""
     # Blanks count as what the model sees in their place, as in a search.
     base = np.where(np.isnan(old), column.fill, old)
@@ -440,19 +492,23 @@ def _block(frame: pd.DataFrame, places: list[int]) -> np.ndarray:
     return frame.iloc[:, places].to_numpy()
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- words ---------------------------------------------------------------------------------------
 
 
 def _between(low: float, high: float) -> str:
     if np.isinf(low):
         return f"at most {high:.12g}"
-    return f"at least {low:.12g}" if np.isinf(high) else f"from {low:.12g} to {high:.12g}"
+    if np.isinf(high):
+        return f"at least {low:.12g}"
+    return f"from {low:.12g} to {high:.12g}"
 
 
 def _cell(column: pd.Series, row: int) -> Any:
     """A cell as a Python object; ``None`` if it is missing."""
     value = plain(column.iloc[row])
-    return None if pd.isna(value) else value
+    if pd.isna(value):
+        return None
+    return value
 
 
 def _shown(value: Any) -> str:

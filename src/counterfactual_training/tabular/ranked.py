@@ -37,7 +37,9 @@ class Ranked:
         weight = self._last * share - math.floor(self._last * share)
         # From the nearer value, as numpy does: rounding depends on it.
         gap = above - below
-        return above - gap * (1 - weight) if weight >= 0.5 else below + gap * weight
+        if weight >= 0.5:
+            return above - gap * (1 - weight)
+        return below + gap * weight
 
     def _around(self, share: float) -> tuple[int, int]:
         place = math.floor(self._last * share)

@@ -1,4 +1,6 @@
-"""Relations between columns on data: in model space for the search, exactly on numbers for what is printed."""
+"""Relations between columns on data: in model space for the search, exactly on numbers for what is
+printed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from counterfactual_training.constraints.relations import ELSEWHERE
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tabular.column import Column
 from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.limits import against, held_ends, outside, precision_of, too_far
+from counterfactual_training.tabular.limits import (
+    against,
+    held_ends,
+    outside,
+    precision_of,
+    too_far,
+)
 from counterfactual_training.tabular.relations import Follows, Linear, RelationBook
 
 # float32 codes of columns that are not rounded are known to this share of a standard deviation.
@@ -27,15 +35,19 @@ Numbers = Mapping[str, np.ndarray]
 Masks = Mapping[str, np.ndarray]
 
 
-# ---- before any data -------------------------------------------------------------------------------------------------
+# ---- before any data -----------------------------------------------------------------------------
 
 
 def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
     """Raise if no row at all can keep the linear relations within the stated domains."""
-    rules = [*book.flat, *_domains_of_followers(book, {feature.name: feature for feature in features})]
+    rules = [
+        *book.flat,
+        *_domains_of_followers(book, {feature.name: feature for feature in features}),
+    ]
     if not rules or _feasible(rules, features):
         return
-    # Name only the rules that contradict each other: leave out one after the other as long as they do.
+    # Name only the rules that contradict each other: leave out one after the other as long as they
+    # do.
     needed = list(rules)
     for rule in rules:
         fewer = [other for other in needed if other is not rule]
@@ -45,7 +57,10 @@ def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
     within = {name for rule in needed for name in rule.columns}
     stated = [f for f in features if f.name in within and f.domain is not None]
     domains = ", ".join(f"{feature.name!r} in {feature.domain!r}" for feature in stated)
-    raise ConstraintError(f"No row can keep {said}{f' with {domains}' if domains else ''}: they contradict each other.")
+    raise ConstraintError(
+        f"No row can keep {said}{f' with {domains}' if domains else ''}: they contradict each "
+        "other."
+    )
 
 
 def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
@@ -57,7 +72,8 @@ def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
     names = list(dict.fromkeys(name for rule in rules for name in rule.columns))
     limits = {feature.name: feature.limits for feature in features if feature.name in names}
     lines = np.array([[rule.weights.get(name, 0.0) for name in names] for rule in rules])
-    bounds, equal = np.array([rule.bound for rule in rules]), np.array([rule.sign == "=" for rule in rules])
+    bounds = np.array([rule.bound for rule in rules])
+    equal = np.array([rule.sign == "=" for rule in rules])
     found = linprog(
         np.zeros(len(names)),
         A_ub=lines[~equal],
@@ -70,7 +86,9 @@ def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
 
 
 def _domains_of_followers(book: RelationBook, features: Mapping[str, Feature]) -> list[Linear]:
-    """The stated domains of columns that follow others, as linear relations between the others, where they are."""
+    """The stated domains of columns that follow others, as linear relations between the others,
+    where they are.
+    """
     found = []
     for rule in book.follows:
         low, high = features[rule.column].limits
@@ -80,19 +98,28 @@ def _domains_of_followers(book: RelationBook, features: Mapping[str, Feature]) -
     return list(RelationBook(tuple(found), book.follows).flat)
 
 
-# ---- model space -----------------------------------------------------------------------------------------------------
+# ---- model space ---------------------------------------------------------------------------------
 
 
-def build_relations(book: RelationBook, columns: Sequence[Column], starts: Sequence[int]) -> Relations | None:
+def build_relations(
+    book: RelationBook, columns: Sequence[Column], starts: Sequence[int]
+) -> Relations | None:
     """The relations between encoded columns that begin at ``starts``; ``None`` without any."""
     if not book:
         return None
-    placed = {column.feature.name: (column, start) for column, start in zip(columns, starts, strict=True)}
+    placed = {
+        column.feature.name: (column, start)
+        for column, start in zip(columns, starts, strict=True)
+    }
     features = {column.feature.name: column.feature for column in columns}
     width = sum(column.width for column in columns)
-    normals, lower, upper, texts = [], [], [], []
+    normals = []
+    lower = []
+    upper = []
+    texts = []
     for rule in (*book.flat, *_domains_of_followers(book, features)):
-        normal, bound = np.zeros(width), rule.bound
+        normal = np.zeros(width)
+        bound = rule.bound
         for name, weight in rule.weights.items():
             column, start = placed[name]
             normal[start] = weight * column.scale
@@ -100,27 +127,43 @@ def build_relations(book: RelationBook, columns: Sequence[Column], starts: Seque
         size = float(np.linalg.norm(normal))
         if rule.sign == "<":
             # Between whole numbers the next one is a whole step away: aim at the middle of it.
-            whole = all(features[name].kind == "integer" and weight % 1 == 0 for name, weight in rule.weights.items())
+            whole = all(
+                features[name].kind == "integer" and weight % 1 == 0
+                for name, weight in rule.weights.items()
+            )
             bound -= 0.5 * whole + _STRICT * size
         bound /= size
         normals.append(normal / size)
         lower.append(bound if rule.sign == "=" else -np.inf)
         upper.append(bound)
         texts.append(rule.text)
-    lines, low, high = (np.array(values, dtype=np.float64) for values in (normals, lower, upper))
+    lines, low, high = (
+        np.array(values, dtype=np.float64) for values in (normals, lower, upper)
+    )
     followers = tuple(_follower(rule, placed) for rule in book.follows)
     implications = tuple(
         Implication(
-            rule.text, *_code(rule.given, rule.category, placed), *_code(rule.needed, rule.needed_category, placed)
+            rule.text,
+            *_code(rule.given, rule.category, placed),
+            *_code(rule.needed, rule.needed_category, placed),
         )
         for rule in book.requires
     )
     shaped = torch.from_numpy(lines.reshape(-1, width))
-    return Relations(tuple(texts), shaped, torch.from_numpy(low), torch.from_numpy(high), followers, implications)
+    return Relations(
+        tuple(texts),
+        shaped,
+        torch.from_numpy(low),
+        torch.from_numpy(high),
+        followers,
+        implications,
+    )
 
 
 def _follower(rule: Follows, placed: Mapping[str, tuple[Column, int]]) -> Follower:
-    affine = {name: (start, column.center, column.scale) for name, (column, start) in placed.items()}
+    affine = {
+        name: (start, column.center, column.scale) for name, (column, start) in placed.items()
+    }
     start, center, scale = affine[rule.column]
     inputs = {name: affine[name] for name in rule.expression.columns}
     column = placed[rule.column][0]
@@ -151,7 +194,7 @@ def _code(
     return tuple(range(start, start + column.width)), tuple(code.tolist())
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------------
+# ---- numbers -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,12 +213,13 @@ def kept(
     after: Numbers,
     filled: Masks = MappingProxyType({}),
 ) -> np.ndarray:
-    """Mask ``(n,)`` of rows that keep every relation after a change, or break it no more than before.
+    """Mask ``(n,)`` of rows that keep every relation after a change, or break it no more than
+    before.
 
     Args:
         before, after: by column, numbers ``(n,)`` in the user's units; positions of categories.
-        filled: by column that follows, mask ``(n,)`` of rows that did not match before only because of
-            blanks, all of which are filled now; by default none.
+        filled: by column that follows, mask ``(n,)`` of rows that did not match before only because
+            of blanks, all of which are filled now; by default none.
     """
     fine = np.ones(len(next(iter(before.values()))), dtype=bool)
     for broken in worsened(book, columns, before, after, filled):
@@ -192,21 +236,28 @@ def worsened(
     after: Numbers,
     filled: Masks = MappingProxyType({}),
 ) -> list[Broken]:
-    """Every relation, with the rows that break it more than before; arguments as in :func:`kept`."""
+    """Every relation, with the rows that break it more than before; arguments as in
+    :func:`kept`.
+    """
     found = []
     # Rows may break a rule from the start; advice must not make it worse.
     for rule in book.linear:
         then, noise = rule.breach(before)
         now, _ = rule.breach(after)
         if rule.sign == "=":
-            chosen = [abs(w) * _uncertain(columns[name], after[name]) for name, w in rule.weights.items()]
+            chosen = [
+                abs(w) * _uncertain(columns[name], after[name])
+                for name, w in rule.weights.items()
+            ]
             noise = noise + sum(chosen)
             worse = (now > noise) & (now > then + noise)
         else:
             worse = rule.broken(after) & (now > then)
         found.append(Broken(rule.text, rule.columns, worse))
     for needs in book.requires:
-        found.append(Broken(needs.text, needs.columns, needs.broken(after) & ~needs.broken(before)))
+        found.append(
+            Broken(needs.text, needs.columns, needs.broken(after) & ~needs.broken(before))
+        )
     for follows in book.follows:
         blanks = filled.get(follows.column, False)
         strayed = _strayed(follows, columns[follows.column], before, after, blanks)
@@ -229,26 +280,33 @@ def _uncertain(column: Column, v: np.ndarray) -> np.ndarray:
 def _follows_allowed(column: Column, before: Numbers, after: Numbers) -> np.ndarray:
     """Mask ``(n,)``: what follows stays within the rules of its own column."""
     feature = column.feature
-    own, now = before[feature.name], after[feature.name]
+    own = before[feature.name]
+    now = after[feature.name]
     wrong = against(feature, own, now) | outside(*held_ends(feature, column.dtype), own, now)
     if feature.max_change is not None:
         wrong |= too_far(feature.max_change, own, now, precision_of(column.dtype))
     return ~wrong
 
 
-def followed(rule: Follows, column: Column, before: Numbers, after: Numbers, filled: np.ndarray | bool) -> np.ndarray:
+def followed(
+    rule: Follows, column: Column, before: Numbers, after: Numbers, filled: np.ndarray | bool
+) -> np.ndarray:
     """What a column that follows others holds ``(n,)`` once these changed, before it is rounded.
 
-    Not finite where it cannot be computed, as after a division by zero. ``filled`` as in :func:`kept`.
+    Not finite where it cannot be computed, as after a division by zero. ``filled`` as in
+    :func:`kept`.
     """
     computed = rule.value(after)
     expected = rule.value(before)
-    # A factual that does not match keeps its distance: correcting it is not what a person is asked to change.
+    # A factual that does not match keeps its distance: correcting it is not what a person is asked
+    # to change.
     off = mismatched(rule, column, before) & np.isfinite(expected) & np.logical_not(filled)
     return np.where(off, before[rule.column] + computed - expected, computed)
 
 
-def _strayed(rule: Follows, column: Column, before: Numbers, after: Numbers, filled: np.ndarray | bool) -> np.ndarray:
+def _strayed(
+    rule: Follows, column: Column, before: Numbers, after: Numbers, filled: np.ndarray | bool
+) -> np.ndarray:
     """Mask ``(n,)`` of rows whose column does not hold what it follows, but for rounding.
 
     Where nothing changed that it follows, it stays as it was.
@@ -265,7 +323,9 @@ def _strayed(rule: Follows, column: Column, before: Numbers, after: Numbers, fil
 def breaks(
     book: RelationBook, columns: Mapping[str, Column], values: Numbers
 ) -> list[tuple[str, tuple[str, ...], np.ndarray]]:
-    """Of each relation that some rows break: its text, its columns, and the mask ``(n,)`` of these rows."""
+    """Of each relation that some rows break: its text, its columns, and the mask ``(n,)`` of these
+    rows.
+    """
     found = [(rule.text, rule.columns, rule.broken(values)) for rule in book.linear]
     found += [(needs.text, needs.columns, needs.broken(values)) for needs in book.requires]
     for rule in book.follows:

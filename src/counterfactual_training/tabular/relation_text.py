@@ -5,8 +5,8 @@
     ratio = debt / income                     a column that follows others: alone, on the left
     job = pilot requires licence = yes        a category that needs another
 
-Columns are written as they are called; quotes (``"``, ``'`` or a backtick) help where that is ambiguous: names like a
-number, or ``"a-b"`` beside columns a and b.
+Columns are written as they are called; quotes (``"``, ``'`` or a backtick) help where that is
+ambiguous: names like a number, or ``"a-b"`` beside columns a and b.
 """
 
 from __future__ import annotations
@@ -52,10 +52,14 @@ class _Token(NamedTuple):
     end: int
 
     def __str__(self) -> str:
-        return "the end" if self.kind == "end" else repr(self.text)
+        if self.kind == "end":
+            return "the end"
+        return repr(self.text)
 
 
-def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Condition, Condition]:
+def read_relation(
+    text: object, names: Collection[str]
+) -> Comparison | tuple[Condition, Condition]:
     """What a relation says about columns with these names."""
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(f"A relation is text such as {'a <= b'!r}, got {text!r}.")
@@ -65,7 +69,9 @@ def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Co
         try:
             return parser.comparison()
         except RecursionError:
-            raise ConstraintError(f"The relation {text!r} is nested too deeply; use fewer brackets.") from None
+            raise ConstraintError(
+                f"The relation {text!r} is nested too deeply; use fewer brackets."
+            ) from None
     if len(split) > 1:
         parser.fail('expected "requires" once', split[1].start())
     middle = split[0]
@@ -74,9 +80,13 @@ def read_relation(text: object, names: Collection[str]) -> Comparison | tuple[Co
 
 class _Parser:
     def __init__(self, text: str, names: Collection[str]) -> None:
-        self.text, self.names = text, names
-        # The longest name first, "a-b" before "a"; a word that only begins like a name is another word.
-        longest = sorted((name for name in names if not re.fullmatch(_NUMBER, name)), key=len, reverse=True)
+        self.text = text
+        self.names = names
+        # The longest name first, "a-b" before "a"; a word that only begins like a name is another
+        # word.
+        longest = sorted(
+            (name for name in names if not re.fullmatch(_NUMBER, name)), key=len, reverse=True
+        )
         known = rf"(?:{'|'.join(map(re.escape, longest)) or '(?!)'})(?!(?<=\w)\w)"
         self.tokens = re.compile(
             rf"\s*(?:(?P<end>\Z)|{_QUOTED}|(?P<column>{known})|(?P<number>{_NUMBER})|(?P<sign>{_SIGN})"
@@ -85,25 +95,35 @@ class _Parser:
 
     def fail(self, what: str, start: int) -> NoReturn:
         raise ConstraintError(
-            f"The relation {self.text!r} cannot be read: {what}:\n    {self.text}\n    {' ' * start}^"
+            f"The relation {self.text!r} cannot be read: {what}:\n    {self.text}\n    "
+            f"{' ' * start}^"
         )
 
     def _token(self, place: int) -> _Token:
         """The token at or after a place."""
         found = self.tokens.match(self.text, place)
         assert found is not None and found.lastgroup is not None  # noqa: S101 - the pattern takes any character
-        kind, text = found.lastgroup, found[found.lastgroup]
+        kind = found.lastgroup
+        text = found[found.lastgroup]
         start = found.start("quote" if kind == "quoted" else kind)
         if kind in ("quoted", "word"):
             if text not in self.names:
-                raise ConstraintError(f"The relation {self.text!r}: {unknown('column', text, self.names)}")
+                raise ConstraintError(
+                    f"The relation {self.text!r}: {unknown('column', text, self.names)}"
+                )
             kind = "column"
         if kind == "other":
-            self.fail("a quote is not closed" if text in "\"'`" else f"{text!r} means nothing here", start)
-        text = text.replace("_", "") if kind == "number" else _SAME.get(text, text) if kind == "sign" else text
+            self.fail(
+                "a quote is not closed" if text in "\"'`" else f"{text!r} means nothing here",
+                start,
+            )
+        if kind == "number":
+            text = text.replace("_", "")
+        elif kind == "sign":
+            text = _SAME.get(text, text)
         return _Token(kind, text, start, found.end())
 
-    # ---- comparisons -----------------------------------------------------------------------------------------------
+    # ---- comparisons -----------------------------------------------------------------------------
 
     def comparison(self) -> Comparison:
         self.now = self._token(0)
@@ -121,7 +141,8 @@ class _Parser:
         return Comparison(left, sign.text, right)
 
     def _advance(self) -> _Token:
-        token, self.now = self.now, self._token(self.now.end)
+        token = self.now
+        self.now = self._token(self.now.end)
         return token
 
     def _is(self, *signs: str) -> bool:
@@ -139,7 +160,12 @@ class _Parser:
             sign = self._advance()
             other = self._factor()
             constant = other.linear()
-            if sign.text == "/" and constant is not None and not constant[0] and constant[1] == 0:
+            if (
+                sign.text == "/"
+                and constant is not None
+                and not constant[0]
+                and constant[1] == 0
+            ):
                 self.fail("this divides by zero", sign.start)
             found = found.joined(sign.text, other)
         return found
@@ -151,7 +177,9 @@ class _Parser:
         if token.kind == "column":
             return Expression.column(token.text)
         if token.kind == "sign" and token.text in ("+", "-"):
-            return Expression.number(1.0 if token.text == "+" else -1.0).joined("*", self._factor())
+            return Expression.number(1.0 if token.text == "+" else -1.0).joined(
+                "*", self._factor()
+            )
         if token.kind == "sign" and token.text == "(":
             found = self._sum()
             if not self._is(")"):
@@ -160,7 +188,7 @@ class _Parser:
             return found
         self.fail(f'expected a column, a number or "(" instead of {token}', token.start)
 
-    # ---- categories ------------------------------------------------------------------------------------------------
+    # ---- categories ------------------------------------------------------------------------------
 
     def condition(self, start: int, end: int) -> Condition:
         token = self._token(start)

@@ -33,15 +33,22 @@ class Linear:
         return tuple(self.weights)
 
     def breach(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """How much rows break it ``(n,)``, negative for those that keep it, and how exact that is."""
+        """How much rows break it ``(n,)``, negative for those that keep it, and how exact that
+        is.
+        """
         terms = [weight * values[name] for name, weight in self.weights.items()]
-        excess, noise = np.sum(terms, 0) - self.bound, _NOISE * (np.abs(self.bound) + np.sum(np.abs(terms), 0))
+        excess = np.sum(terms, 0) - self.bound
+        noise = _NOISE * (np.abs(self.bound) + np.sum(np.abs(terms), 0))
         # What is equal up to noise keeps <= and =, and breaks <.
-        return (np.abs(excess) if self.sign == "=" else excess) + (noise if self.sign == "<" else -noise), noise
+        return (np.abs(excess) if self.sign == "=" else excess) + (
+            noise if self.sign == "<" else -noise
+        ), noise
 
     def broken(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         breach, _ = self.breach(values)
-        return breach >= 0 if self.sign == "<" else breach > 0
+        if self.sign == "<":
+            return breach >= 0
+        return breach > 0
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,16 @@ class Follows:
     def value(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """``(n,)``; not finite after a division by zero."""
         with np.errstate(all="ignore"):
-            return np.broadcast_to(self.expression(values), values[self.column].shape).astype(np.float64)
+            return np.broadcast_to(self.expression(values), values[self.column].shape).astype(
+                np.float64
+            )
 
 
 @dataclass(frozen=True)
 class Requires:
-    """Where one column has a category, another must have a certain one; both by position, −2 if not known yet."""
+    """Where one column has a category, another must have a certain one; both by position, −2 if not
+    known yet.
+    """
 
     text: str
     given: str
@@ -78,7 +89,9 @@ class Requires:
 
     def broken(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Mask ``(n,)``, of columns read as positions of categories."""
-        return (values[self.given] == self.category) & (values[self.needed] != self.needed_category)
+        return (values[self.given] == self.category) & (
+            values[self.needed] != self.needed_category
+        )
 
 
 @dataclass(frozen=True)
@@ -103,37 +116,55 @@ class RelationBook:
         return tuple(rule.column for rule in self.follows)
 
     def sources(self, column: str) -> tuple[str, ...]:
-        """The columns that one which follows is computed from in the end, none of which follows others itself."""
+        """The columns that one which follows is computed from in the end, none of which follows
+        others itself.
+        """
         rules = {rule.column: rule for rule in self.follows}
         if column not in rules:
             return (column,)
         return tuple(
-            dict.fromkeys(source for name in rules[column].expression.columns for source in self.sources(name))
+            dict.fromkeys(
+                source
+                for name in rules[column].expression.columns
+                for source in self.sources(name)
+            )
         )
 
     @cached_property
     def flat(self) -> tuple[Linear, ...]:
-        """The linear relations in terms of columns that do not follow others; those that stay linear then."""
+        """The linear relations in terms of columns that do not follow others; those that stay
+        linear then.
+        """
         by_name = {rule.column: rule.expression.linear() for rule in self.follows}
-        return tuple(rule for rule in (_without_followers(rule, by_name) for rule in self.linear) if rule is not None)
+        return tuple(
+            rule
+            for rule in (_without_followers(rule, by_name) for rule in self.linear)
+            if rule is not None
+        )
 
 
-def _without_followers(rule: Linear, by_name: Mapping[str, tuple[dict[str, float], float] | None]) -> Linear | None:
-    weights, bound = dict(rule.weights), rule.bound
+def _without_followers(
+    rule: Linear, by_name: Mapping[str, tuple[dict[str, float], float] | None]
+) -> Linear | None:
+    weights = dict(rule.weights)
+    bound = rule.bound
     # Ends, because columns do not follow each other in a circle.
     while any(name in by_name for name in weights):
         name = next(name for name in weights if name in by_name)
-        weight, parts = weights.pop(name), by_name[name]
+        weight = weights.pop(name)
+        parts = by_name[name]
         if parts is None:
             return None
         bound -= weight * parts[1]
         for other, share in parts[0].items():
             weights[other] = weights.get(other, 0.0) + weight * share
     weights = {name: weight for name, weight in weights.items() if weight}
-    return Linear(rule.text, weights, rule.sign, bound) if weights else None
+    if weights:
+        return Linear(rule.text, weights, rule.sign, bound)
+    return None
 
 
-# ---- from text -------------------------------------------------------------------------------------------------------
+# ---- from text -----------------------------------------------------------------------------------
 
 
 def check_texts(relations: Any, what: str = "relations") -> tuple[str, ...]:
@@ -141,7 +172,9 @@ def check_texts(relations: Any, what: str = "relations") -> tuple[str, ...]:
     if relations is None:
         return ()
     if isinstance(relations, (str, bytes)) or not isinstance(relations, Sequence):
-        raise ConstraintError(f"{what} must be a list of text, such as ['a <= b'], got {relations!r}.")
+        raise ConstraintError(
+            f"{what} must be a list of text, such as ['a <= b'], got {relations!r}."
+        )
     for text in relations:
         if not isinstance(text, str):
             raise ConstraintError(f"A relation is text such as {'a <= b'!r}, got {text!r}.")
@@ -151,7 +184,9 @@ def check_texts(relations: Any, what: str = "relations") -> tuple[str, ...]:
 def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> RelationBook:
     """The relations between columns, or an error that says which of them cannot be."""
     by_name = {feature.name: feature for feature in features}
-    linear, follows, requires = list[Linear](), list[Follows](), list[Requires]()
+    linear = list[Linear]()
+    follows = list[Follows]()
+    requires = list[Requires]()
     for text in texts:
         said = read_relation(text, by_name)
         if not isinstance(said, Comparison):
@@ -171,7 +206,8 @@ def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> Relatio
         else:
             name = said.left.value
             raise ConstraintError(
-                f"The relation {text!r} holds {name!r} at one number; use the domain of {name!r} for that."
+                f"The relation {text!r} holds {name!r} at one number; use the domain of {name!r} "
+                "for that."
             )
     return RelationBook(tuple(linear), _in_order(follows), tuple(requires))
 
@@ -180,40 +216,58 @@ def _linear(text: str, said: Comparison) -> Linear:
     found = said.left.joined("-", said.right).linear()
     if found is None:
         raise ConstraintError(
-            f"The relation {text!r} is not linear: columns are multiplied or divided by columns. Write a <= 0.4 * b "
-            "instead of a / b <= 0.4, or add a column that follows, such as 'ratio = a / b', and limit its domain."
+            f"The relation {text!r} is not linear: columns are multiplied or divided by columns. "
+            "Write a <= 0.4 * b "
+            "instead of a / b <= 0.4, or add a column that follows, such as 'ratio = a / b', and "
+            "limit its domain."
         )
-    sign = -1.0 if said.sign in (">=", ">") else 1.0
+    if said.sign in (">=", ">"):
+        sign = -1.0
+    else:
+        sign = 1.0
     weights = {name: sign * weight for name, weight in found[0].items() if weight}
     if not weights:
         raise ConstraintError(f"The relation {text!r} says nothing about any column.")
-    return Linear(text, weights, {">=": "<=", ">": "<"}.get(said.sign, said.sign), -sign * found[1])
+    return Linear(
+        text, weights, {">=": "<=", ">": "<"}.get(said.sign, said.sign), -sign * found[1]
+    )
 
 
 def _check_free(text: str, feature: Feature) -> None:
-    """Raise for rules that name the values of a column: one that is computed takes those that come out."""
+    """Raise for rules that name the values of a column: one that is computed takes those that come
+    out.
+    """
     for field in ("step", "allowed"):
         if getattr(feature, field) is not None:
             raise ConstraintError(
-                f"The relation {text!r} computes {feature.name!r}, so its {field} cannot be kept; leave it out, or "
+                f"The relation {text!r} computes {feature.name!r}, so its {field} cannot be "
+                "kept; leave it out, or "
                 "state one for what it follows. Its mutability, domain and max_change are kept."
             )
 
 
-def _requirement(text: str, given: Condition, needed: Condition, by_name: Mapping[str, Feature]) -> Requires:
+def _requirement(
+    text: str, given: Condition, needed: Condition, by_name: Mapping[str, Feature]
+) -> Requires:
     if given.column == needed.column:
-        raise ConstraintError(f"The relation {text!r} relates {given.column!r} to itself; it needs two columns.")
+        raise ConstraintError(
+            f"The relation {text!r} relates {given.column!r} to itself; it needs two columns."
+        )
     positions = []
     for condition in (given, needed):
         feature = by_name[condition.column]
         if not feature.is_category:
-            raise ConstraintError(f"The relation {text!r}: {feature.name!r} is {feature.kind} and has no categories.")
+            raise ConstraintError(
+                f"The relation {text!r}: {feature.name!r} is {feature.kind} and has no categories."
+            )
         positions.append(_position(text, condition, feature))
     return Requires(text, given.column, positions[0], needed.column, positions[1])
 
 
 def _position(text: str, condition: Condition, feature: Feature) -> int:
-    """Where a category stands among those of a column; −2 before they are known (−1 is an unseen one)."""
+    """Where a category stands among those of a column; −2 before they are known (−1 is an unseen
+    one).
+    """
     if feature.categories is None:
         return -2
     names = [str(level) for level in feature.levels]
@@ -222,7 +276,9 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
         if condition.category in known:
             return known.index(condition.category)
     # A file may write 1 as 1.0, or the other way round.
-    numbers = [float(level) if isinstance(level, (int, float)) else None for level in feature.levels]
+    numbers = [
+        float(level) if isinstance(level, (int, float)) else None for level in feature.levels
+    ]
     try:
         return numbers.index(float(condition.category))
     except ValueError:
@@ -231,18 +287,26 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
 
 
 def _in_order(follows: Sequence[Follows]) -> tuple[Follows, ...]:
-    """What follows after what it follows; an error if two rules compute a column, or rules go in a circle."""
+    """What follows after what it follows; an error if two rules compute a column, or rules go in a
+    circle.
+    """
     by_name: dict[str, Follows] = {}
     for rule in follows:
         if rule.column in by_name:
             first = by_name[rule.column].text
-            raise ConstraintError(f"{rule.column!r} follows from both {first!r} and {rule.text!r}; keep one of them.")
+            raise ConstraintError(
+                f"{rule.column!r} follows from both {first!r} and {rule.text!r}; keep one of them."
+            )
         by_name[rule.column] = rule
     try:
         order = list(
-            TopologicalSorter({name: rule.expression.columns for name, rule in by_name.items()}).static_order()
+            TopologicalSorter(
+                {name: rule.expression.columns for name, rule in by_name.items()}
+            ).static_order()
         )
     except CycleError as error:
         circle = " from ".join(reversed(error.args[1]))
-        raise ConstraintError(f"Columns follow each other in a circle: {circle}. One of them must be free.") from None
+        raise ConstraintError(
+            f"Columns follow each other in a circle: {circle}. One of them must be free."
+        ) from None
     return tuple(by_name[name] for name in order if name in by_name)

@@ -1,7 +1,7 @@
 """Numbers as people write them: the decimals a column uses, and values rounded to them.
 
-float64 cannot undo a z-score exactly: where |v| is small relative to the mean, several values v share one z. But a
-value that a person typed has few decimals, and only one such value fits.
+float64 cannot undo a z-score exactly: where |v| is small relative to the mean, several values v
+share one z. But a value that a person typed has few decimals, and only one such value fits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _FIRST_LOOK = 16
 def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
     """The float nearest to each value rounded to so many decimals (negative: tens, hundreds, …)."""
     d = np.clip(np.asarray(decimals, dtype=np.int64), -22, 22)
-    up, down = _POWERS[np.maximum(d, 0)], _POWERS[np.maximum(-d, 0)]
+    up = _POWERS[np.maximum(d, 0)]
+    down = _POWERS[np.maximum(-d, 0)]
     # N / 10^d with N and 10^d exact is the very float that the decimal literal denotes.
     with np.errstate(over="ignore"):
         scaled = values * up / down
@@ -32,7 +33,9 @@ def round_to(values: np.ndarray, decimals: np.ndarray | int) -> np.ndarray:
 
 
 def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
-    """The fewest decimals that write every value ``(n,)`` of a float column exactly; ``None`` if 15 are too few."""
+    """The fewest decimals that write every value ``(n,)`` of a float column exactly; ``None`` if 15
+    are too few.
+    """
     largest = float(np.abs(values).max(initial=0.0))
     narrow = narrow_type(dtype)
     with np.errstate(over="ignore"):
@@ -52,9 +55,11 @@ def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
 
 
 def seen_spacing(values: np.ndarray) -> float | None:
-    """The largest of 1, 2, 2.5 and 5 times a power of ten, above 1, that nearly all values ``(n,)`` are multiples of.
+    """The largest of 1, 2, 2.5 and 5 times a power of ten, above 1, that nearly all values ``(n,)``
+    are multiples of.
 
-    Credit limits are often whole thousands. ``None`` if there is no such number, or too few values to tell.
+    Credit limits are often whole thousands. ``None`` if there is no such number, or too few values
+    to tell.
     """
     others = values[values != 0]
     if len(others) < _FEWEST_MULTIPLES:
@@ -86,9 +91,10 @@ def _nearly_all_multiples(values: np.ndarray, spacing: float) -> bool:
 def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any) -> np.ndarray:
     """Decoded values ``(n,)``, known up to ``error``, as a user would have written them.
 
-    A value that has, within its error, the given decimals is rounded to them. Otherwise, if it is a short number within
-    its error, it is that number; short means at least three digits fewer than the error allows, so that it is not a
-    coincidence. Any other value is rounded to the given decimals or, without any, to the digits that its error leaves.
+    A value that has, within its error, the given decimals is rounded to them. Otherwise, if it is a
+    short number within its error, it is that number; short means at least three digits fewer than
+    the error allows, so that it is not a coincidence. Any other value is rounded to the given
+    decimals or, without any, to the digits that its error leaves.
     """
     size = np.maximum(np.abs(values), np.finfo(np.float64).tiny)
     coarse = np.maximum(2000.0 * error, 1e-12 * size)
@@ -98,7 +104,8 @@ def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any
     if narrow is not None:
         held = values.astype(narrow)
         near = (np.abs(held - values) <= error) & (2000.0 * error <= np.spacing(np.abs(held)))
-        short, is_short = np.where(is_short, short, held), is_short | near
+        short = np.where(is_short, short, held)
+        is_short = is_short | near
     if decimals is not None:
         rounded = round_to(values, decimals)
         return np.where(is_short & (np.abs(rounded - values) > error), short, rounded)
@@ -112,5 +119,7 @@ def narrow_type(dtype: Any) -> Any:
     """The numpy type of a column stored in fewer bits than float64; ``None`` of any other."""
     # Asked thousands of times by a search; the name of a numpy type is slow to make.
     if isinstance(dtype, np.dtype):
-        return dtype.type if dtype.kind == "f" and dtype.itemsize < 8 else None
+        if dtype.kind == "f" and dtype.itemsize < 8:
+            return dtype.type
+        return None
     return {"float32": np.float32, "float16": np.float16}.get(str(dtype).lower())

@@ -55,8 +55,8 @@ class Schema:
 
     Attributes:
         features: a :class:`Feature` per column.
-        relations: between columns, as text, such as ``"satisfactory <= total"``, ``"ratio = debt / income"`` or
-            ``"job = pilot requires licence = yes"``.
+        relations: between columns, as text, such as ``"satisfactory <= total"``, ``"ratio = debt /
+            income"`` or ``"job = pilot requires licence = yes"``.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -77,14 +77,18 @@ class Schema:
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "relations", check_texts(self.relations))
         if not self.names or len(set(self.names)) != len(self.names):
-            raise InputError(f"A schema needs features of different names, got {show(self.names)}.")
+            raise InputError(
+                f"A schema needs features of different names, got {show(self.names)}."
+            )
         # Rules that contradict each other would only show as searches that find nothing.
         check_feasible(self.book, self.features)
 
     @cached_property
     def book(self) -> RelationBook:
         """The relations, read and checked."""
-        return read_relations(self.relations, self.features) if self.relations else RelationBook()
+        if self.relations:
+            return read_relations(self.relations, self.features)
+        return RelationBook()
 
     @classmethod
     def infer(
@@ -99,17 +103,18 @@ class Schema:
     ) -> Schema:
         """A schema from a frame (or array) and what the user states; the data decides the rest.
 
-        Whole numbers are integers (also where a missing value made pandas store floats), 0/1 (also 0.0/1.0) and two
-        categories are binary, an ordered categorical dtype is ordinal, other text is categorical. Floats are numeric;
-        a column of whole floats is rounded to whole floats.
+        Whole numbers are integers (also where a missing value made pandas store floats), 0/1 (also
+        0.0/1.0) and two categories are binary, an ordered categorical dtype is ordinal, other text
+        is categorical. Floats are numeric; a column of whole floats is rounded to whole floats.
 
         Args:
             frame: the data.
-            schema: a dict with a table per column, such as ``{"age": {"unit": "years"}}``, or a ``.toml`` or ``.json``
-                file of the same form, as :meth:`save` writes it. Its fields are those of :class:`Feature`. A list under
-                ``"relations"`` (``"relations_"``, if a column is called that) relates columns.
-            mutability, domain, special: by column; they win over the schema. A direction may also be −1, 0 or +1, as
-                in scikit-learn's ``monotonic_cst``.
+            schema: a dict with a table per column, such as ``{"age": {"unit": "years"}}``, or a
+                ``.toml`` or ``.json`` file of the same form, as :meth:`save` writes it. Its fields
+                are those of :class:`Feature`. A list under ``"relations"`` (``"relations_"``, if a
+                column is called that) relates columns.
+            mutability, domain, special: by column; they win over the schema. A direction may also
+                be −1, 0 or +1, as in scikit-learn's ``monotonic_cst``.
             relations: on top of those of the schema, such as ``["satisfactory <= total"]``.
         """
         table = as_frame(frame)
@@ -117,20 +122,33 @@ class Schema:
             raise InputError("There are no rows to infer a schema from: the frame has 0.")
         by_column = {"mutability": mutability, "domain": domain, "special": special}
         stated, related = _stated(schema, list(table.columns), relations, by_column)
-        features, problems = [], []
+        features = []
+        problems = []
         numbers = PlainNumbers(table)
         for name in table.columns:
             try:
                 plain = infer_plain(name, numbers, stated[name])
-                features.append(infer_feature(table[name], stated[name]) if plain is None else plain)
+                features.append(
+                    infer_feature(table[name], stated[name]) if plain is None else plain
+                )
                 _check_order(features[-1], stated[name])
             except InputError as error:
                 problems.append(error)
         if problems:
-            kind = ConstraintError if all(isinstance(p, ConstraintError) for p in problems) else InputError
-            raise kind(report([str(problem).rstrip(".") for problem in problems], "The columns need attention"))
+            kind = (
+                ConstraintError
+                if all(isinstance(p, ConstraintError) for p in problems)
+                else InputError
+            )
+            raise kind(
+                report(
+                    [str(problem).rstrip(".") for problem in problems],
+                    "The columns need attention",
+                )
+            )
         inferred = cls(tuple(features), related)
-        # Stated categories may lack some of the data's; those of text that were not stated are the data's.
+        # Stated categories may lack some of the data's; those of text that were not stated are the
+        # data's.
         dtypes = dict(table.dtypes)
         doubtful = [
             feature
@@ -163,32 +181,35 @@ class Schema:
         features = tuple(_override(feature, stated[feature.name]) for feature in self.features)
         return Schema(features, (*self.relations, *related))
 
-    # ---- against data ----------------------------------------------------------------------------------------------
+    # ---- against data ----------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
-        """The schema with categories and pixel ranges taken from the data where they are not stated.
+        """The schema with categories and pixel ranges taken from the data where they are not
+        stated.
 
         Args:
             frame: the data; it needs all columns of the schema.
         """
         table = match_columns(as_frame(frame, self.names), self.names, stated=True)
         features = tuple(
-            complete_feature(feature, table[feature.name]) if is_open(feature) else feature for feature in self.features
+            complete_feature(feature, table[feature.name]) if is_open(feature) else feature
+            for feature in self.features
         )
         return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:
-        """Raise an error if the frame contradicts the schema: columns, kinds, categories or domains.
+        """Raise an error if the frame contradicts the schema: columns, kinds, categories or
+        domains.
 
         Args:
             frame: the data.
-            domain: whether rows outside a domain are an error. A domain limits where advice may lead, so the encoder
-                accepts such rows.
+            domain: whether rows outside a domain are an error. A domain limits where advice may
+                lead, so the encoder accepts such rows.
         """
         table = match_columns(as_frame(frame, self.names), self.names, stated=True)
         read_columns(self.features, table, "The data contradicts the schema", domain=domain)
 
-    # ---- as a collection -------------------------------------------------------------------------------------------
+    # ---- as a collection -------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -204,7 +225,7 @@ class Schema:
     def __len__(self) -> int:
         return len(self.features)
 
-    # ---- to read and to keep ---------------------------------------------------------------------------------------
+    # ---- to read and to keep ---------------------------------------------------------------------
 
     def table(self) -> pd.DataFrame:
         """A row per feature, for people."""
@@ -218,15 +239,21 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: a table per column, in order; and the list of relations, if there are any."""
-        tables: dict[str, Any] = {feature.name: feature_to_dict(feature) for feature in self.features}
-        return {**({relations_key(tables): list(self.relations)} if self.relations else {}), **tables}
+        tables: dict[str, Any] = {
+            feature.name: feature_to_dict(feature) for feature in self.features
+        }
+        return {
+            **({relations_key(tables): list(self.relations)} if self.relations else {}),
+            **tables,
+        }
 
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> Schema:
         """The inverse of :meth:`to_dict`.
 
         Args:
-            spec: a table per column, each with its ``kind``; and the list of relations, if there are any.
+            spec: a table per column, each with its ``kind``; and the list of relations, if there
+                are any.
         """
         features, relations = split_relations(spec)
         open_kinds = [name for name, fields in features.items() if "kind" not in fields]
@@ -235,7 +262,9 @@ class Schema:
                 f"No kind is stated for {show(open_kinds)}. A partial schema is completed by data: "
                 "Schema.infer(frame, schema)."
             )
-        return cls(tuple(Feature(name=name, **fields) for name, fields in features.items()), relations)
+        return cls(
+            tuple(Feature(name=name, **fields) for name, fields in features.items()), relations
+        )
 
     @classmethod
     def from_file(cls, path: str | Path) -> Schema:
@@ -261,14 +290,19 @@ def _stated(
     relations: Sequence[str] | None,
     by_column: Mapping[str, Mapping[str, Any] | None],
 ) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
-    """What the user states, with an entry for every column, and the relations; fields by column win over the schema."""
-    features, related = dict[str, dict[str, Any]](), tuple[str, ...]()
+    """What the user states, with an entry for every column, and the relations; fields by column win
+    over the schema.
+    """
+    features = dict[str, dict[str, Any]]()
+    related = tuple[str, ...]()
     if isinstance(schema, (str, Path)):
         schema = read_features(schema)
     if isinstance(schema, Mapping):
         features, related = split_relations(schema)
     elif schema is not None:
-        raise InputError(f"schema must be a dict by column or a file name, got {type(schema).__name__}.")
+        raise InputError(
+            f"schema must be a dict by column or a file name, got {type(schema).__name__}."
+        )
     stated: dict[str, dict[str, Any]] = {name: {} for name in names}
     for name, fields in features.items():
         lookup("column", name, stated).update(fields)
@@ -288,17 +322,31 @@ def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
         blank = Feature(feature.name, kind)
         # Categories keep their meaning whether or not they have an order; ranges of numbers do not.
         if not (blank.is_category and feature.is_category):
-            fields = {"categories": None, "domain": None, "allowed": None, "forbidden": (), "special": (), **fields}
+            fields = {
+                "categories": None,
+                "domain": None,
+                "allowed": None,
+                "forbidden": (),
+                "special": (),
+                **fields,
+            }
         elif kind != "ordinal":
             fields = {"domain": None, **fields}
     changed = replace(feature, **fields)
-    _check_order(changed, stated, needed=kind == "ordinal" and feature.kind in ("binary", "categorical"))
+    _check_order(
+        changed, stated, needed=kind == "ordinal" and feature.kind in ("binary", "categorical")
+    )
     return changed
 
 
 def _check_order(feature: Feature, stated: Mapping[str, Any], needed: bool = False) -> None:
-    """Raise if an order is needed, or a direction stated, and the only order is alphabetical, which says nothing."""
-    if feature.kind in ("binary", "categorical") and feature.mutability in ("increase", "decrease"):
+    """Raise if an order is needed, or a direction stated, and the only order is alphabetical, which
+    says nothing.
+    """
+    if feature.kind in ("binary", "categorical") and feature.mutability in (
+        "increase",
+        "decrease",
+    ):
         needed |= "mutability" in stated
     levels = feature.categories or ()
     if not needed or "categories" in stated or len(levels) < 2:
@@ -312,21 +360,33 @@ def _values(feature: Feature) -> str:
     parts = []
     if feature.categories is not None:
         shown = [repr(level) for level in feature.categories[:6]]
-        shown += [f"… ({len(feature.categories)})"] if len(feature.categories) > 6 else []
+        if len(feature.categories) > 6:
+            shown += [f"… ({len(feature.categories)})"]
+        else:
+            shown += []
         parts.append((" < " if feature.kind == "ordinal" else ", ").join(shown))
     if feature.domain is not None:
         parts.append(f"in {show_domain(feature)}")
     if feature.allowed is not None:
         parts.append(f"to {show(feature.allowed)} only")
     if feature.special:
-        parts.append(f"{'code' if len(feature.special) == 1 else 'codes'} {show(feature.special)}, never advised")
+        parts.append(
+            f"{'code' if len(feature.special) == 1 else 'codes'} {show(feature.special)}, never "
+            "advised"
+        )
     if feature.forbidden:
         parts.append("never " + ", ".join(f"{a!r} → {b!r}" for a, b in feature.forbidden[:4]))
-        parts[-1] += " …" if len(feature.forbidden) > 4 else ""
+        if len(feature.forbidden) > 4:
+            parts[-1] += " …"
+        else:
+            parts[-1] += ""
     if feature.step is not None:
         parts.append(f"in steps of {feature.step:.10g}")
     if feature.max_change is not None:
-        ranks = " in rank" if feature.kind == "ordinal" else ""
+        if feature.kind == "ordinal":
+            ranks = " in rank"
+        else:
+            ranks = ""
         parts.append(f"changes by at most {feature.max_change:.10g}{ranks}")
     if feature.difficulty != 1:
         parts.append(f"{feature.difficulty:.10g} times as dear to change")

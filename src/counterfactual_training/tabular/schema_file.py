@@ -5,9 +5,9 @@
     categories = ["HS-grad", "Bachelors", "Masters"]
     mutability = "increase"
 
-A file may hold a complete schema, or only what the data does not tell. A list is no table of a column, so relations
-between columns stand beside them, before the first table: ``relations = ["satisfactory <= total"]``. If a column is
-called ``relations``, the key is ``relations_``.
+A file may hold a complete schema, or only what the data does not tell. A list is no table of a
+column, so relations between columns stand beside them, before the first table: ``relations =
+["satisfactory <= total"]``. If a column is called ``relations``, the key is ``relations_``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ FIELDS = tuple(field.name for field in fields(Feature) if field.name != "name")
 
 def feature_to_dict(feature: Feature) -> dict[str, Any]:
     """The fields that differ from their defaults, as JSON."""
-    stated = {f.name: getattr(feature, f.name) for f in fields(feature) if getattr(feature, f.name) != f.default}
+    stated = {
+        f.name: getattr(feature, f.name)
+        for f in fields(feature)
+        if getattr(feature, f.name) != f.default
+    }
     for name in {"domain", "categories", "allowed", "special"} & set(stated):
         stated[name] = [None if value is None else to_plain(value) for value in stated[name]]
     if "forbidden" in stated:
@@ -44,19 +48,27 @@ def feature_to_dict(feature: Feature) -> dict[str, Any]:
 def fields_from_dict(name: str, spec: Any) -> dict[str, Any]:
     """Keyword arguments of :class:`Feature` from what a user states about one column."""
     if not isinstance(spec, Mapping):
-        raise InputError(f"The schema of {name!r} must be a dict of {', '.join(FIELDS)}, got {spec!r}.")
+        raise InputError(
+            f"The schema of {name!r} must be a dict of {', '.join(FIELDS)}, got {spec!r}."
+        )
     for key in spec:
         check_name(f"field in the schema of {name!r}:", key, FIELDS)
     return {key: _untag(value) for key, value in spec.items() if value is not None}
 
 
-def split_relations(content: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+def split_relations(
+    content: Mapping[str, Any],
+) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
     """What is stated by column, checked, and the relations between columns."""
     keys = [
-        key for key, value in content.items() if isinstance(value, (list, tuple)) and _RELATIONS.fullmatch(str(key))
+        key
+        for key, value in content.items()
+        if isinstance(value, (list, tuple)) and _RELATIONS.fullmatch(str(key))
     ]
     relations = tuple(text for key in keys for text in check_texts(content[key], key))
-    return {name: fields_from_dict(name, spec) for name, spec in content.items() if name not in keys}, relations
+    return {
+        name: fields_from_dict(name, spec) for name, spec in content.items() if name not in keys
+    }, relations
 
 
 def relations_key(columns: Collection[str]) -> str:
@@ -68,7 +80,9 @@ def relations_key(columns: Collection[str]) -> str:
 
 
 def _untag(value: Any) -> Any:
-    return [_untag(entry) for entry in value] if isinstance(value, list) else from_plain(value)
+    if isinstance(value, list):
+        return [_untag(entry) for entry in value]
+    return from_plain(value)
 
 
 def read_features(path: str | Path) -> dict[str, Any]:
@@ -78,13 +92,20 @@ def read_features(path: str | Path) -> dict[str, Any]:
     try:
         # Editors on Windows put a mark before the first line, which TOML does not allow.
         text = path.read_bytes().decode("utf-8-sig")
-        content = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
+        if suffix == ".toml":
+            content = tomllib.loads(text)
+        else:
+            content = json.loads(text)
     except FileNotFoundError:
         raise FileError(f"There is no schema file {str(path)!r}.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"{str(path)!r} is not readable as {suffix[1:].upper()}: {error}") from None
+        raise FileError(
+            f"{str(path)!r} is not readable as {suffix[1:].upper()}: {error}"
+        ) from None
     if not isinstance(content, Mapping):
-        raise FileError(f"{str(path)!r} must hold one table per column, got {type(content).__name__}.")
+        raise FileError(
+            f"{str(path)!r} must hold one table per column, got {type(content).__name__}."
+        )
     try:
         split_relations(content)  # checks it
         return {str(name): value for name, value in content.items()}
@@ -101,7 +122,9 @@ def write_features(path: str | Path, features: Mapping[str, Any]) -> None:
         tables = []
         for name, spec in features.items():
             if isinstance(spec, list):  # of relations
-                tables.append(f"{name} = [\n" + "".join(f"    {toml(text)},\n" for text in spec) + "]\n")
+                tables.append(
+                    f"{name} = [\n" + "".join(f"    {toml(text)},\n" for text in spec) + "]\n"
+                )
                 continue
             lines = [f"{key} = {toml(value, key)}" for key, value in spec.items()]
             tables.append("\n".join([f"[{toml_key(name)}]", *lines, ""]))
@@ -117,7 +140,9 @@ def _suffix(path: Path) -> str:
 
 def toml_key(name: str) -> str:
     """The name of a table, in quotes where TOML needs them."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        return name
+    return toml(name)
 
 
 def toml(value: Any, key: str = "") -> str:
@@ -125,9 +150,14 @@ def toml(value: Any, key: str = "") -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {toml(entry)}" for name, entry in value.items()) + " }"
+        return (
+            "{ " + ", ".join(f"{name} = {toml(entry)}" for name, entry in value.items()) + " }"
+        )
     if isinstance(value, list):
         if key == "domain":  # TOML has no null
-            value = [end if bound is None else bound for bound, end in zip(value, (-math.inf, math.inf), strict=True)]
+            value = [
+                end if bound is None else bound
+                for bound, end in zip(value, (-math.inf, math.inf), strict=True)
+            ]
         return "[" + ", ".join(toml(entry) for entry in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -21,7 +21,14 @@ from counterfactual_training.training.objective import (
 from counterfactual_training.training.regime import Regime, Round
 from counterfactual_training.training.regimes import REGIMES, make_regime
 from counterfactual_training.training.run import History, Run, TrainResult
-from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig, preset
+from counterfactual_training.training.setting import (
+    AS_PRINTED,
+    AS_RUN,
+    CHEAP_RECOURSE,
+    Setting,
+    TrainConfig,
+    preset,
+)
 from counterfactual_training.training.train import train
 
 __all__ = [

@@ -17,26 +17,41 @@ _BETAS = (0.9, 0.999)  # torch's own
 
 
 class Adam(Optimizer):
-    """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per call.
+    """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per
+    call.
 
-    A fleet has one parameter group per member, each with its own rate and β, so that torch's schedulers work on fleets
-    too; its weights are one tensor ``(M, P)``, and members may skip an update. Moments of half-precision weights are
-    kept in single precision: otherwise squares of small gradients would be 0, and steps infinite.
+    A fleet has one parameter group per member, each with its own rate and β, so that torch's
+    schedulers work on fleets too; its weights are one tensor ``(M, P)``, and members may skip an
+    update. Moments of half-precision weights are kept in single precision: otherwise squares of
+    small gradients would be 0, and steps infinite.
     """
 
-    # torch wraps these so that they are never compiled; the wrapper imports its compiler, two seconds in every process.
+    # torch wraps these so that they are never compiled; the wrapper imports its compiler, two
+    # seconds in every process.
     add_param_group = inspect.unwrap(Optimizer.add_param_group)
     zero_grad = inspect.unwrap(Optimizer.zero_grad)
 
-    def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size) -> None:
-        self.tensors, self.lead = list(parameters), lead
-        own = [[rows] for rows in self.tensors[0].detach()] if lead else [self.tensors]
+    def __init__(
+        self, parameters: Sequence[Tensor], rates: Sequence[float], lead: torch.Size
+    ) -> None:
+        self.tensors = list(parameters)
+        self.lead = lead
+        if lead:
+            own = [[rows] for rows in self.tensors[0].detach()]
+        else:
+            own = [self.tensors]
         groups = [{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)]
         super().__init__(groups, {"lr": 0.0, "betas": _BETAS})
-        self.mean = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in self.tensors]
+        self.mean = [
+            torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
+            for p in self.tensors
+        ]
         self.square = [torch.zeros_like(mean) for mean in self.mean]
-        self.fusable = all(p.dtype == mean.dtype for p, mean in zip(self.tensors, self.mean, strict=True))
-        # Updates made, per member; a lone run's count stays in the precision that torch's kernel reads.
+        self.fusable = all(
+            p.dtype == mean.dtype for p, mean in zip(self.tensors, self.mean, strict=True)
+        )
+        # Updates made, per member; a lone run's count stays in the precision that torch's kernel
+        # reads.
         self.updates = torch.zeros(lead, device=self.tensors[0].device, dtype=torch.float32)
         self.even = True  # whether all members have made the same number of updates
 
@@ -44,11 +59,14 @@ class Adam(Optimizer):
         """One update with these gradients; members whose ``bad`` ``(*lead)`` is 1.0 skip it."""
         mark_stepped(self)
         numbers = [(group["lr"], *group["betas"]) for group in self.param_groups]
-        if self.fusable and (not self.lead or (bad is None and self.even and len(set(numbers)) == 1)):
+        if self.fusable and (
+            not self.lead or (bad is None and self.even and len(set(numbers)) == 1)
+        ):
             self._fused(grads, numbers[0], bad)
         else:
             self.even = self.even and bad is None
-            bad = torch.zeros_like(self.updates) if bad is None else bad
+            if bad is None:
+                bad = torch.zeros_like(self.updates)
             device = self.tensors[0].device
             columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T
             self._by_formula(grads, columns, bad)
@@ -56,15 +74,29 @@ class Adam(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update with the ``.grad`` of the parameters."""
-        self.apply([torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors], None)
+        self.apply(
+            [torch.zeros_like(p) if p.grad is None else p.grad for p in self.tensors], None
+        )
 
-    def _fused(self, grads: Sequence[Tensor | None], numbers: tuple[float, float, float], bad: Tensor | None) -> None:
+    def _fused(
+        self,
+        grads: Sequence[Tensor | None],
+        numbers: tuple[float, float, float],
+        bad: Tensor | None,
+    ) -> None:
         self.updates += 1
-        step = self.updates if not self.lead else self.updates[0]  # equal for all members, or this is not called
-        tensors, mean, square, given = self.tensors, self.mean, self.square, [g for g in grads if g is not None]
+        step = (
+            self.updates if not self.lead else self.updates[0]
+        )  # equal for all members, or this is not called
+        tensors = self.tensors
+        mean = self.mean
+        square = self.square
+        given = [g for g in grads if g is not None]
         if len(given) < len(tensors):  # parameters without a gradient stay as they are
             there = [i for i, grad in enumerate(grads) if grad is not None]
-            tensors, mean, square = ([column[i] for i in there] for column in (tensors, mean, square))
+            tensors, mean, square = (
+                [column[i] for i in there] for column in (tensors, mean, square)
+            )
         fused_adam(tensors, given, (mean, square), step, numbers, bad)
         if bad is not None:  # the kernel skipped the update, but does not take the count back
             self.updates -= bad
@@ -72,41 +104,71 @@ class Adam(Optimizer):
     def _by_formula(self, grads: Sequence[Tensor | None], numbers: Tensor, bad: Tensor) -> None:
         """With rate, β₁ and β₂ ``(3, M)`` and a count of updates for every member.
 
-        As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half precision.
+        As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half
+        precision.
         """
         self.updates += 1 - bad
         columns = (bad == 0, self.updates.to(numbers.dtype), *numbers)
-        go, count, rate, beta1, beta2 = (c.unsqueeze(-1) if self.lead else c.reshape(()) for c in columns)
-        size, root = rate / (1 - beta1**count), (1 - beta2**count).sqrt()
-        for weights, mean, square, given in zip(self.tensors, self.mean, self.square, grads, strict=True):
+        go, count, rate, beta1, beta2 = (
+            c.unsqueeze(-1) if self.lead else c.reshape(()) for c in columns
+        )
+        size = rate / (1 - beta1**count)
+        root = (1 - beta2**count).sqrt()
+        for weights, mean, square, given in zip(
+            self.tensors, self.mean, self.square, grads, strict=True
+        ):
             if given is None:
                 continue
-            fresh, kept2, fresh2, step, scale = (v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root))
-            grad = torch.where(go, given, 0.0).to(mean.dtype)  # 0 · NaN would be NaN: mask before, not after
+            fresh, kept2, fresh2, step, scale = (
+                v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root)
+            )
+            grad = torch.where(go, given, 0.0).to(
+                mean.dtype
+            )  # 0 · NaN would be NaN: mask before, not after
             mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
-            square.copy_(torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square))
-            weights.copy_(weights - torch.where(go, mean / square.sqrt().div_(scale).add_(EPSILON) * step, 0.0))
+            square.copy_(
+                torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square)
+            )
+            weights.copy_(
+                weights
+                - torch.where(go, mean / square.sqrt().div_(scale).add_(EPSILON) * step, 0.0)
+            )
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Continue with these members, whose weights are now in a new tensor."""
-        groups = [self.param_groups[i] for i in members.tolist()]  # no copies: schedulers hold these objects
-        self.tensors, self.lead = [weights], torch.Size([len(members)])
+        groups = [
+            self.param_groups[i] for i in members.tolist()
+        ]  # no copies: schedulers hold these objects
+        self.tensors = [weights]
+        self.lead = torch.Size([len(members)])
         for group, rows in zip(groups, weights.detach(), strict=True):
             group["params"] = [rows]
         self.param_groups = groups
-        self.mean, self.square = [self.mean[0][members]], [self.square[0][members]]
+        self.mean = [self.mean[0][members]]
+        self.square = [self.square[0][members]]
         self.updates = self.updates[members]
 
     # Not torch's layout, which is by parameter: the moments are kept outside of Optimizer.state.
     def state_dict(self) -> dict[str, Any]:
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
-        return {"groups": groups, "mean": self.mean, "square": self.square, "updates": self.updates}
+        groups = [
+            {k: v for k, v in group.items() if k != "params"} for group in self.param_groups
+        ]
+        return {
+            "groups": groups,
+            "mean": self.mean,
+            "square": self.square,
+            "updates": self.updates,
+        }
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for group, saved in zip(self.param_groups, state_dict["groups"], strict=True):
             group.update(saved)
         held = [*self.mean, *self.square, self.updates]
-        for mine, its in zip(held, [*state_dict["mean"], *state_dict["square"], state_dict["updates"]], strict=True):
+        for mine, its in zip(
+            held,
+            [*state_dict["mean"], *state_dict["square"], state_dict["updates"]],
+            strict=True,
+        ):
             mine.copy_(its)
         self.even = bool((self.updates == self.updates.flatten()[0]).all())

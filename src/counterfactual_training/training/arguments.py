@@ -1,4 +1,6 @@
-"""The arguments of :func:`train` and :class:`Fleet`, checked and prepared before training starts."""
+"""The arguments of :func:`train` and :class:`Fleet`, checked and prepared before training
+starts.
+"""
 
 from __future__ import annotations
 
@@ -46,28 +48,47 @@ def training_rows(
     members = len(models)
     if isinstance(x, Tensor):
         if y is None:
-            raise InputError("Training needs classes: pass y (n,) beside x, or a Dataset of pairs.")
+            raise InputError(
+                "Training needs classes: pass y (n,) beside x, or a Dataset of pairs."
+            )
         check_inputs(models[0], x, y)
         if y.dim() > 2 or y.numel() == 0 or (y.dim() == 2 and len(y) != members):
-            shapes = "(n,)" if members == 1 else f"(n,) or ({members}, n)"
-            raise InputError(f"Training needs rows: x (n, *features) and y {shapes}, got y of shape {tuple(y.shape)}.")
-        num_classes, weight = _num_classes(y), _row_weights(y, sample_weight, x)
+            if members == 1:
+                shapes = "(n,)"
+            else:
+                shapes = f"(n,) or ({members}, n)"
+            raise InputError(
+                f"Training needs rows: x (n, *features) and y {shapes}, got y of shape "
+                f"{tuple(y.shape)}."
+            )
+        num_classes = _num_classes(y)
+        weight = _row_weights(y, sample_weight, x)
         by_class = _class_weights(y, num_classes, class_weight, x)
         if by_class is not None:
             own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
-            weight = own if weight is None else weight * own
+            if weight is None:
+                weight = own
+            else:
+                weight = weight * own
         rows = TrainingRows(x, y.long(), num_classes, weight)
     else:
         if y is not None and not isinstance(x, Dataset | DataLoader):
-            raise InputError(f"x must be a torch tensor, got {type(x).__name__}; convert it with torch.as_tensor(x).")
+            raise InputError(
+                f"x must be a torch tensor, got {type(x).__name__}; convert it with "
+                "torch.as_tensor(x)."
+            )
         if y is not None or sample_weight is not None:
-            raise InputError("A data set brings its own classes and weights, as items (x, y) or (x, y, weight).")
+            raise InputError(
+                "A data set brings its own classes and weights, as items (x, y) or (x, y, weight)."
+            )
         read = Read.all(x)
         num_classes = _num_classes(read.y)
         _row_weights(read.y, read.weight, read.example)
         by_class = _class_weights(read.y, num_classes, class_weight, read.example)
         device = next((p.device for p in models[0].parameters()), torch.device("cpu"))
-        rows = FetchedRows(x, read, num_classes, device, None if by_class is None else by_class[0])
+        rows = FetchedRows(
+            x, read, num_classes, device, None if by_class is None else by_class[0]
+        )
         # A few rows will do: NaN was looked for in all of them while they were read.
         check_inputs(models[0], *rows.first(64))
     if rows.weight is not None and not bool((rows.weight.sum(-1) > 0).all()):
@@ -77,23 +98,44 @@ def training_rows(
 
 
 def _value_rows(
-    models: Sequence[nn.Module], x: Source, y: Tensor | None, sample_weight: Tensor | None, class_weight: Any = None
+    models: Sequence[nn.Module],
+    x: Source,
+    y: Tensor | None,
+    sample_weight: Tensor | None,
+    class_weight: Any = None,
 ) -> TrainingRows:
     """Rows with numbers, for models of one output."""
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or y.dim() != 1 or not y.is_floating_point():
-        raise InputError("A regression trains on tensors x (n, *features) and y (n,), y of floating point.")
+    if (
+        not isinstance(x, Tensor)
+        or not isinstance(y, Tensor)
+        or y.dim() != 1
+        or not y.is_floating_point()
+    ):
+        raise InputError(
+            "A regression trains on tensors x (n, *features) and y (n,), y of floating point."
+        )
     if class_weight is not None:
-        raise InputError("class_weight has no effect on a regression, which has no classes; use sample_weight.")
+        raise InputError(
+            "class_weight has no effect on a regression, which has no classes; use sample_weight."
+        )
     # The shapes, devices and values of x are checked as for classes.
     check_inputs(models[0], x, torch.zeros_like(y, dtype=torch.long))
     if not y.numel() or not bool(torch.isfinite(y).all()):
         raise InputError("y must hold at least one number, and neither NaN nor infinity.")
-    rows = TrainingRows(x, y.to(torch.promote_types(x.dtype, torch.float32)), 0, _row_weights(y, sample_weight, x))
+    rows = TrainingRows(
+        x,
+        y.to(torch.promote_types(x.dtype, torch.float32)),
+        0,
+        _row_weights(y, sample_weight, x),
+    )
     for model in models:
         with evaluating(model), torch.no_grad():
             shape = tuple(check_tensor(model(x[:2])).shape)
         if shape != (len(x[:2]), 1):
-            raise ModelError(f"The model returned {shape} for {len(x[:2])} rows; a regression has one output, (n, 1).")
+            raise ModelError(
+                f"The model returned {shape} for {len(x[:2])} rows; a regression has one output, "
+                "(n, 1)."
+            )
     return rows
 
 
@@ -103,7 +145,10 @@ def _num_classes(y: Tensor) -> int:
     for own in y.reshape(-1, y.shape[-1]):
         found = own.unique().tolist()
         if len(counts) < 2 or found != list(range(len(counts))):
-            raise InputError(f"y must hold every class index 0..k−1 and at least two classes; found {found[:20]}.")
+            raise InputError(
+                "y must hold every class index 0..k−1 and at least two classes; found "
+                f"{found[:20]}."
+            )
     return len(counts)
 
 
@@ -111,33 +156,45 @@ def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None
     """The weights of single rows, checked."""
     if given is None:
         return None
-    weight = torch.as_tensor(given).to(like.device, torch.promote_types(like.dtype, torch.float32))
+    weight = torch.as_tensor(given).to(
+        like.device, torch.promote_types(like.dtype, torch.float32)
+    )
     if weight.shape != y.shape or not _sound(weight):
         raise InputError(
-            f"sample_weight holds one finite number of at least 0 per row, {tuple(y.shape)}; got shape "
+            f"sample_weight holds one finite number of at least 0 per row, {tuple(y.shape)}; got "
+            "shape "
             f"{tuple(weight.shape)}{f' from {float(weight.min()):g}' if weight.numel() else ''}."
         )
     return weight
 
 
-def _class_weights(y: Tensor, num_classes: int, given: ClassWeight | None, like: Tensor) -> Tensor | None:
+def _class_weights(
+    y: Tensor, num_classes: int, given: ClassWeight | None, like: Tensor
+) -> Tensor | None:
     """The weights of classes ``(1, k)``; ``(members, k)`` if members have their own rows."""
     if given is None:
         return None
-    sets, kind = y.reshape(-1, y.shape[-1]), torch.promote_types(like.dtype, torch.float32)
+    sets = y.reshape(-1, y.shape[-1])
+    kind = torch.promote_types(like.dtype, torch.float32)
     if isinstance(given, str):
         if given != "balanced":
-            raise InputError(f"class_weight is 'balanced' or one number per class, got {given!r}.")
+            raise InputError(
+                f"class_weight is 'balanced' or one number per class, got {given!r}."
+            )
         counts = torch.stack([torch.bincount(own, minlength=num_classes) for own in sets])
         return (sets.shape[-1] / (num_classes * counts.double())).to(like.device, kind)
     if isinstance(given, Mapping):
         strange = [k for k in given if k not in range(num_classes)]
         if strange:
-            raise InputError(f"class_weight names class {strange[0]!r}; the classes are 0..{num_classes - 1}.")
+            raise InputError(
+                f"class_weight names class {strange[0]!r}; the classes are 0..{num_classes - 1}."
+            )
         given = torch.tensor([float(given.get(k, 1.0)) for k in range(num_classes)])
     each = torch.as_tensor(given)
     if each.shape != (num_classes,) or not _sound(each):
-        raise InputError(f"class_weight holds one finite number of at least 0 for each of {num_classes} classes.")
+        raise InputError(
+            f"class_weight holds one finite number of at least 0 for each of {num_classes} classes."
+        )
     return each.expand(len(sets), -1).to(like.device, kind)
 
 
@@ -157,14 +214,19 @@ def validation_rows(
             return _value_rows(models, x, y, None)
         check_inputs(models[0], x, y)
         if y.dim() > 2 or (y.dim() == 2 and len(y) != len(models)):
-            raise InputError(f"Validation rows are given for {len(y)} members of a fleet of {len(models)}.")
+            raise InputError(
+                f"Validation rows are given for {len(y)} members of a fleet of {len(models)}."
+            )
         rows = TrainingRows(x, y.long(), data.num_classes)
     else:
         rows = FetchedRows(validation, Read.all(validation), data.num_classes, data.y.device)
         check_inputs(models[0], *rows.first(64))
     _try_models(models, rows)
     if rows.num_rows and not 0 <= int(rows.y.min()) <= int(rows.y.max()) < data.num_classes:
-        raise InputError(f"Validation classes must lie in 0..{data.num_classes - 1}, got {rows.y.unique().tolist()}.")
+        raise InputError(
+            f"Validation classes must lie in 0..{data.num_classes - 1}, got "
+            f"{rows.y.unique().tolist()}."
+        )
     return rows
 
 
@@ -179,10 +241,14 @@ def _try_models(models: Sequence[nn.Module], rows: TrainingRows) -> None:
 def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> Setting:
     """The setting with constraints, checked against the training rows, or inferred from them."""
     reason = getattr(setting.generator.rule, "cannot_train", "")
-    searches = setting.objective.needs_counterfactuals if setting.regime is None else setting.regime.searches
+    if setting.regime is None:
+        searches = setting.objective.needs_counterfactuals
+    else:
+        searches = setting.regime.searches
     if reason and searches:
         raise InputError(
-            f"The generator {setting.generator.name!r} cannot serve training: {reason}. Train with another one, "
+            f"The generator {setting.generator.name!r} cannot serve training: {reason}. Train "
+            "with another one, "
             "such as 'ecco', and use this one to explain."
         )
     if searches:
@@ -191,16 +257,23 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
     if isinstance(data, FetchedRows):
         read = data.read
         rows = torch.stack([read.low, read.high])  # all rows lie in a box if their extremes do
-        constraints = constraints or Constraints.build(len(read.low), domain=read.box(setting.num_std))
+        constraints = constraints or Constraints.build(
+            len(read.low), domain=read.box(setting.num_std)
+        )
     else:
-        rows = data.x[member] if data.own else data.x
+        if data.own:
+            rows = data.x[member]
+        else:
+            rows = data.x
         constraints = constraints or Constraints.infer(rows, num_std=setting.num_std)
     constraints.to(rows).check_factuals(rows.flatten(1))
     objective = setting.objective
     if setting.regime is None and objective.lacks_ridge:
         warnings.warn(
-            f"lambda_div={objective.lambda_div} without a ridge, lambda_reg=0: nothing keeps the energies from growing "
-            f"without end, and accuracy falls. State lambda_reg, such as the published {Objective.lambda_reg}.",
+            f"lambda_div={objective.lambda_div} without a ridge, lambda_reg=0: nothing keeps the "
+            "energies from growing "
+            "without end, and accuracy falls. State lambda_reg, such as the published "
+            f"{Objective.lambda_reg}.",
             stacklevel=from_outside(),
         )
     # Where everything may change recourse is cheap, and the term would only cost plausibility.
@@ -209,9 +282,13 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
     return replace(setting, constraints=constraints.to(data.first(1)[0]), objective=objective)
 
 
-def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: Ranks | None = None) -> None:
+def check_modes(
+    model: nn.Module, setting: Setting, data: TrainingRows, ranks: Ranks | None = None
+) -> None:
     """Warn about batch normalisation in eval mode; raise if a batch has a single row."""
-    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _NORMS)]
+    norms = [
+        (name, module) for name, module in model.named_modules() if isinstance(module, _NORMS)
+    ]
     if not norms:
         return
     name, norm = norms[0]
@@ -219,14 +296,18 @@ def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: R
         text = f"The model came in eval mode and holds {type(norm).__name__}: all of it is trained."
         advice = "To keep parts frozen call model.train() first, then .eval() on these parts."
         warnings.warn(f"{text} {advice}", stacklevel=from_outside())
-    # Counterfactuals share the forward pass of their batch, so only conventional batches can have a single row.
+    # Counterfactuals share the forward pass of their batch, so only conventional batches can have a
+    # single row.
     plain = setting.config.burn_in_epochs > 0 or not setting.loss.needs_counterfactuals
-    least, where = data.smallest_batch(setting.config.batch_size), ""
+    least = data.smallest_batch(setting.config.batch_size)
+    where = ""
     if ranks is not None and ranks.size > 1 and not data.divided:
-        least, where = least // ranks.size, f" on one of {ranks.size} processes"
+        least = least // ranks.size
+        where = f" on one of {ranks.size} processes"
     if plain and least <= 1 and not _takes_one_row(model, data):
         raise InputError(
-            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a single row{where}, on "
+            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a "
+            f"single row{where}, on "
             f"which {name!r} cannot compute statistics; choose another batch_size."
         )
 
@@ -234,7 +315,10 @@ def check_modes(model: nn.Module, setting: Setting, data: TrainingRows, ranks: R
 def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
     """Whether training on one row works, as with images, which have many values per channel."""
     # A copy, because a forward pass in training mode changes running statistics.
-    twin = copy.deepcopy(model) if model.training else copy.deepcopy(model).train()
+    if model.training:
+        twin = copy.deepcopy(model)
+    else:
+        twin = copy.deepcopy(model).train()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             twin(data.first(1)[0])
@@ -244,37 +328,68 @@ def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
 
 
 def check_optimizer(
-    model: nn.Module, optimizer: Optimizer, setting: Setting, ranks: Ranks, callbacks: Sequence[Callback]
+    model: nn.Module,
+    optimizer: Optimizer,
+    setting: Setting,
+    ranks: Ranks,
+    callbacks: Sequence[Callback],
 ) -> None:
     own = {id(parameter) for parameter in model.parameters()}
-    if not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-        raise InputError("The optimizer holds none of this model's parameters; make it with model.parameters().")
+    if not any(
+        id(parameter) in own
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    ):
+        raise InputError(
+            "The optimizer holds none of this model's parameters; make it with model.parameters()."
+        )
     if not isinstance(optimizer, torch.optim.LBFGS):
         return
     if setting.config.accumulate > 1 or ranks.size > 1:
-        raise InputError("LBFGS asks for the loss of one batch again and again: accumulate=1 and one process only.")
+        raise InputError(
+            "LBFGS asks for the loss of one batch again and again: accumulate=1 and one process "
+            "only."
+        )
     if any(overrides(callback, "before_step") for callback in callbacks):
-        raise InputError("LBFGS computes its gradients itself, so callbacks cannot change them before its step.")
+        raise InputError(
+            "LBFGS computes its gradients itself, so callbacks cannot change them before its step."
+        )
 
 
 def check_ranks(run: Run) -> None:
     """Raise unless all processes have the same rows and settings; each takes its part of them."""
     if run.ranks.size > 1 and run.regime is not None:
-        raise InputError(f"The regime {run.regime.name!r} looks at whole batches: train on one process.")
+        raise InputError(
+            f"The regime {run.regime.name!r} looks at whole batches: train on one process."
+        )
     if run.ranks.size > 1 and len(set(run.ranks.every(fingerprint_of_given(run)))) > 1:
         raise InputError(
-            "The processes were given different rows or settings. Give all of them the whole training set and one "
-            "setting; each takes its part by itself (or a DataLoader with a DistributedSampler of the whole set)."
+            "The processes were given different rows or settings. Give all of them the whole "
+            "training set and one "
+            "setting; each takes its part by itself (or a DataLoader with a DistributedSampler "
+            "of the whole set)."
         )
 
 
-def listeners(callbacks: Sequence[Callback], settings: Sequence[Setting], progress: bool | None) -> list[Callback]:
-    """The user's callbacks, checked, after the one that keeps budgets and before the status line."""
+def listeners(
+    callbacks: Sequence[Callback], settings: Sequence[Setting], progress: bool | None
+) -> list[Callback]:
+    """The user's callbacks, checked, after the one that keeps budgets and before the status
+    line.
+    """
     if not isinstance(callbacks, list | tuple):
-        raise InputError(f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback].")
+        raise InputError(
+            f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback]."
+        )
     for callback in callbacks:
         if not isinstance(callback, Callback):
-            raise InputError(f"Callbacks derive from ct.Callback, got {type(callback).__name__}.")
-    # First, so that the user's callbacks find its columns in the history, and can replace the weights it ends with.
-    budgets = [AccuracyBudget()] if any(own.budget is not None for own in settings) else []
+            raise InputError(
+                f"Callbacks derive from ct.Callback, got {type(callback).__name__}."
+            )
+    # First, so that the user's callbacks find its columns in the history, and can replace the
+    # weights it ends with.
+    if any(own.budget is not None for own in settings):
+        budgets = [AccuracyBudget()]
+    else:
+        budgets = []
     return [*budgets, *callbacks, EpochProgress(progress)]

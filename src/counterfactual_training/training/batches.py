@@ -1,4 +1,6 @@
-"""The mini-batches of an epoch and their counterfactuals: draw, search, mature, protect (Algorithm 1, lines 2-6)."""
+"""The mini-batches of an epoch and their counterfactuals: draw, search, mature, protect (Algorithm
+1, lines 2-6).
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,36 @@ def mini_batches(run: Run, rng: Streams) -> Iterator[Batch]:
     order = None
     if run.config.shuffle and not run.data.divided:
         order = each(lambda own: torch.randperm(run.data.num_rows, generator=own), rng)
-    return (_part(run, *rows) for rows in run.data.batches(run.config.batch_size, order, run.lead))
+    return (
+        _part(run, *rows) for rows in run.data.batches(run.config.batch_size, order, run.lead)
+    )
 
 
 def _part(run: Run, x: Tensor, y: Tensor, weight: Tensor | None) -> Batch:
     """This process's part of a batch; a loader has divided the rows already."""
     if run.ranks.size == 1:
         return Batch(x, y, weight)
-    mine, share = (slice(None), 1.0) if run.data.divided else run.ranks.part(len(y))
-    own = None if weight is None else weight[mine]
+    if run.data.divided:
+        mine = slice(None)
+        share = 1.0
+    else:
+        mine, share = run.ranks.part(len(y))
+    if weight is None:
+        own = None
+    else:
+        own = weight[mine]
     return Batch(x[mine], y[mine], own, shares=(_shares(run, [own], [share])[0], 1.0, 1.0))
 
 
-def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[Explained] | None:
-    """Counterfactuals for batches of these sizes, by one search; ``None`` if no member is left to search."""
-    num, mine, parts = sum(sizes), None, [run.ranks.part(size) for size in sizes]
+def explain(
+    run: Run, sizes: list[int], rng: Streams, tally: Tally
+) -> Iterator[Explained] | None:
+    """Counterfactuals for batches of these sizes, by one search; ``None`` if no member is left to
+    search.
+    """
+    num = sum(sizes)
+    mine = None
+    parts = [run.ranks.part(size) for size in sizes]
     if run.ranks.size > 1:  # every process searches its part of what belongs to each batch
         blocks = torch.arange(num).split(sizes)
         mine = torch.cat([block[own] for block, (own, _) in zip(blocks, parts, strict=True)])
@@ -54,21 +71,36 @@ def explain(run: Run, sizes: list[int], rng: Streams, tally: Tally) -> Iterator[
         return None
     explanations, told = found
     tally.searched(told, explanations.y_target.shape[-1])
-    batches, even = explanations.split(sizes), [share for _, share in parts]
+    batches = explanations.split(sizes)
+    even = [share for _, share in parts]
     contrast = _shares(run, [own.weight for own in batches], even)
     adversarial = _shares(run, [own.weight_adv for own in batches], even)
     return zip(batches, contrast, adversarial, strict=True)
 
 
 def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tally) -> Any:
-    """What a regime trains on beside the batch, at the current weights; ``None`` if no member is left."""
-    now = (batch.x, batch.y, run.constraints, run.generator, run.data, run.memory, run.epoch, rng)
+    """What a regime trains on beside the batch, at the current weights; ``None`` if no member is
+    left.
+    """
+    now = (
+        batch.x,
+        batch.y,
+        run.constraints,
+        run.generator,
+        run.data,
+        run.memory,
+        run.epoch,
+        rng,
+    )
 
     def found(_: Tensor | None) -> Any:
         with evaluating(run.model):
             told = find(Round(run.model, *now))
         if told is None:  # which the loss would take for an epoch without counterfactuals
-            raise InputError("A regime's find returned None; return what its loss needs, or () if that is nothing.")
+            raise InputError(
+                "A regime's find returned None; return what its loss needs, or () if that is "
+                "nothing."
+            )
         return told
 
     result = _guarded(run, rng, tally, found)
@@ -79,22 +111,34 @@ def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tall
 
 
 def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[float]:
-    """This process's part of each batch relative to an even share; by weight, where rows have weights."""
-    given = [w.sum() * (share > 0) for w, share in zip(weights, even, strict=True) if w is not None]
-    return even if run.ranks.size == 1 or not given else run.ranks.relative(torch.stack(given))
+    """This process's part of each batch relative to an even share; by weight, where rows have
+    weights.
+    """
+    given = [
+        w.sum() * (share > 0) for w, share in zip(weights, even, strict=True) if w is not None
+    ]
+    if run.ranks.size == 1 or not given:
+        return even
+    return run.ranks.relative(torch.stack(given))
 
 
 def _guarded(run: Run, rng: Streams, tally: Tally, find: Callable[[Tensor | None], Any]) -> Any:
-    """What is found for all members; those whose models have become unusable are stopped, and it is tried again.
+    """What is found for all members; those whose models have become unusable are stopped, and it is
+    tried again.
 
-    ``find`` gets a mask ``(members,)`` of those that train with what it finds; ``None`` if there is one model.
+    ``find`` gets a mask ``(members,)`` of those that train with what it finds; ``None`` if there is
+    one model.
     """
     rngs = [rng] if isinstance(rng, torch.Generator) else rng
     states = [own.get_state() for own in rngs]
     run.ranks.share_buffers(run.model)
     while any(active := run.explaining()):
-        mask = torch.tensor(active, device=run.device) if run.lead else None
-        error, found = None, None
+        if run.lead:
+            mask = torch.tensor(active, device=run.device)
+        else:
+            mask = None
+        error = None
+        found = None
         try:
             found = find(mask)
         except ModelError as caught:
@@ -102,13 +146,20 @@ def _guarded(run: Run, rng: Streams, tally: Tally, find: Callable[[Tensor | None
         if not run.ranks.any(error is not None, run.device):
             return found
         error = error or ModelError("The model has failed on another process.")
-        broken = [slot for slot in _unusable(run) if active[slot]] if run.lead else [0]
-        if not broken or (run.epoch == 0 and not tally.bad):  # before the first update, training is not the cause
+        if run.lead:
+            broken = [slot for slot in _unusable(run) if active[slot]]
+        else:
+            broken = [0]
+        if not broken or (
+            run.epoch == 0 and not tally.bad
+        ):  # before the first update, training is not the cause
             raise error
         for slot in broken:
             run.fail(slot, run.epoch + 1, run.ranks.first(str(error).rstrip(".")))
         tally.notice_stops()
-        for own, state in zip(rngs, states, strict=True):  # the others draw as if nothing had happened
+        for own, state in zip(
+            rngs, states, strict=True
+        ):  # the others draw as if nothing had happened
             own.set_state(state)
     return None
 
@@ -122,48 +173,83 @@ def _unusable(run: Run) -> list[int]:
     return bad.nonzero().flatten().tolist()
 
 
-def explain_round(run: Run, num: int, rng: Streams, active: Tensor | None = None, mine: Tensor | None = None) -> Found:
-    """Search ``num`` counterfactuals of training rows for the current model, or for every model of a fleet.
+def explain_round(
+    run: Run, num: int, rng: Streams, active: Tensor | None = None, mine: Tensor | None = None
+) -> Found:
+    """Search ``num`` counterfactuals of training rows for the current model, or for every model of
+    a fleet.
 
     Args:
         rng: of the draws and the search; one per member of a fleet.
         active: ``(members,)`` mask of the members to search for.
-        mine: which of the ``num`` to search here, where several processes share them; all draw alike.
+        mine: which of the ``num`` to search here, where several processes share them; all draw
+            alike.
     """
-    # The order of draws (rows, targets, search, positives) is part of the result, for lone, fleet and resumed runs.
-    data, config = run.data, run.config
+    # The order of draws (rows, targets, search, positives) is part of the result, for lone, fleet
+    # and resumed runs.
+    data = run.data
+    config = run.config
     x, y, weight = data.at(each(lambda own: draw_rows(data.num_rows, num, own), rng))
     with evaluating(run.model), torch.no_grad():
         logits = at_least_single(run.model(x))
     counts = data.class_counts.expand(*y.shape[:-1], -1)
     y_target = each(partial(draw_targets, config.target_rule), rng, logits, y, counts)
-    y_adv = y if config.adversarial_label == "true" else logits.argmax(-1)
+    if config.adversarial_label == "true":
+        y_adv = y
+    else:
+        y_adv = logits.argmax(-1)
     if active is not None:  # a row that asks for its own class is done before the search starts
         y_target = torch.where(active.unsqueeze(-1), y_target, logits.argmax(-1))
     everyone = y_target
     if mine is not None:
-        x, y_target, y_adv = x[mine], y_target[mine], y_adv[mine]
-        weight = None if weight is None else weight[mine]
+        x = x[mine]
+        y_target = y_target[mine]
+        y_adv = y_adv[mine]
+        if weight is None:
+            weight = None
+        else:
+            weight = weight[mine]
     threads = torch.get_num_threads()  # already chosen for the whole training
-    found = search(run.model, x, y_target, run.generator, run.constraints, rng, diagnose=False, threads=threads)
+    found = search(
+        run.model,
+        x,
+        y_target,
+        run.generator,
+        run.constraints,
+        rng,
+        diagnose=False,
+        threads=threads,
+    )
 
     def positives() -> Tensor:
         # All processes draw for all rows, so that their generators stay in step.
         rows = data.positives(everyone, rng)
         return data.at(rows if mine is None else rows[mine])[0]
 
-    mature, x_cf, lead = found.mature, found.x_cf, y_target.dim()
+    mature = found.mature
+    x_cf = found.x_cf
+    lead = y_target.dim()
     x_pos = positives()
     for _ in range(config.positives - 1):
         other = positives()
-        nearer = (other - x_cf).abs().flatten(lead).sum(-1) < (x_pos - x_cf).abs().flatten(lead).sum(-1)
+        nearer = (other - x_cf).abs().flatten(lead).sum(-1) < (x_pos - x_cf).abs().flatten(
+            lead
+        ).sum(-1)
         x_pos = torch.where(_broadcast(nearer, x), other, x_pos)
-    if config.immature == "replace":  # before x⁺ is protected: both are then equal, and their divergence is zero
+    if (
+        config.immature == "replace"
+    ):  # before x⁺ is protected: both are then equal, and their divergence is zero
         x_cf = torch.where(_broadcast(mature, x), x_cf, x_pos)
-    x_pos = run.constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)  # §3.4
+    x_pos = (
+        run.constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)
+    )  # §3.4
     counted = _weight(found, config.immature)
-    explanations = CounterfactualBatch(x_cf, x_pos, found.x_adv, y_target, y_adv, counted, weight)
-    return explanations, torch.stack([mature.float().mean(-1), found.num_steps.float().mean(-1)])
+    explanations = CounterfactualBatch(
+        x_cf, x_pos, found.x_adv, y_target, y_adv, counted, weight
+    )
+    return explanations, torch.stack(
+        [mature.float().mean(-1), found.num_steps.float().mean(-1)]
+    )
 
 
 def _broadcast(mask: Tensor, x: Tensor) -> Tensor:
@@ -175,6 +261,10 @@ def _weight(found: SearchResult, immature: Immature) -> Tensor | None:
     """What each row counts in divergence and ridge; ``None`` counts all alike."""
     if immature == "replace":
         return None
-    # Exhausting all steps is maturity for "keep", but rows that were of the target class before have no x′ at all.
-    counts = found.mature if immature == "drop" else found.status != int(Status.ALREADY_THERE)
+    # Exhausting all steps is maturity for "keep", but rows that were of the target class before
+    # have no x′ at all.
+    if immature == "drop":
+        counts = found.mature
+    else:
+        counts = found.status != int(Status.ALREADY_THERE)
     return counts.to(found.x_cf.dtype)

@@ -15,16 +15,18 @@ from counterfactual_training.training.loop import advance
 from counterfactual_training.training.run import History, Run
 
 _PACE = 0.15
-_WEAKEST, _STRONGEST = 0.02, 1.0
+_WEAKEST = 0.02
+_STRONGEST = 1.0
 
 
 class AccuracyBudget(Callback):
     """Adapt the strength s of all terms but the class loss to what they cost in accuracy.
 
-    A conventional twin, with the same initial weights, seed, rows and optimizer, trains alongside every member. After
-    each epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02, 1)``, where d is the twin's accuracy on the
-    training batches minus the member's. A member ends with its last epoch of the second half that was within b, if
-    there was one. The history has s as ``strength``, and ``twin_accuracy``.
+    A conventional twin, with the same initial weights, seed, rows and optimizer, trains alongside
+    every member. After each epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02, 1)``, where
+    d is the twin's accuracy on the training batches minus the member's. A member ends with its last
+    epoch of the second half that was within b, if there was one. The history has s as ``strength``,
+    and ``twin_accuracy``.
 
     Other callbacks, such as schedules or clipping, do not act on the twin.
 
@@ -49,15 +51,22 @@ class AccuracyBudget(Callback):
             raise InputError(f"budget is a share of the rows between 0 and 1, got {budget!r}.")
         if not _WEAKEST <= start <= _STRONGEST:
             raise InputError(f"start lies in [{_WEAKEST}, {_STRONGEST}], got {start!r}.")
-        self.budget, self.start = budget, start
+        self.budget = budget
+        self.start = start
         self.twin: Run = None  # type: ignore[assignment]  # made when training begins
-        self.kept: dict[int, dict[str, Tensor]] = {}  # weights of the last epoch within the budget, by member
+        self.kept: dict[
+            int, dict[str, Tensor]
+        ] = {}  # weights of the last epoch within the budget, by member
 
     def on_train_begin(self, run: Run) -> None:
         """Make the twin."""
         if run.ranks.size > 1:
-            raise InputError("A budget of accuracy needs a twin on all rows: train on one process, or set no budget.")
-        self.twin, self.kept = conventional_twin(run), {}
+            raise InputError(
+                "A budget of accuracy needs a twin on all rows: train on one process, or set no "
+                "budget."
+            )
+        self.twin = conventional_twin(run)
+        self.kept = {}
         if run.epoch == 0:  # a resumed run has its strengths already
             for i in self._bound(run):
                 run.strength[i] = self.start
@@ -70,7 +79,8 @@ class AccuracyBudget(Callback):
         for i in self._bound(run):
             if i not in run.running:
                 continue
-            budget, counterpart = self._of(run, i), twin.slots[run.slots.index(i)]
+            budget = self._of(run, i)
+            counterpart = twin.slots[run.slots.index(i)]
             aim = column(twin, counterpart, "accuracy")
             lost = aim - column(run, i, "accuracy")
             run.histories[i].records[-1] |= {"strength": run.strength[i], "twin_accuracy": aim}
@@ -78,7 +88,9 @@ class AccuracyBudget(Callback):
                 self.kept[i] = run.snapshot(i).state_dict()
             if run.epoch > run.settings[i].config.burn_in_epochs and not math.isnan(lost):
                 excess = min(max((lost - budget) / budget, -1.0), 2.0)
-                run.strength[i] = min(max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST)
+                run.strength[i] = min(
+                    max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST
+                )
 
     def on_stop(self, run: Run, i: int) -> None:
         """Give member i the weights of its last epoch within the budget."""
@@ -112,19 +124,27 @@ class AccuracyBudget(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the twin and these weights."""
-        twin, saved = self.twin, state["twin"]
+        twin = self.twin
+        saved = state["twin"]
         self.kept = state["kept"]
         twin.epoch = saved["epoch"]
         twin.model.load_state_dict(saved["model"])
         twin.optimizer.load_state_dict(saved["optimizer"])
         twin.settle(*[0] * len(twin.slots))  # these weights are sound
         twin.bad_updates = saved["bad_updates"]
-        for i, records, stopped in zip(twin.slots, saved["records"], saved["stopped"], strict=True):
+        for i, records, stopped in zip(
+            twin.slots, saved["records"], saved["stopped"], strict=True
+        ):
             twin.histories[i] = History(records, stopped)
 
     def _of(self, run: Run, i: int) -> float:
-        own = run.settings[i].budget if self.budget is None else self.budget
-        return math.inf if own is None else own
+        if self.budget is None:
+            own = run.settings[i].budget
+        else:
+            own = self.budget
+        if own is None:
+            return math.inf
+        return own
 
     def _bound(self, run: Run) -> list[int]:
         """Members in the stack with a budget and with counterfactual terms."""
@@ -133,7 +153,9 @@ class AccuracyBudget(Callback):
 
 
 def conventional_twin(run: Run) -> Run:
-    """A run with the class loss only for every row of the stack, from its members' current weights."""
+    """A run with the class loss only for every row of the stack, from its members' current
+    weights.
+    """
     if not run.lead and not isinstance(run.optimizer, Adam):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))

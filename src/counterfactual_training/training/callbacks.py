@@ -1,4 +1,6 @@
-"""Callbacks: called by the training loop at every update and epoch, alike for one model and for a fleet."""
+"""Callbacks: called by the training loop at every update and epoch, alike for one model and for a
+fleet.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 class Callback:
     """Base class; override the events you need.
 
-    Return state that lives longer than an epoch from ``state_dict``, under the names of its attributes, so that
-    checkpoints hold it. Cut tensors with the leading dimension of ``run.parameters`` in ``keep``, when stopped members
-    leave. A fleet may train its members in several runs, one after the other, with the same callbacks.
+    Return state that lives longer than an epoch from ``state_dict``, under the names of its
+    attributes, so that checkpoints hold it. Cut tensors with the leading dimension of
+    ``run.parameters`` in ``keep``, when stopped members leave. A fleet may train its members in
+    several runs, one after the other, with the same callbacks.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -49,7 +52,8 @@ class Callback:
         """Before the first epoch of a run, or of a resumed one: reset all state."""
 
     def before_step(self, run: Run) -> None:
-        """Before every update; ``run.gradients``, also the ``.grad`` of ``run.parameters``, may be changed.
+        """Before every update; ``run.gradients``, also the ``.grad`` of ``run.parameters``, may be
+        changed.
 
         The attributes of such a callback are part of a checkpoint's fingerprint.
         """
@@ -74,7 +78,9 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, after ``on_train_begin``; by default every name becomes an attribute."""
+        """Restore the state, after ``on_train_begin``; by default every name becomes an
+        attribute.
+        """
         vars(self).update(state)
 
 
@@ -83,7 +89,12 @@ def overrides(callback: Callback, name: str) -> bool:
     return getattr(type(callback), name) is not getattr(Callback, name)
 
 
-_SHOWN = {"loss": "loss", "accuracy": "acc", "validation_accuracy": "val", "share_mature": "mature"}
+_SHOWN = {
+    "loss": "loss",
+    "accuracy": "acc",
+    "validation_accuracy": "val",
+    "share_mature": "mature",
+}
 
 
 _PRINTED = ("loss", "validation_loss")
@@ -100,17 +111,29 @@ class EpochProgress(Callback):
         self.status = StatusLine(live=show)
 
     def on_train_begin(self, run: Run) -> None:
-        self.first, self.started = run.epoch, time.monotonic()
+        self.first = run.epoch
+        self.started = time.monotonic()
 
     def on_epoch_end(self, run: Run) -> None:
         if not self.status.live or run.ranks.rank > 0:
             return
-        left = (time.monotonic() - self.started) / (run.epoch - self.first) * (run.epochs - run.epoch)
-        name = "training" if len(run.members) == 1 else f"fleet of {len(run.members)}"
+        left = (
+            (time.monotonic() - self.started)
+            / (run.epoch - self.first)
+            * (run.epochs - run.epoch)
+        )
+        if len(run.members) == 1:
+            name = "training"
+        else:
+            name = f"fleet of {len(run.members)}"
         notes = [f"{name}: epoch {run.epoch}/{run.epochs}", f"{duration(left)} left"]
         if len(run.members) == 1:
             record = run.history.records[-1]
-            notes += [f"{label} {record[k]:.3f}" for k, label in _SHOWN.items() if not math.isnan(record[k])]
+            notes += [
+                f"{label} {record[k]:.3f}"
+                for k, label in _SHOWN.items()
+                if not math.isnan(record[k])
+            ]
         self.status.show(", ".join(notes))
 
     def on_train_end(self, run: Run) -> None:
@@ -122,16 +145,26 @@ class PrintLoss(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         for i in run.running if run.ranks.rank == 0 else ():
-            record, who = run.histories[i].records[-1], "" if len(run.members) == 1 else f"Model {run.members[i]}, "
-            told = [f"{k.replace('_', ' ')} = {record[k]:.8f}" for k in _PRINTED if not math.isnan(record[k])]
+            record = run.histories[i].records[-1]
+            if len(run.members) == 1:
+                who = ""
+            else:
+                who = f"Model {run.members[i]}, "
+            told = [
+                f"{k.replace('_', ' ')} = {record[k]:.8f}"
+                for k in _PRINTED
+                if not math.isnan(record[k])
+            ]
             print(f"{who}Epoch {record['epoch']}, {', '.join(told)}")
 
 
 class Schedule(Callback):
-    """A learning-rate scheduler of torch, or one with its interface; in a fleet, one for every member.
+    """A learning-rate scheduler of torch, or one with its interface; in a fleet, one for every
+    member.
 
     Args:
-        make: makes the scheduler of an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1, total_steps=1000)``.
+        make: makes the scheduler of an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1,
+            total_steps=1000)``.
         per: step after every ``"epoch"`` or every ``"update"``.
         metric: column of the history for ``ReduceLROnPlateau``, which steps after every epoch.
 
@@ -151,10 +184,15 @@ class Schedule(Callback):
     """
 
     def __init__(
-        self, make: Callable[[Optimizer], LRScheduler], per: Literal["epoch", "update"] = "epoch", metric: str = "loss"
+        self,
+        make: Callable[[Optimizer], LRScheduler],
+        per: Literal["epoch", "update"] = "epoch",
+        metric: str = "loss",
     ) -> None:
         check_name("value of per:", per, ("epoch", "update"))
-        self.make, self.per, self.metric = make, per, metric
+        self.make = make
+        self.per = per
+        self.metric = metric
         self.schedulers = list[LRScheduler]()
 
     def on_train_begin(self, run: Run) -> None:
@@ -180,14 +218,24 @@ class Schedule(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The states of the schedulers, without what cannot be saved."""
         states = [own.state_dict() for own in self.schedulers]
-        lost = [k for state in states[:1] for k, v in state.items() if not _can_be_saved(v) and not _of_functions(v)]
+        lost = [
+            k
+            for state in states[:1]
+            for k, v in state.items()
+            if not _can_be_saved(v) and not _of_functions(v)
+        ]
         if lost:
             warnings.warn(
-                f"{type(self.schedulers[0]).__name__} holds {', '.join(lost)}, which cannot be saved: "
+                f"{type(self.schedulers[0]).__name__} holds {', '.join(lost)}, which cannot be "
+                "saved: "
                 "a resumed run may continue at another rate.",
                 stacklevel=2,
             )
-        return {"schedulers": [{k: v for k, v in state.items() if _can_be_saved(v)} for state in states]}
+        return {
+            "schedulers": [
+                {k: v for k, v in state.items() if _can_be_saved(v)} for state in states
+            ]
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the states of the schedulers."""
@@ -201,7 +249,9 @@ class Schedule(Callback):
 
 
 def _optimizers(run: Run) -> list[Optimizer]:
-    """The optimizer; in a fleet, a view for each member that shares the member's parameter group."""
+    """The optimizer; in a fleet, a view for each member that shares the member's parameter
+    group.
+    """
     if not run.lead:
         return [run.optimizer]
     views = [copy.copy(run.optimizer) for _ in run.slots]
@@ -238,7 +288,9 @@ class ClipGradient(Callback):
         """Scale the gradients in place."""
         grads = [grad for grad in run.gradients if grad is not None]
         lead = len(run.lead)
-        wide = [at_least_single(grad.flatten(lead)) for grad in grads]  # squares overflow in half precision
+        wide = [
+            at_least_single(grad.flatten(lead)) for grad in grads
+        ]  # squares overflow in half precision
         norm = torch.stack([grad.square().sum(-1) for grad in wide]).sum(0).sqrt()
         factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)  # as torch's clip_grad_norm_
         for grad in grads:
@@ -248,9 +300,9 @@ class ClipGradient(Callback):
 class AverageWeights(Callback):
     """Average the weights after every update, and end with the average.
 
-    A member that is stopped early ends with its average so far; one that diverged, with its last sound epoch. Buffers,
-    such as running statistics, are not averaged. :class:`BestEpoch` and :class:`EarlyStopping` also replace the final
-    weights: the last callback in the list wins.
+    A member that is stopped early ends with its average so far; one that diverged, with its last
+    sound epoch. Buffers, such as running statistics, are not averaged. :class:`BestEpoch` and
+    :class:`EarlyStopping` also replace the final weights: the last callback in the list wins.
 
     Args:
         decay: of an exponential average; by default all updates from ``start`` on count alike.
@@ -274,13 +326,18 @@ class AverageWeights(Callback):
 
     def __init__(self, decay: float | None = None, start: float = 0.0) -> None:
         if (decay is not None and not 0 <= decay < 1) or not 0 <= start <= 1:
-            raise InputError(f"decay lies in [0, 1) and start in [0, 1], got {decay} and {start}.")
-        self.decay, self.start = decay, start
-        self.count, self.mean = 0, list[Tensor]()
+            raise InputError(
+                f"decay lies in [0, 1) and start in [0, 1], got {decay} and {start}."
+            )
+        self.decay = decay
+        self.start = start
+        self.count = 0
+        self.mean = list[Tensor]()
 
     def on_train_begin(self, run: Run) -> None:
         """Start a new average."""
-        self.count, self.mean = 0, []
+        self.count = 0
+        self.mean = []
 
     @torch.no_grad()
     def on_batch_end(self, run: Run) -> None:
@@ -289,8 +346,13 @@ class AverageWeights(Callback):
             return
         self.count += 1
         self.mean = self.mean or [own.detach().clone() for own in run.parameters]
-        share = 1 / self.count if self.decay is None else 1 - self.decay
-        pairs = zip(self.mean, run.parameters, strict=True)  # a checkpoint's mean lies on the CPU
+        if self.decay is None:
+            share = 1 / self.count
+        else:
+            share = 1 - self.decay
+        pairs = zip(
+            self.mean, run.parameters, strict=True
+        )  # a checkpoint's mean lies on the CPU
         self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
     def on_stop(self, run: Run, i: int) -> None:
@@ -342,16 +404,25 @@ class BestEpoch(Callback):
     ) -> None:
         check_name("mode", mode, ("max", "min"))
         if patience is not None and (not isinstance(patience, Integral) or patience < 1):
-            raise InputError(f"patience is a whole number of epochs of at least 1, got {patience!r}.")
-        self.metric, self.sign = metric, 1.0 if mode == "max" else -1.0
-        self.patience, self.min_delta = patience, min_delta
+            raise InputError(
+                f"patience is a whole number of epochs of at least 1, got {patience!r}."
+            )
+        self.metric = metric
+        if mode == "max":
+            self.sign = 1.0
+        else:
+            self.sign = -1.0
+        self.patience = patience
+        self.min_delta = min_delta
         self.best: dict[int, float] = {}
         self.since: dict[int, int] = {}
         self.weights: dict[int, dict[str, Tensor]] = {}
 
     def on_train_begin(self, run: Run) -> None:
         """Forget the best epoch of an earlier run."""
-        self.best, self.since, self.weights = {}, {}, {}
+        self.best = {}
+        self.since = {}
+        self.weights = {}
 
     def on_epoch_end(self, run: Run) -> None:
         """Keep the weights if this epoch is the best; stop a member that is out of patience."""
@@ -360,7 +431,8 @@ class BestEpoch(Callback):
             if math.isnan(value):  # such as share_mature during burn-in
                 continue
             if value > self.best.get(i, -math.inf) + self.min_delta:
-                self.best[i], self.since[i] = value, 0
+                self.best[i] = value
+                self.since[i] = 0
                 self.weights[i] = run.snapshot(i).state_dict()
             else:
                 self.since[i] = self.since.get(i, 0) + 1
@@ -411,8 +483,12 @@ def column(run: Run, i: int, name: str) -> float:
 
 
 def _of_functions(value: Any) -> bool:
-    """Whether it holds only functions, such as LambdaLR's, which the scheduler is made with again."""
-    return all(_of_functions(one) for one in value) if isinstance(value, list | tuple) else callable(value)
+    """Whether it holds only functions, such as LambdaLR's, which the scheduler is made with
+    again.
+    """
+    if isinstance(value, list | tuple):
+        return all(_of_functions(one) for one in value)
+    return callable(value)
 
 
 def _can_be_saved(value: Any) -> bool:

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training.errors import FileError
-from counterfactual_training.persistence import flatten_state, load_file, save_file, unflatten_state
+from counterfactual_training.persistence import (
+    flatten_state,
+    load_file,
+    save_file,
+    unflatten_state,
+)
 from counterfactual_training.training.fingerprint import fingerprint
 from counterfactual_training.training.run import Run
 
@@ -28,11 +33,15 @@ class Checkpoint:
 
     def __init__(self, path: str | Path, run: Run, shared: bool = False) -> None:
         """With ``shared`` several runs may use the path; each gets a file of its own beside it."""
-        self.path, self.fingerprint = Path(path), run.ranks.first(fingerprint(run))
+        self.path = Path(path)
+        self.fingerprint = run.ranks.first(fingerprint(run))
         if shared:
-            name = f"{self.path.stem}-{self.fingerprint[:12]}{self.path.suffix or '.safetensors'}"
+            name = (
+                f"{self.path.stem}-{self.fingerprint[:12]}{self.path.suffix or '.safetensors'}"
+            )
             self.path = self.path.with_name(name)
-        self.saved, self.took = 0.0, 0.0
+        self.saved = 0.0
+        self.took = 0.0
         self.pending: dict[str, Any] | None = None
 
     def resume(self, run: Run) -> None:
@@ -46,7 +55,8 @@ class Checkpoint:
         tensors, content = found
         if content.get("fingerprint") != self.fingerprint:
             raise FileError(
-                f"The checkpoint {str(self.path)!r} belongs to another run (other data, model, settings or callbacks). "
+                f"The checkpoint {str(self.path)!r} belongs to another run (other data, model, "
+                "settings or callbacks). "
                 "Give this run a path of its own, or delete the file."
             )
         self.before = copy.deepcopy(run.model.state_dict())
@@ -58,18 +68,25 @@ class Checkpoint:
     def _found(self) -> Any:
         """The content of the file, or the error, which is shared with all processes."""
         try:
-            return load_file(self.path, _KIND) if self.path.exists() else None
+            if self.path.exists():
+                return load_file(self.path, _KIND)
+            return None
         except FileError as error:
             return error
 
     def resume_optimizer(self, run: Run) -> None:
-        """Restore optimizer and callbacks, after schedulers were made: making one sets the learning rate."""
+        """Restore optimizer and callbacks, after schedulers were made: making one sets the learning
+        rate.
+        """
         if self.pending is None:
             return
-        state, self.pending = self.pending, None
+        state = self.pending
+        self.pending = None
         with self._restoring(run):
             run.optimizer.load_state_dict(state["optimizer"])
-            for callback, own in zip(run.listeners("state_dict"), state["listeners"], strict=True):
+            for callback, own in zip(
+                run.listeners("state_dict"), state["listeners"], strict=True
+            ):
                 callback.load_state_dict(own)
 
     def save(self, run: Run) -> None:
@@ -78,16 +95,26 @@ class Checkpoint:
         last = run.epoch == run.epochs or not run.running
         if run.ranks.rank > 0 or (not last and started - self.saved < _SPARING * self.took):
             return
-        state = {**run.state(), "listeners": [callback.state_dict() for callback in run.listeners("state_dict")]}
+        state = {
+            **run.state(),
+            "listeners": [callback.state_dict() for callback in run.listeners("state_dict")],
+        }
         plain = {"epoch": state.pop("epoch"), "records": state.pop("records")}
         tensors, table = flatten_state(state)
-        save_file(self.path, _KIND, tensors, {"fingerprint": self.fingerprint, **plain, "state": table})
+        save_file(
+            self.path,
+            _KIND,
+            tensors,
+            {"fingerprint": self.fingerprint, **plain, "state": table},
+        )
         self.saved = time.perf_counter()
         self.took = self.saved - started
 
     @contextmanager
     def _restoring(self, run: Run) -> Iterator[None]:
-        """Undo everything if the file does not fit: another version of this package may have written it."""
+        """Undo everything if the file does not fit: another version of this package may have
+        written it.
+        """
         try:
             yield
         except _DAMAGE as error:

@@ -22,25 +22,31 @@ Learns = Literal["explainer", "all"]
 
 
 @recipe
-def counternet(fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, second: Learns = "explainer") -> Regime:
+def counternet(
+    fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, second: Learns = "explainer"
+) -> Regime:
     """CounterNet (Guo, Nguyen and Yadav 2023), λ₁, λ₂ and λ₃ as its authors have them for Adult:
 
         λ₁ mean (p(x) − y)² + λ₂ mean ‖x′ − x‖²/d + λ₃ mean (p(x′) − (1 − round p(x)))²
 
-    p is the probability of class 1, x′ what the network proposes under the constraints. λ₂ is taken before box and
-    directions cut the proposal, so that it leads back there.
+    p is the probability of class 1, x′ what the network proposes under the constraints. λ₂ is taken
+    before box and directions cut the proposal, so that it leads back there.
 
-    The authors update twice per batch, by block-wise coordinate descent: first by λ₁, then by the rest. Here both are
-    one update, **a departure**: of the weights before the first. ``second="explainer"`` gives the gradients of λ₂ and
-    λ₃ to the explainer alone, so that advice does not change decisions; ``"all"`` to every weight, as their code of
-    2021 does. They also smooth labels and clip gradients at 0.5; for the latter there is :class:`ClipGradient`.
+    The authors update twice per batch, by block-wise coordinate descent: first by λ₁, then by the
+    rest. Here both are one update, **a departure**: of the weights before the first.
+    ``second="explainer"`` gives the gradients of λ₂ and λ₃ to the explainer alone, so that advice
+    does not change decisions; ``"all"`` to every weight, as their code of 2021 does. They also
+    smooth labels and clip gradients at 0.5; for the latter there is :class:`ClipGradient`.
     """
     check_name("second", second, get_args(Learns))
     alone = second == "explainer"
 
     def loss(model: nn.Module, batch: Batch, rules: Constraints) -> LossTerms:
-        logits, proposal = (at_least_single(part) for part in model(batch.x, propose=True, detach=alone))
-        x, probability = batch.x.to(proposal), logits.softmax(-1)[..., 1]
+        logits, proposal = (
+            at_least_single(part) for part in model(batch.x, propose=True, detach=alone)
+        )
+        x = batch.x.to(proposal)
+        probability = logits.softmax(-1)[..., 1]
         soft, x_cf = feasible(proposal, x, rules.to(proposal))
         wanted = (probability.detach() < 0.5).to(x)  # 1 − round p
         near = (soft - x).square().mean(-1)
@@ -64,12 +70,16 @@ def counternet(fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, seco
 
 
 def _by_input(loss: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
-    """The loss at points, whose gradient reaches what made the points, but not the weights that the loss uses."""
+    """The loss at points, whose gradient reaches what made the points, but not the weights that the
+    loss uses.
+    """
     leaf = points.detach().requires_grad_()
     value = loss(leaf)
     (slope,) = torch.autograd.grad(value.sum(), leaf)
     lead = value.dim()
-    through = (slope * (points - leaf.detach())).flatten(lead).sum(-1)  # 0, with the slope as its gradient
+    through = (
+        (slope * (points - leaf.detach())).flatten(lead).sum(-1)
+    )  # 0, with the slope as its gradient
     return value.detach() + through
 
 
@@ -77,7 +87,8 @@ def _check(models: Sequence[nn.Module], data: TrainingRows) -> None:
     """Before training: two classes, and the network that the loss is about."""
     if data.num_classes != 2:
         raise InputError(
-            f"CounterNet answers with the opposite of its prediction, so it needs two classes, got {data.num_classes}. "
+            "CounterNet answers with the opposite of its prediction, so it needs two classes, "
+            f"got {data.num_classes}. "
             "Choose another regime, and explain by search."
         )
     for model in models:

@@ -17,11 +17,15 @@ def shares(total: int, parts: int) -> list[int]:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """A model without its ``DistributedDataParallel`` wrapper."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    if isinstance(model, DistributedDataParallel):
+        return model.module
+    return model
 
 
 class Ranks(NamedTuple):
-    """The processes that train a model wrapped in ``DistributedDataParallel``; alone there is one."""
+    """The processes that train a model wrapped in ``DistributedDataParallel``; alone there is
+    one.
+    """
 
     rank: int = 0
     size: int = 1
@@ -37,11 +41,15 @@ class Ranks(NamedTuple):
     def part(self, num: int) -> tuple[slice, float]:
         """This process's share of ``num`` rows, and its size relative to an even one.
 
-        Without a row of its own it takes the first one, at a share of 0: every process must take part in every update.
+        Without a row of its own it takes the first one, at a share of 0: every process must take
+            part in every update.
         """
         sizes = shares(num, self.size)
         start = sum(sizes[: self.rank])
-        own = slice(start, start + sizes[self.rank]) if sizes[self.rank] else slice(0, 1)
+        if sizes[self.rank]:
+            own = slice(start, start + sizes[self.rank])
+        else:
+            own = slice(0, 1)
         return own, sizes[self.rank] * self.size / num
 
     def relative(self, values: Tensor) -> list[float]:
@@ -58,14 +66,18 @@ class Ranks(NamedTuple):
 
     def any(self, flag: bool, device: torch.device) -> bool:
         """Whether the flag is set on any process."""
-        return flag if self.size == 1 else bool(self.sum(torch.tensor(float(flag), device=device)))
+        if self.size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=device)))
 
     def first(self, value: Any) -> Any:
         """The value of the first process."""
         if self.size == 1:
             return value
         held = [value]
-        dist.broadcast_object_list(held, src=dist.get_global_rank(self.group, 0), group=self.group)
+        dist.broadcast_object_list(
+            held, src=dist.get_global_rank(self.group, 0), group=self.group
+        )
         return held[0]
 
     def every(self, value: Any) -> list[Any]:
@@ -76,7 +88,11 @@ class Ranks(NamedTuple):
         return held
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Running statistics as the first process has them, as DDP does before every forward pass in training."""
+        """Running statistics as the first process has them, as DDP does before every forward pass
+        in training.
+        """
         if self.size > 1:
             for buffer in model.buffers():
-                dist.broadcast(buffer, src=dist.get_global_rank(self.group, 0), group=self.group)
+                dist.broadcast(
+                    buffer, src=dist.get_global_rank(self.group, 0), group=self.group
+                )

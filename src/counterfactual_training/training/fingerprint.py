@@ -27,7 +27,11 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 # Code of these packages is identified by its name, not by its content.
 _KNOWN = {"counterfactual_training", "torch", "numpy", "builtins", *sys.stdlib_module_names}
 _OF_MODULES = vars(nn.Module()).keys()
-_SCHEDULED = ("params", "lr", "initial_lr")  # the initial rate is added separately: schedulers change the current one
+_SCHEDULED = (
+    "params",
+    "lr",
+    "initial_lr",
+)  # the initial rate is added separately: schedulers change the current one
 
 
 def fingerprint(run: Run) -> str:
@@ -35,14 +39,31 @@ def fingerprint(run: Run) -> str:
     digest = Digest()
     for model in run.models:
         digest.add_trained(model)
-        digest.add([module.training for module in model.modules()])  # parts in eval mode stay there
+        digest.add(
+            [module.training for module in model.modules()]
+        )  # parts in eval mode stay there
     _add_given(digest, run)
     groups = run.optimizer.param_groups
-    digest.add([run.members, type(run.optimizer), [group.get("initial_lr", group["lr"]) for group in groups]])
+    digest.add(
+        [
+            run.members,
+            type(run.optimizer),
+            [group.get("initial_lr", group["lr"]) for group in groups],
+        ]
+    )
     digest.add([{k: v for k, v in group.items() if k not in _SCHEDULED} for group in groups])
-    deciding = [c for c in run.callbacks if c in run.listeners("state_dict") or c in run.listeners("before_step")]
+    deciding = [
+        c
+        for c in run.callbacks
+        if c in run.listeners("state_dict") or c in run.listeners("before_step")
+    ]
     for callback in deciding:
-        digest.add([type(callback), {k: v for k, v in vars(callback).items() if k not in _state_names(callback)}])
+        digest.add(
+            [
+                type(callback),
+                {k: v for k, v in vars(callback).items() if k not in _state_names(callback)},
+            ]
+        )
     if deciding and run.validation is not None:
         held = run.validation
         digest.add([held.y, held.first(64)[0] if isinstance(held, FetchedRows) else held.x])
@@ -59,10 +80,15 @@ def fingerprint_of_given(run: Run) -> str:
 
 
 def _add_given(digest: Digest, run: Run) -> None:
-    data, size = run.data, run.config.batch_size
+    data = run.data
+    size = run.config.batch_size
     for setting in run.settings:
-        config = asdict(setting.config) | {"threads": None}  # a run may go on with other threads
-        digest.add([config, setting.generator, setting.constraints, setting.objective, setting.budget])
+        config = asdict(setting.config) | {
+            "threads": None
+        }  # a run may go on with other threads
+        digest.add(
+            [config, setting.generator, setting.constraints, setting.objective, setting.budget]
+        )
         if setting.regime is not None:  # files written before there were regimes stay valid
             digest.add(setting.regime)
     digest.add([data.y, data.weight])
@@ -83,11 +109,15 @@ def _state_names(callback: Callback) -> set[str]:
 
 
 class Digest:
-    """SHA-256 of nested values: each by its type and content, functions by their code and closures."""
+    """SHA-256 of nested values: each by its type and content, functions by their code and
+    closures.
+    """
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
-        self.seen = dict[int, tuple[Any, bytes]]()  # keeps the objects alive, so that no id is reused
+        self.seen = dict[
+            int, tuple[Any, bytes]
+        ]()  # keeps the objects alive, so that no id is reused
 
     def hexdigest(self) -> str:
         return self.sha.hexdigest()
@@ -98,27 +128,46 @@ class Digest:
         elif id(value) in self.seen:
             self.sha.update(self.seen[id(value)][1])
         else:
-            # By its own digest, so that it makes no difference whether two places share an object or hold equal ones.
-            outer, self.sha = self.sha, hashlib.sha256()
-            self.seen[id(value)] = value, b"what contains this"  # ends the recursion of objects that hold themselves
+            # By its own digest, so that it makes no difference whether two places share an object
+            # or hold equal ones.
+            outer = self.sha
+            self.sha = hashlib.sha256()
+            self.seen[id(value)] = (
+                value,
+                b"what contains this",
+            )  # ends the recursion of objects that hold themselves
             self._content(value)
             self.seen[id(value)] = value, self.sha.digest()
             outer.update(self.sha.digest())
             self.sha = outer
 
     def know(self, model: nn.Module) -> None:
-        """Identify a trained model by names and shapes wherever it occurs, because training changes its weights."""
-        self.seen |= {id(module): (module, f"module {name}".encode()) for name, module in model.named_modules()}
-        self.seen |= {id(p): (p, f"{p.dtype} {tuple(p.shape)}".encode()) for p in model.parameters()}
+        """Identify a trained model by names and shapes wherever it occurs, because training changes
+        its weights.
+        """
+        self.seen |= {
+            id(module): (module, f"module {name}".encode())
+            for name, module in model.named_modules()
+        }
+        self.seen |= {
+            id(p): (p, f"{p.dtype} {tuple(p.shape)}".encode()) for p in model.parameters()
+        }
 
     def add_trained(self, model: nn.Module) -> None:
         """A model by its shapes, code and constants."""
         self.know(model)
         for name, module in model.named_modules():
             known = _is_known(type(module).__module__)
-            # Private attributes of torch's modules follow from the rest; their buffers are statistics.
-            own = {k: v for k, v in vars(module).items() if k not in _OF_MODULES and not (known and k.startswith("_"))}
-            weights = [[part, w.requires_grad, w] for part, w in module.named_parameters(recurse=False)]
+            # Private attributes of torch's modules follow from the rest; their buffers are
+            # statistics.
+            own = {
+                k: v
+                for k, v in vars(module).items()
+                if k not in _OF_MODULES and not (known and k.startswith("_"))
+            }
+            weights = [
+                [part, w.requires_grad, w] for part, w in module.named_parameters(recurse=False)
+            ]
             self.add([name, type(module), own, module_hooks(module), weights])
             if not known:
                 self.add(dict(module.named_buffers(recurse=False)))
@@ -138,12 +187,18 @@ class Digest:
             self.add(_parts(value))
 
     def _plain(self, value: Any) -> None:
-        content = value if isinstance(value, bytes) else f"{type(value).__name__} {value!r}".encode()
+        if isinstance(value, bytes):
+            content = value
+        else:
+            content = f"{type(value).__name__} {value!r}".encode()
         self.sha.update(len(content).to_bytes(8, "little") + content)
 
     def _tensor(self, value: Tensor) -> None:
         self._plain(f"{value.dtype} {tuple(value.shape)}")
-        rows = value.detach().reshape(-1) if value.is_contiguous() else value.detach()
+        if value.is_contiguous():
+            rows = value.detach().reshape(-1)
+        else:
+            rows = value.detach()
         size = max(1, rows[:1].numel() * rows.element_size())
         for block in rows.split(max(1, _BLOCK // size)):
             self.sha.update(block.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
@@ -153,12 +208,15 @@ def _parts_of_function(function: types.FunctionType) -> list[Any]:
     told = [function.__qualname__, list(function.__closure__ or ())]
     if _is_known(function.__module__):
         return [*told, function.__module__]
-    code, around = function.__code__, function.__globals__
+    code = function.__code__
+    around = function.__globals__
     used = {name: around[name] for name in _names(code, "LOAD_GLOBAL") if name in around}
     for name, value in list(used.items()):  # constants of the user's other modules
         if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
             attributes = _names(code, "LOAD_ATTR", "LOAD_METHOD")
-            used |= {f"{name}.{own}": vars(value)[own] for own in attributes if own in vars(value)}
+            used |= {
+                f"{name}.{own}": vars(value)[own] for own in attributes if own in vars(value)
+            }
     return [*told, code, function.__defaults__, function.__kwdefaults__, used]
 
 
@@ -166,7 +224,11 @@ def _names(code: types.CodeType, *operations: str) -> list[str]:
     """Names loaded by these operations, including inner functions."""
     own = [step.argval for step in dis.get_instructions(code) if step.opname in operations]
     within = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return list(dict.fromkeys([*own, *(name for inner in within for name in _names(inner, *operations))]))
+    return list(
+        dict.fromkeys(
+            [*own, *(name for inner in within for name in _names(inner, *operations))]
+        )
+    )
 
 
 def _parts_of_cell(cell: types.CellType) -> list[Any]:
@@ -187,16 +249,25 @@ def _parts_of_class(kind: type) -> list[Any]:
 
 
 def _parts_of_instance(value: Any) -> list[Any]:
-    """Any other object by its pickle state, without cached properties, which follow from the rest."""
+    """Any other object by its pickle state, without cached properties, which follow from the
+    rest.
+    """
     try:
         parts: Any = value.__reduce_ex__(4)
     except (TypeError, PickleError, AttributeError, NotImplementedError, RuntimeError):
-        parts = vars(value) if hasattr(value, "__dict__") else getattr(value, "__name__", None)
+        if hasattr(value, "__dict__"):
+            parts = vars(value)
+        else:
+            parts = getattr(value, "__name__", None)
     told: list[Any] = [type(value)]
     for part in parts if isinstance(parts, tuple) else [parts]:
         if isinstance(part, dict):
             cached = functools.cached_property
-            part = {k: v for k, v in part.items() if not isinstance(getattr(type(value), str(k), None), cached)}
+            part = {
+                k: v
+                for k, v in part.items()
+                if not isinstance(getattr(type(value), str(k), None), cached)
+            }
         told.append(list(part) if isinstance(part, Iterator) else part)
     return told
 
@@ -205,9 +276,15 @@ def _parts_of_instance(value: Any) -> list[Any]:
 _PARTS: list[tuple[Any, Callable[[Any], Any]]] = [
     (Mapping, lambda value: [[key, item] for key, item in value.items()]),
     (set | frozenset, lambda value: sorted(_digest(item) for item in value)),
-    (np.generic | np.ndarray, lambda v: [str(v.dtype), v.shape, v.tolist() if v.dtype.hasobject else v.tobytes()]),
+    (
+        np.generic | np.ndarray,
+        lambda v: [str(v.dtype), v.shape, v.tolist() if v.dtype.hasobject else v.tobytes()],
+    ),
     (types.FunctionType, _parts_of_function),
-    (types.CodeType, lambda code: [code.co_code, code.co_consts, code.co_names, code.co_freevars]),
+    (
+        types.CodeType,
+        lambda code: [code.co_code, code.co_consts, code.co_names, code.co_freevars],
+    ),
     (types.CellType, _parts_of_cell),
     (types.ModuleType, lambda module: module.__name__),
     (type, _parts_of_class),
@@ -221,11 +298,15 @@ def _parts(value: Any) -> Any:
         if isinstance(value, kind):
             return parts(value)
     # Methods of a class, static ones and cached functions wrap a function.
-    return value.__wrapped__ if hasattr(value, "__wrapped__") else _parts_of_instance(value)
+    if hasattr(value, "__wrapped__"):
+        return value.__wrapped__
+    return _parts_of_instance(value)
 
 
 def _is_known(module: str | None) -> bool:
-    """Whether code is identified by its name: this package, the standard library, installed packages."""
+    """Whether code is identified by its name: this package, the standard library, installed
+    packages.
+    """
     top = (module or "").partition(".")[0]
     place = getattr(sys.modules.get(top), "__file__", None) or ""
     return top in _KNOWN or "site-packages" in place or "dist-packages" in place

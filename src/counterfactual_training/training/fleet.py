@@ -1,7 +1,8 @@
 """Many models as one tensor program: Algorithm 1 on ``(members, n, d)``.
 
-With small models nearly all time is overhead per operation. Members do not interact, so search, objective and backward
-pass run on all of them at once; each trains as it would alone, up to rounding.
+With small models nearly all time is overhead per operation. Members do not interact, so search,
+objective and backward pass run on all of them at once; each trains as it would alone, up to
+rounding.
 """
 
 from __future__ import annotations
@@ -64,12 +65,14 @@ class Member:
 class Fleet:
     """Models that share architecture, data, batch size and epochs, trained together.
 
-    Generator, constraints, objective, burn-in, learning rate and seed may differ. Each member ends as :func:`train`
-    would leave it, up to rounding. A member that diverges stops without affecting the others.
+    Generator, constraints, objective, burn-in, learning rate and seed may differ. Each member ends
+    as :func:`train` would leave it, up to rounding. A member that diverges stops without affecting
+    the others.
 
-    Members whose generators differ in more than numbers (REVISE beside ECCo) train group by group. Models that cannot
-    be stacked (running statistics, dropout, hooks), and members with custom classes of objective, constraints or
-    generator, train one by one, with a warning. A fleet too large for the memory is split.
+    Members whose generators differ in more than numbers (REVISE beside ECCo) train group by group.
+    Models that cannot be stacked (running statistics, dropout, hooks), and members with custom
+    classes of objective, constraints or generator, train one by one, with a warning. A fleet too
+    large for the memory is split.
 
     Args:
         members: models and their settings.
@@ -93,14 +96,21 @@ class Fleet:
         first = members[0].setting.config
         for i, member in enumerate(members):
             if unwrapped(member.model) is not member.model:
-                raise InputError(f"Member {i} is distributed over processes; give ct.train one such model at a time.")
+                raise InputError(
+                    f"Member {i} is distributed over processes; give ct.train one such model at "
+                    "a time."
+                )
             if member.setting.members > 1:
-                raise InputError(f"Member {i} is an ensemble; give ct.train one at a time, or its networks as members.")
+                raise InputError(
+                    f"Member {i} is an ensemble; give ct.train one at a time, or its networks as "
+                    "members."
+                )
             for name, mine in vars(first).items():
                 its = getattr(member.setting.config, name)
                 if mine != its and name not in _OWN:
                     raise InputError(
-                        f"Members of a fleet must share {name}: member 0 has {mine!r}, member {i} {its!r}. "
+                        f"Members of a fleet must share {name}: member 0 has {mine!r}, member "
+                        f"{i} {its!r}. "
                         "Train them as two fleets."
                     )
         self.members = list(members)
@@ -122,27 +132,39 @@ class Fleet:
         """Train all members, in place; their results in the order of the members.
 
         Args:
-            x: ``(n, *features)`` training rows of all members, ``(members, n, *features)`` with own rows for each, or
-                as for :func:`train`.
+            x: ``(n, *features)`` training rows of all members, ``(members, n, *features)`` with own
+                rows for each, or as for :func:`train`.
             y: ``(n,)`` or ``(members, n)`` class indices.
-            validation: rows and classes, in either form, whose loss and accuracy are logged every epoch.
+            validation: rows and classes, in either form, whose loss and accuracy are logged every
+                epoch.
             sample_weight: as for :func:`train`.
             class_weight: as for :func:`train`.
             callbacks: called for one group of members after the other.
-            checkpoint: files beside this path are written while training, and resumed from if they exist.
+            checkpoint: files beside this path are written while training, and resumed from if they
+                exist.
             progress: show a status line; by default on a terminal.
         """
         values = {own.setting.values for own in self.members}
         if len(values) > 1:
-            raise InputError("A fleet trains classifiers or regressions, not both: make two fleets.")
-        data = arguments.training_rows(self.models, x, y, sample_weight, class_weight, values.pop())
+            raise InputError(
+                "A fleet trains classifiers or regressions, not both: make two fleets."
+            )
+        data = arguments.training_rows(
+            self.models, x, y, sample_weight, class_weight, values.pop()
+        )
         held = arguments.validation_rows(self.models, validation, data)
-        settings = [arguments.with_constraints(own.setting, data, i) for i, own in enumerate(self.members)]
+        settings = [
+            arguments.with_constraints(own.setting, data, i)
+            for i, own in enumerate(self.members)
+        ]
         listeners = arguments.listeners(callbacks, settings, progress)
 
         def train_stack(group: list[int]) -> dict[int, TrainResult]:
-            models, own = [self.models[i] for i in group], [settings[i] for i in group]
-            whose = group if len(group) > 1 else group[0]  # a lone member's rows have no leading dimension
+            models = [self.models[i] for i in group]
+            own = [settings[i] for i in group]
+            whose = (
+                group if len(group) > 1 else group[0]
+            )  # a lone member's rows have no leading dimension
             rows = data.for_members(whose), held and held.for_members(whose)
             run = Run(models, own, *rows, group, callbacks=listeners)
             fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
@@ -150,14 +172,20 @@ class Fleet:
 
         results: dict[int, TrainResult] = {}
         free = free_memory(data.y.device)
-        each = memory_per_member(self.models[0], data.num_features, data.num_rows, settings[0].config)
-        most = len(settings) if free is None else max(1, int(0.6 * free / each))  # at once, with memory to spare
+        each = memory_per_member(
+            self.models[0], data.num_features, data.num_rows, settings[0].config
+        )
+        most = (
+            len(settings) if free is None else max(1, int(0.6 * free / each))
+        )  # at once, with memory to spare
         for group in self._groups(settings, data):
             results |= _in_halves(train_stack, group, most)
         return [results[i] for i in range(len(settings))]
 
     def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
-        """Members that train as one stack, because they differ in numbers only; others train alone."""
+        """Members that train as one stack, because they differ in numbers only; others train
+        alone.
+        """
         alone = everyone = list(range(len(settings)))
         if len(everyone) > 1:
             try:
@@ -165,13 +193,18 @@ class Fleet:
                 _check_stacked(self.models, data)
                 alone = _with_own_code(settings)
             except UnstackableError as error:
-                warnings.warn(f"The fleet is trained one by one: {error}", stacklevel=from_outside())
+                warnings.warn(
+                    f"The fleet is trained one by one: {error}", stacklevel=from_outside()
+                )
         for i in alone:
             arguments.check_modes(self.models[i], settings[i], data)
         kinds = [generator_structure(setting.generator) for setting in settings]
-        rules = [(constraint_structure(stated(own)), *_regime_structure(own)) for own in settings]
+        rules = [
+            (constraint_structure(stated(own)), *_regime_structure(own)) for own in settings
+        ]
         groups: list[list[int]] = []
-        # Generators with the most energies first: then a group accepts all that are compatible with its first member.
+        # Generators with the most energies first: then a group accepts all that are compatible with
+        # its first member.
         for i in sorted(set(everyone) - set(alone), key=lambda i: (-len(kinds[i][3]), i)):
             for group in groups:
                 if rules[i] == rules[group[0]] and compatible(kinds[i], kinds[group[0]]):
@@ -193,20 +226,31 @@ def _in_halves(
             if len(group) == 1:
                 raise
     half = len(group) // 2
-    warnings.warn(f"No memory for {len(group)} members at once: training {half} at a time.", stacklevel=from_outside())
+    warnings.warn(
+        f"No memory for {len(group)} members at once: training {half} at a time.",
+        stacklevel=from_outside(),
+    )
     return _in_halves(train, group[:half], most) | _in_halves(train, group[half:], most)
 
 
 def _regime_structure(setting: Setting) -> tuple[object, ...]:
-    """Equal for members that one loss can train: of one regime, found for from the same epoch on."""
-    return () if setting.regime is None else (id(setting.regime), setting.config.burn_in_epochs)
+    """Equal for members that one loss can train: of one regime, found for from the same epoch
+    on.
+    """
+    if setting.regime is None:
+        return ()
+    return (id(setting.regime), setting.config.burn_in_epochs)
 
 
 def _with_own_code(settings: Sequence[Setting]) -> list[int]:
     """Members with custom classes, which a stack would replace by plain ones."""
     found = []
     for i, setting in enumerate(settings):
-        parts = ((setting.objective, Objective), (setting.constraints, Constraints), (setting.generator, Generator))
+        parts = (
+            (setting.objective, Objective),
+            (setting.constraints, Constraints),
+            (setting.generator, Generator),
+        )
         own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
         if own:
             found.append(i)
@@ -226,28 +270,49 @@ def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
                 together = stacked(torch.stack(some))
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
-                raise UnstackableError(f"the models cannot run side by side ({reason}).") from error
+                raise UnstackableError(
+                    f"the models cannot run side by side ({reason})."
+                ) from error
             for i, twin in enumerate(twins):
                 alone = (twin if training and twin.training else twin.train(training))(some[i])
-                slack = 1e-3 if alone.dtype.itemsize < 8 else 1e-8
-                if not torch.allclose(together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))):
-                    raise UnstackableError(f"member {i} gives other logits in a stack than alone.")
+                if alone.dtype.itemsize < 8:
+                    slack = 1e-3
+                else:
+                    slack = 1e-8
+                if not torch.allclose(
+                    together[i], alone, rtol=slack, atol=slack * (1 + float(alone.abs().max()))
+                ):
+                    raise UnstackableError(
+                        f"member {i} gives other logits in a stack than alone."
+                    )
 
 
-def memory_per_member(model: nn.Module, num_features: int, num_rows: int, config: TrainConfig) -> int:
+def memory_per_member(
+    model: nn.Module, num_features: int, num_rows: int, config: TrainConfig
+) -> int:
     """An upper estimate of the bytes that a member adds at its peak.
 
-    Weights with the moments of Adam, gradient and best copy; the counterfactuals of an epoch (factual, mature, nascent,
-    positive, and the search's own copies); the activations of one mini-batch, forward and backward; all training rows
-    with their classes, where every member has them in an order of its own.
+    Weights with the moments of Adam, gradient and best copy; the counterfactuals of an epoch
+    (factual, mature, nascent, positive, and the search's own copies); the activations of one
+    mini-batch, forward and backward; all training rows with their classes, where every member has
+    them in an order of its own.
     """
     parameters = sum(p.numel() for p in model.parameters())
-    # Of trees, embeddings or implicit members, all leading dimensions together are the units of a layer.
-    units = ((max(p.shape), p.numel() // p.shape[-1]) for p in model.parameters() if p.dim() > 1 and p.numel())
+    # Of trees, embeddings or implicit members, all leading dimensions together are the units of a
+    # layer.
+    units = (
+        (max(p.shape), p.numel() // p.shape[-1])
+        for p in model.parameters()
+        if p.dim() > 1 and p.numel()
+    )
     widest = max((size for sizes in units for size in sizes), default=1)
     batches = max(1, num_rows // config.batch_size)
     batch = config.batch_size + 3 * (config.num_counterfactuals // batches + 1)
-    values = 6 * parameters + 12 * config.num_counterfactuals * num_features + 8 * batch * (num_features + 2 * widest)
+    values = (
+        6 * parameters
+        + 12 * config.num_counterfactuals * num_features
+        + 8 * batch * (num_features + 2 * widest)
+    )
     if config.shuffle:
         values += num_rows * (num_features + 2)
     return 4 * values  # bytes of a float32
@@ -261,22 +326,33 @@ def free_memory(device: torch.device) -> int | None:
     with contextlib.suppress(OSError, LookupError, ValueError):  # of the machine
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    with contextlib.suppress(ImportError, OSError, ValueError):  # of this process, if `ulimit -v` limits it
+    with contextlib.suppress(
+        ImportError, OSError, ValueError
+    ):  # of this process, if `ulimit -v` limits it
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        found += [max(limit - pages * resource.getpagesize(), 0)] if limit != resource.RLIM_INFINITY else []
+        if limit != resource.RLIM_INFINITY:
+            found += [max(limit - pages * resource.getpagesize(), 0)]
+        else:
+            found += []
     return min((free for free in found if free is not None), default=None)
 
 
 def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What the limit of a container leaves; ``None`` without one, where the file says ``max`` or is missing."""
+    """What the limit of a container leaves; ``None`` without one, where the file says ``max`` or is
+    missing.
+    """
     try:
-        left = int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+        left = int((folder / "memory.max").read_text()) - int(
+            (folder / "memory.current").read_text()
+        )
     except (OSError, ValueError):
         return None
-    with contextlib.suppress(OSError, ValueError):  # the page cache counts as used, but is freed on demand
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # the page cache counts as used, but is freed on demand
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         left += int(stat.get("inactive_file", 0))
     return max(left, 0)

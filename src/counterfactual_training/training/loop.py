@@ -20,19 +20,24 @@ from counterfactual_training.training.run import Run
 from counterfactual_training.training.sampling import Streams, epoch_rng
 from counterfactual_training.training.tally import Tally
 
-# Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough to save memory.
+# Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough
+# to save memory.
 _GROUP_VALUES = 2**20
 
 
 def fit(run: Run, saver: Checkpoint | None = None) -> None:
-    """Train all members of a run, epoch by epoch, from the state of the checkpoint if there is one."""
+    """Train all members of a run, epoch by epoch, from the state of the checkpoint if there is
+    one.
+    """
     if saver is not None:
         saver.resume(run)
     with _torch_settings(run):
         for callback in run.callbacks:
             callback.on_train_begin(run)
         if saver is not None:
-            saver.resume_optimizer(run)  # only now: a new scheduler starts by setting the learning rate
+            saver.resume_optimizer(
+                run
+            )  # only now: a new scheduler starts by setting the learning rate
         while run.epoch < run.epochs and run.running:
             advance(run)
             for callback in run.callbacks:
@@ -46,7 +51,9 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 
 
 def advance(run: Run) -> None:
-    """One epoch: updates, records, and the end of members that diverged; without callbacks at its end."""
+    """One epoch: updates, records, and the end of members that diverged; without callbacks at its
+    end.
+    """
     started = time.perf_counter()
     tally = _epoch(run)
     run.epoch += 1
@@ -55,14 +62,18 @@ def advance(run: Run) -> None:
 
 @torch.no_grad()
 def _epoch(run: Run) -> Tally:
-    """One pass over the data: search counterfactuals, and update on every mini-batch with its share of them."""
+    """One pass over the data: search counterfactuals, and update on every mini-batch with its share
+    of them.
+    """
     rngs = _seed_epoch(run)
     run.learner.begin_epoch()
     tally = Tally(run)
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
         # A generator, so that each gradient is computed after the update before it.
-        for gradients in run.learner.gradients(objective, batches, run.config.accumulate):  # ∇ of Eq. 2
+        for gradients in run.learner.gradients(
+            objective, batches, run.config.accumulate
+        ):  # ∇ of Eq. 2
             _update(run, gradients, tally)
         tally.add(batches, run.learner.gradient.terms)
     return tally
@@ -71,31 +82,51 @@ def _epoch(run: Run) -> Tally:
 def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     """Mini-batches with their counterfactuals (Algorithm 1, lines 2-6), in groups.
 
-    Counterfactuals are searched once per epoch and divided among the batches, or once per batch. During burn-in, and in
-    conventional training, there are none.
+    Counterfactuals are searched once per epoch and divided among the batches, or once per batch.
+    During burn-in, and in conventional training, there are none.
     """
-    config, batches = run.config, mini_batches(run, rng)
+    config = run.config
+    batches = mini_batches(run, rng)
     count = run.data.num_batches(config.batch_size)
-    sizes = shares(max(config.num_counterfactuals, count), count)  # counterfactuals for each batch
+    sizes = shares(
+        max(config.num_counterfactuals, count), count
+    )  # counterfactuals for each batch
     explaining = any(tally.explaining)
-    find = run.regime.find if explaining and run.regime is not None else None
+    if explaining and run.regime is not None:
+        find = run.regime.find
+    else:
+        find = None
     per_batch = explaining and (find is not None or config.refresh == "batch")
-    found = explain(run, sizes, rng, tally) if explaining and not per_batch else None
+    if explaining and not per_batch:
+        found = explain(run, sizes, rng, tally)
+    else:
+        found = None
     group: list[Batch] = []
     for size, batch in zip_longest(sizes, batches):
         if size is None or batch is None:
-            how = "fewer" if batch is None else "more"
-            raise InputError(f"The DataLoader gives {how} batches than its len(), {count}; correct its sampler's.")
+            if batch is None:
+                how = "fewer"
+            else:
+                how = "more"
+            raise InputError(
+                f"The DataLoader gives {how} batches than its len(), {count}; correct its "
+                "sampler's."
+            )
         if find is not None and explaining:
             found = find_by_regime(run, find, batch, rng, tally)
         elif per_batch:
             found = explain(run, [size], rng, tally)
-        if explaining and found is None:  # all members that search have stopped; others may train conventionally
+        if (
+            explaining and found is None
+        ):  # all members that search have stopped; others may train conventionally
             if not run.running:
                 return
             explaining = per_batch = False
         if found is not None:
-            batch = batch.explained(*next(found)) if find is None else batch._replace(explanations=found)
+            if find is None:
+                batch = batch.explained(*next(found))
+            else:
+                batch = batch._replace(explanations=found)
         group.append(batch)
         # With one search per batch, the search needs the weights after the update before it.
         full = per_batch or len(group) * batch.x.numel() > _GROUP_VALUES
@@ -117,13 +148,17 @@ def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
 
 
 def _call(run: Run, event: str, tally: Tally) -> None:
-    """Call the callbacks; honour gradients they replace, modes they change and members they stop."""
+    """Call the callbacks; honour gradients they replace, modes they change and members they
+    stop.
+    """
     for callback in run.listeners(event):
-        shown, run.gradients = list(run.gradients), list(run.gradients)
+        shown = list(run.gradients)
+        run.gradients = list(run.gradients)
         run.learner.expose(shown)
         getattr(callback, event)(run)
         given = zip(run.parameters, shown, run.gradients, strict=True)
-        # Callbacks may put a new tensor into run.gradients or, as torch's own functions do, into ``.grad``.
+        # Callbacks may put a new tensor into run.gradients or, as torch's own functions do, into
+        # ``.grad``.
         run.gradients = [mine if own.grad is grad else own.grad for own, grad, mine in given]
         run.learner.train_mode()
         tally.notice_stops()
@@ -132,12 +167,16 @@ def _call(run: Run, event: str, tally: Tally) -> None:
 @contextmanager
 def _torch_settings(run: Run) -> Iterator[None]:
     """Threads, random state and autocast cache as training needs them; restored at the end."""
-    devices = [run.device] if run.device.type == "cuda" else []
+    if run.device.type == "cuda":
+        devices = [run.device]
+    else:
+        devices = []
     caching = torch.is_autocast_cache_enabled()
     with torch.random.fork_rng(devices=devices):
         example, _ = run.data.first(run.config.batch_size + run.config.num_counterfactuals)
         with sensible_threads(run.model, example, run.config.threads):
-            # Autocast around a whole training would otherwise cast the weights once, and never see an update.
+            # Autocast around a whole training would otherwise cast the weights once, and never see
+            # an update.
             torch.clear_autocast_cache()
             torch.set_autocast_cache_enabled(False)
             try:
@@ -147,12 +186,16 @@ def _torch_settings(run: Run) -> Iterator[None]:
 
 
 def _seed_epoch(run: Run) -> list[torch.Generator]:
-    """The random generators of this epoch, one per row of the stack; also seeds torch and the data."""
+    """The random generators of this epoch, one per row of the stack; also seeds torch and the
+    data.
+    """
     rngs = [epoch_rng(run.settings[i].config.seed, run.epoch) for i in run.slots]
-    # The first draw is torch's seed; a fleet shares one, but every member draws, so that its later draws are equal.
+    # The first draw is torch's seed; a fleet shares one, but every member draws, so that its later
+    # draws are equal.
     for rng in rngs:
         _draw(rng)
-    # Members share a loader's batches, so these are seeded by the first setting, even when that member has stopped.
+    # Members share a loader's batches, so these are seeded by the first setting, even when that
+    # member has stopped.
     seed = _draw(epoch_rng(run.settings[0].config.seed, run.epoch))
     torch.default_generator.manual_seed(seed)  # for dropout, which only lone models have
     if run.device.type == "cuda":

@@ -1,6 +1,8 @@
-"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·adversarial loss.
+"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·adversarial
+loss.
 
-Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic contrast + λ_recourse·recourse loss.
+Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic contrast +
+    λ_recourse·recourse loss.
 """
 
 from __future__ import annotations
@@ -55,15 +57,17 @@ class CounterfactualBatch(NamedTuple):
     def split(self, sizes: list[int]) -> list[CounterfactualBatch]:
         """Consecutive rows, so many for each batch."""
         dim = self.y_target.dim() - 1
-        parts = [[None] * len(sizes) if value is None else value.split(sizes, dim) for value in self]
+        parts = [
+            [None] * len(sizes) if value is None else value.split(sizes, dim) for value in self
+        ]
         return [CounterfactualBatch(*row) for row in zip(*parts, strict=True)]
 
 
 class Batch(NamedTuple):
     """The rows and counterfactuals of one mini-batch.
 
-    Where several processes have parts of one batch, ``shares`` are the sizes of this part relative to an even one: of
-    the rows, of the counterfactuals, and of the adversarial examples.
+    Where several processes have parts of one batch, ``shares`` are the sizes of this part relative
+    to an even one: of the rows, of the counterfactuals, and of the adversarial examples.
     """
 
     x: Tensor  # (..., n, *features)
@@ -72,13 +76,18 @@ class Batch(NamedTuple):
     explanations: Any = None  # counterfactuals, or whatever a regime found
     shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
-    def explained(self, explanations: CounterfactualBatch, contrast: float, adversarial: float) -> Batch:
-        return self._replace(explanations=explanations, shares=(self.shares[0], contrast, adversarial))
+    def explained(
+        self, explanations: CounterfactualBatch, contrast: float, adversarial: float
+    ) -> Batch:
+        return self._replace(
+            explanations=explanations, shares=(self.shares[0], contrast, adversarial)
+        )
 
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their weighted sum.
+    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their
+    weighted sum.
 
     Attributes:
         total: the weighted sum, which is minimised.
@@ -113,18 +122,31 @@ class LossTerms:
 
     @classmethod
     def sum(cls, logits: Tensor, **terms: Tensor) -> LossTerms:
-        """The sum of terms ``(...)``, of a regime's own loss; the history shows those that have the names above."""
+        """The sum of terms ``(...)``, of a regime's own loss; the history shows those that have the
+        names above.
+        """
         values = list(terms.values())
         if not values or not all(isinstance(value, Tensor) for value in values):
-            came = ", ".join(f"{name}={type(value).__name__}" for name, value in terms.items()) or "no terms"
-            raise InputError(f"LossTerms.sum takes terms that are tensors, such as class_loss=…; got {came}.")
-        total, none = sum(values[1:], values[0]), torch.zeros_like(values[0])
-        shown = {name: terms.get(name, none) for name in ("class_loss", "divergence", "ridge", "adversarial")}
+            came = (
+                ", ".join(f"{name}={type(value).__name__}" for name, value in terms.items())
+                or "no terms"
+            )
+            raise InputError(
+                f"LossTerms.sum takes terms that are tensors, such as class_loss=…; got {came}."
+            )
+        total = sum(values[1:], values[0])
+        none = torch.zeros_like(values[0])
+        shown = {
+            name: terms.get(name, none)
+            for name in ("class_loss", "divergence", "ridge", "adversarial")
+        }
         return cls(total, logits=logits, **shown)
 
 
 def check_terms(terms: Any, lead: torch.Size, whose: str) -> None:
-    """Raise unless a loss, which may be a user's own, returned terms with one value per member ``(*lead)``."""
+    """Raise unless a loss, which may be a user's own, returned terms with one value per member
+    ``(*lead)``.
+    """
     if not isinstance(terms, LossTerms):
         raise InputError(
             f"{whose} must return LossTerms, got {type(terms).__name__}: "
@@ -134,17 +156,19 @@ def check_terms(terms: Any, lead: torch.Size, whose: str) -> None:
         shape = getattr(terms, name).shape
         if shape != lead:
             raise InputError(
-                f"{whose} must have one value per member, shape {tuple(lead)}, got {name} of shape {tuple(shape)}: "
+                f"{whose} must have one value per member, shape {tuple(lead)}, got {name} of "
+                f"shape {tuple(shape)}: "
                 "take the mean over the rows."
             )
 
 
 class RowTerms(NamedTuple):
-    """Eq. 2 as a sum over all rows of a batch: ``Σ cross·CE(label) + energy·E(label) + ridge·E(label)²``, and beyond it
-    ``|contrast|·softplus(±(m(label) − m₀))`` with the sign of ``contrast``.
+    """Eq. 2 as a sum over all rows of a batch: ``Σ cross·CE(label) + energy·E(label) +
+    ridge·E(label)²``, and beyond it ``|contrast|·softplus(±(m(label) − m₀))`` with the sign of
+    ``contrast``.
 
-    That has a gradient in closed form: ``cross·(softmax − onehot) − (energy + 2·ridge·E)·onehot``, and
-    ``contrast·σ(±(m − m₀))·(onehot − softmax of the others)``.
+    That has a gradient in closed form: ``cross·(softmax − onehot) − (energy + 2·ridge·E)·onehot``,
+    and ``contrast·σ(±(m − m₀))·(onehot − softmax of the others)``.
     """
 
     cross: Tensor  # (..., R)
@@ -178,9 +202,10 @@ class Objective:
         lambda_reg: of the ridge on energies.
         lambda_adv: of the adversarial loss (Eq. 4).
         lambda_contrast: of :func:`logistic_contrast`, a bounded divergence.
-        lambda_recourse: of the class loss at nascent counterfactuals labelled as their *target* (Ross, Lakkaraju and
-            Bastani 2021), which brings people closer to the decision. :func:`train` and :class:`Fleet` drop it if no
-            feature is immutable: recourse is cheap then, and the term would cost plausibility.
+        lambda_recourse: of the class loss at nascent counterfactuals labelled as their *target*
+            (Ross, Lakkaraju and Bastani 2021), which brings people closer to the decision.
+            :func:`train` and :class:`Fleet` drop it if no feature is immutable: recourse is cheap
+            then, and the term would cost plausibility.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -202,16 +227,25 @@ class Objective:
     lambda_recourse: Number = 0.0
 
     def __post_init__(self) -> None:
-        for name in (own.name for own in fields(Objective)):  # a subclass may have others that are not weights
+        for name in (
+            own.name for own in fields(Objective)
+        ):  # a subclass may have others that are not weights
             weight = getattr(self, name)
-            values = weight.flatten().tolist() if isinstance(weight, Tensor) else [weight]
+            if isinstance(weight, Tensor):
+                values = weight.flatten().tolist()
+            else:
+                values = [weight]
             if any(not 0 <= value < float("inf") for value in values):
                 raise InputError(f"{name} must be a finite number of at least 0, got {weight}.")
 
     @property
     def needs_divergence(self) -> bool:
         """Whether x⁺ and x′ count."""
-        return _nonzero(self.lambda_div) or _nonzero(self.lambda_reg) or _nonzero(self.lambda_contrast)
+        return (
+            _nonzero(self.lambda_div)
+            or _nonzero(self.lambda_reg)
+            or _nonzero(self.lambda_contrast)
+        )
 
     @property
     def lacks_ridge(self) -> bool:
@@ -219,7 +253,9 @@ class Objective:
 
         A subclass may bound it in a way of its own.
         """
-        return self.has_closed_form and _nonzero(self.lambda_div) and not _nonzero(self.lambda_reg)
+        return (
+            self.has_closed_form and _nonzero(self.lambda_div) and not _nonzero(self.lambda_reg)
+        )
 
     @property
     def needs_adversarial(self) -> bool:
@@ -249,9 +285,13 @@ class Objective:
         """How many rows are predicted right ``(...)``."""
         return (outputs.argmax(-1) == y).sum(-1)
 
-    def total(self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor) -> Tensor:
+    def total(
+        self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor
+    ) -> Tensor:
         """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
-        trailing = class_loss.dim() - 1  # λ may be (members,); a dimension of batches comes after it
+        trailing = (
+            class_loss.dim() - 1
+        )  # λ may be (members,); a dimension of batches comes after it
         return (
             per_member(self.lambda_class, trailing) * class_loss
             + per_member(self.lambda_div, trailing) * divergence
@@ -261,22 +301,37 @@ class Objective:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own gets autograd."""
+        """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own
+        gets autograd.
+        """
         return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
 
     def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
-        """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean ``(..., R)``."""
+        """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean
+        ``(..., R)``.
+        """
 
         def term(weights: dict[Role, Number]) -> Tensor:
-            parts = [per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()]
+            parts = [
+                per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()
+            ]
             value = sum(parts[1:], parts[0]) / count
-            return value if weight is None else value * weight
+            if weight is None:
+                return value
+            return value * weight
 
         # Signs as in Eq. 2: energies of x⁺ are lowered, those of x′ raised.
-        contrasted = {Role.POSITIVE: -self.lambda_contrast, Role.COUNTERFACTUAL: self.lambda_contrast}
+        contrasted = {
+            Role.POSITIVE: -self.lambda_contrast,
+            Role.COUNTERFACTUAL: self.lambda_contrast,
+        }
         return RowTerms(
             term(
-                {Role.CLASS: self.lambda_class, Role.ADVERSARIAL: self.lambda_adv, Role.RECOURSE: self.lambda_recourse}
+                {
+                    Role.CLASS: self.lambda_class,
+                    Role.ADVERSARIAL: self.lambda_adv,
+                    Role.RECOURSE: self.lambda_recourse,
+                }
             ),
             term({Role.POSITIVE: self.lambda_div, Role.COUNTERFACTUAL: -self.lambda_div}),
             term({Role.POSITIVE: self.lambda_reg, Role.COUNTERFACTUAL: self.lambda_reg}),
@@ -297,29 +352,63 @@ class Objective:
             model: returns logits.
             x: ``(..., n, *features)``.
             y: ``(..., n)``.
-            explanations: this batch's counterfactuals; without any (burn-in) only the class loss remains.
+            explanations: this batch's counterfactuals; without any (burn-in) only the class loss
+                remains.
             weight: ``(..., n)`` what each row counts in the class loss; ``None`` counts all alike.
         """
         # One forward pass for all roles: cheaper, and batch statistics see all rows.
-        parts, rows = self.parts(x, y, weight, explanations), y.dim() - 1
-        joined = at_least_single(model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x))
+        parts = self.parts(x, y, weight, explanations)
+        rows = y.dim() - 1
+        joined = at_least_single(
+            model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x)
+        )
         split = joined.split([part.x.shape[rows] for part in parts], rows)
-        found = {part.role: (logits, part.label, part.weight) for part, logits in zip(parts, split, strict=True)}
+        found = {
+            part.role: (logits, part.label, part.weight)
+            for part, logits in zip(parts, split, strict=True)
+        }
         classes = class_loss(*found[Role.CLASS])
         none = torch.zeros_like(classes)
-        divergence, ridge, contrast = none, none, None
+        divergence = none
+        ridge = none
+        contrast = None
         if Role.POSITIVE in found:
             pairs = (found[Role.POSITIVE][0], *found[Role.COUNTERFACTUAL])
-            divergence, ridge = contrastive_divergence(*pairs), energy_ridge(*pairs)
-            contrast = logistic_contrast(*pairs) if _nonzero(self.lambda_contrast) else None
-        adversarial = adversarial_loss(*found[Role.ADVERSARIAL]) if Role.ADVERSARIAL in found else none
-        recourse = class_loss(*found[Role.RECOURSE]) if Role.RECOURSE in found else None
+            divergence = contrastive_divergence(*pairs)
+            ridge = energy_ridge(*pairs)
+            if _nonzero(self.lambda_contrast):
+                contrast = logistic_contrast(*pairs)
+            else:
+                contrast = None
+        if Role.ADVERSARIAL in found:
+            adversarial = adversarial_loss(*found[Role.ADVERSARIAL])
+        else:
+            adversarial = none
+        if Role.RECOURSE in found:
+            recourse = class_loss(*found[Role.RECOURSE])
+        else:
+            recourse = None
         total = self.total(classes, divergence, ridge, adversarial)
-        for weight_of, term in ((self.lambda_contrast, contrast), (self.lambda_recourse, recourse)):
-            total = total if term is None else total + weight_of * term
-        return LossTerms(total, classes, divergence, ridge, adversarial, found[Role.CLASS][0], contrast, recourse)
+        for weight_of, term in (
+            (self.lambda_contrast, contrast),
+            (self.lambda_recourse, recourse),
+        ):
+            if term is not None:
+                total = total + weight_of * term
+        return LossTerms(
+            total,
+            classes,
+            divergence,
+            ridge,
+            adversarial,
+            found[Role.CLASS][0],
+            contrast,
+            recourse,
+        )
 
-    def parts(self, x: Tensor, y: Tensor, weight: Tensor | None, found: CounterfactualBatch | None) -> list[Part]:
+    def parts(
+        self, x: Tensor, y: Tensor, weight: Tensor | None, found: CounterfactualBatch | None
+    ) -> list[Part]:
         """The rows that count in the loss."""
         parts = [Part(Role.CLASS, x, y, weight)]
         if found is None:
@@ -341,8 +430,8 @@ def make_objective(name: str, **weights: float) -> Objective:
     """The objective of that name; weights are overridden only where the objective uses them.
 
     Args:
-        name: a key of :data:`OBJECTIVES`: ``"full"``, ``"vanilla"`` (class loss alone), ``"divergence"`` or
-            ``"adversarial"``.
+        name: a key of :data:`OBJECTIVES`: ``"full"``, ``"vanilla"`` (class loss alone),
+            ``"divergence"`` or ``"adversarial"``.
         weights: by the names of the attributes of :class:`Objective`.
 
     Examples:
@@ -356,8 +445,13 @@ def make_objective(name: str, **weights: float) -> Objective:
     objective = lookup("objective", name, OBJECTIVES)
     for weight in weights:
         check_name("weight", weight, vars(objective))
-    return replace(objective, **{key: value for key, value in weights.items() if _nonzero(getattr(objective, key))})
+    return replace(
+        objective,
+        **{key: value for key, value in weights.items() if _nonzero(getattr(objective, key))},
+    )
 
 
 def _nonzero(weight: Number) -> bool:
-    return bool((weight != 0).any()) if isinstance(weight, Tensor) else weight != 0
+    if isinstance(weight, Tensor):
+        return bool((weight != 0).any())
+    return weight != 0

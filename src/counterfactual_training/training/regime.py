@@ -27,8 +27,8 @@ Memory = dict[str, Tensor]
 class Round:
     """One mini-batch at the weights of its update: all that a regime may look at.
 
-    Random numbers come from ``uniform``, ``normal`` and ``choose`` only: in a fleet each member draws from its own
-    stream, as it would alone.
+    Random numbers come from ``uniform``, ``normal`` and ``choose`` only: in a fleet each member
+    draws from its own stream, as it would alone.
 
     Attributes:
         model: in eval mode; maps ``(..., n, *features)`` to logits ``(..., n, k)``.
@@ -74,7 +74,9 @@ class Round:
 
     def choose(self, num: int, count: int) -> Tensor:
         """``count`` of the numbers 0 … num − 1 ``(*lead, count)``, with replacement."""
-        return each(lambda rng: torch.randint(num, (count,), generator=rng), self.rng).to(self.x.device)
+        return each(lambda rng: torch.randint(num, (count,), generator=rng), self.rng).to(
+            self.x.device
+        )
 
     def box(self, epsilon: float) -> Box:
         """Bounds, like x, of changes of at most ε that the constraints allow."""
@@ -94,7 +96,13 @@ class Round:
         """For each row a class that the model does not predict ``(..., n)``."""
         logits = at_least_single(self.model(self.x))
         counts = self.data.class_counts.expand(*self.y.shape[:-1], -1)
-        return each(lambda rng, *rows: draw_targets("not_predicted", rng, *rows), self.rng, logits, self.y, counts)
+        return each(
+            lambda rng, *rows: draw_targets("not_predicted", rng, *rows),
+            self.rng,
+            logits,
+            self.y,
+            counts,
+        )
 
     def search(self, y_target: Tensor) -> SearchResult:
         """Counterfactuals of the rows, under the constraints."""
@@ -103,7 +111,9 @@ class Round:
         return search(*rows, diagnose=False, threads=threads)
 
     def slope(self, x: Tensor, weights: Callable[[Tensor], Tensor]) -> Tensor:
-        """``Σ_k w_k ∇ₓ f_k(x)``, like x, with weights ``(..., n, k)`` of the logits there; softmax gives ∇ₓ LSE f."""
+        """``Σ_k w_k ∇ₓ f_k(x)``, like x, with weights ``(..., n, k)`` of the logits there; softmax
+        gives ∇ₓ LSE f.
+        """
         leaf = x.detach().requires_grad_()
         with torch.enable_grad():
             logits = at_least_single(self.model(leaf))
@@ -112,7 +122,9 @@ class Round:
 
     def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
         own = shape or self.x.shape[self.y.dim() - 1 :]
-        return each(lambda rng: draw(own, generator=rng, dtype=torch.float32), self.rng).to(self.x)
+        return each(lambda rng: draw(own, generator=rng, dtype=torch.float32), self.rng).to(
+            self.x
+        )
 
 
 def take(rows: Tensor, places: Tensor) -> Tensor:
@@ -129,7 +141,9 @@ def put(rows: Tensor, places: Tensor, values: Tensor) -> Tensor:
 
 def _index(places: Tensor) -> Any:
     lone = places.dim() == 1
-    return places if lone else (torch.arange(len(places), device=places.device).unsqueeze(-1), places)
+    if lone:
+        return places
+    return (torch.arange(len(places), device=places.device).unsqueeze(-1), places)
 
 
 Find = Callable[[Round], Any]
@@ -140,18 +154,25 @@ Loss = Callable[[nn.Module, Batch, Any], LossTerms]
 class Regime:
     """A way to train, as a recipe; :mod:`regimes` has the published ones.
 
-    Everything is written for leading dimensions ``(..., n, *features)``, so that it trains fleets too.
+    Everything is written for leading dimensions ``(..., n, *features)``, so that it trains fleets
+    too.
 
     Attributes:
         name: for reports.
-        loss: ``loss(model, batch, found)``, with gradients; the model is in training mode. See :meth:`LossTerms.sum`.
-        find: ``find(round)``: what the loss gets as ``found``, at the current weights and without gradients by them:
-            attacks, samples, counterfactuals. Not called during burn-in, when only the class loss counts.
-        remember: ``remember(data, lead)``: the memory before the first epoch, tensors ``(*lead, …)``.
+        loss: ``loss(model, batch, found)``, with gradients; the model is in training mode. See
+            :meth:`LossTerms.sum`.
+        find: ``find(round)``: what the loss gets as ``found``, at the current weights and without
+            gradients by them: attacks, samples, counterfactuals. Not called during burn-in, when
+            only the class loss counts.
+        remember: ``remember(data, lead)``: the memory before the first epoch, tensors ``(*lead,
+            …)``.
         numbers: what its recipe in :data:`RECIPES` was made with, for reports and tuning.
-        check: ``check(models, data)``: raises before training if it cannot train these models on these rows.
-        values: a regression: y are numbers ``(n,)``, and the model has one output ``(n, 1)`` instead of logits.
-        searches: ``find`` calls :meth:`Round.search`; generators that cannot serve training are refused then.
+        check: ``check(models, data)``: raises before training if it cannot train these models on
+            these rows.
+        values: a regression: y are numbers ``(n,)``, and the model has one output ``(n, 1)``
+            instead of logits.
+        searches: ``find`` calls :meth:`Round.search`; generators that cannot serve training are
+            refused then.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -175,11 +196,17 @@ class Regime:
     searches: bool = False
 
     def __post_init__(self) -> None:
-        parts = {"loss": self.loss, "find": self.find, "remember": self.remember, "check": self.check}
+        parts = {
+            "loss": self.loss,
+            "find": self.find,
+            "remember": self.remember,
+            "check": self.check,
+        }
         for name, part in parts.items():
             if not callable(part) and (name == "loss" or part is not None):
                 raise InputError(
-                    f"{name} of the regime {self.name!r} must be a function, got {type(part).__name__}; "
+                    f"{name} of the regime {self.name!r} must be a function, got "
+                    f"{type(part).__name__}; "
                     "published regimes are made by name: make_regime('pgd')."
                 )
 
@@ -187,7 +214,9 @@ class Regime:
         """The same recipe with some numbers changed; only published ones have a recipe."""
         from counterfactual_training.training.regimes import RECIPES  # which is made of regimes
 
-        return lookup("regime with a recipe:", self.name, RECIPES)(**{**self.numbers, **numbers})
+        return lookup("regime with a recipe:", self.name, RECIPES)(
+            **{**self.numbers, **numbers}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +229,9 @@ class RegimeLoss(Objective):
     def needs_counterfactuals(self) -> bool:
         return self.regime.find is not None
 
-    needs_divergence = needs_adversarial = property(lambda self: True)  # the history shows all terms
+    needs_divergence = needs_adversarial = property(
+        lambda self: True
+    )  # the history shows all terms
 
     @property
     def title(self) -> str:
@@ -211,10 +242,17 @@ class RegimeLoss(Objective):
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
         # A number is never simply right, so a regression has no accuracy.
-        return y.new_full(y.shape[:-1], torch.nan) if self.regime.values else super().hits(outputs, y)
+        if self.regime.values:
+            return y.new_full(y.shape[:-1], torch.nan)
+        return super().hits(outputs, y)
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, explanations: Any = None, weight: Tensor | None = None
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        explanations: Any = None,
+        weight: Tensor | None = None,
     ) -> LossTerms:
         if explanations is None and self.regime.find is not None:  # burn-in
             logits = at_least_single(model(x))

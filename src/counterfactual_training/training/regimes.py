@@ -1,7 +1,9 @@
-"""Published training regimes as recipes. All honour the constraints: no attack, sample or target moves what may not.
+"""Published training regimes as recipes. All honour the constraints: no attack, sample or target
+moves what may not.
 
-Formulas are for a batch of rows x with classes y; f are the logits, LSE f(x) their logsumexp, P the projection onto
-what the constraints allow. Numbers such as ε are in the units of the inputs, which should have a common scale.
+Formulas are for a batch of rows x with classes y; f are the logits, LSE f(x) their logsumexp, P the
+projection onto what the constraints allow. Numbers such as ε are in the units of the inputs, which
+should have a common scale.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from counterfactual_training.training.objective import Batch, LossTerms, make_ob
 from counterfactual_training.training.recipe import recipe
 from counterfactual_training.training.regime import Memory, Regime, Round, put, take
 from counterfactual_training.training.rows import TrainingRows
-from counterfactual_training.training.setting import AS_PRINTED, AS_RUN, CHEAP_RECOURSE, Setting, TrainConfig
+from counterfactual_training.training.setting import (
+    AS_PRINTED,
+    AS_RUN,
+    CHEAP_RECOURSE,
+    Setting,
+    TrainConfig,
+)
 
 # |L| beyond which an energy model counts as diverged; the authors of JEM stop there.
 _DIVERGED = 1e8
@@ -35,7 +43,8 @@ _CANDIDATES = 2000
 
 @recipe
 def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -> Regime:
-    """Adversarial training (Madry et al. 2018): ``CE(f(x*), y)``, x* by ascent of the loss in the ε-ball.
+    """Adversarial training (Madry et al. 2018): ``CE(f(x*), y)``, x* by ascent of the loss in the
+    ε-ball.
 
     The step size is 2.5 ε / steps by default. The history's accuracy is that under attack.
     """
@@ -50,26 +59,39 @@ def pgd(epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -
         logits = at_least_single(model(x_adv))
         return LossTerms.sum(logits, adversarial=class_loss(logits, batch.y, batch.weight))
 
-    return Regime("pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": step_size})
+    return Regime(
+        "pgd", loss, find, numbers={"epsilon": epsilon, "steps": steps, "step_size": step_size}
+    )
 
 
 @recipe
-def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: float | None = None) -> Regime:
-    """TRADES (Zhang et al. 2019): ``CE(f(x), y) + β KL(p(x) ‖ p(x*))``, x* maximises the KL in the ε-ball."""
+def trades(
+    beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: float | None = None
+) -> Regime:
+    """TRADES (Zhang et al. 2019): ``CE(f(x), y) + β KL(p(x) ‖ p(x*))``, x* maximises the KL in the
+    ε-ball.
+    """
     rate = step_size or 2.5 * epsilon / steps
 
     def find(now: Round) -> Tensor:
-        box, clean = now.box(epsilon), at_least_single(now.model(now.x)).softmax(-1)
+        box = now.box(epsilon)
+        clean = at_least_single(now.model(now.x)).softmax(-1)
         # At x itself the KL has no slope, hence the noise.
         start = (now.x + 1e-3 * now.normal()).clamp(*box)
         # ∂KL/∂f(x*) = p(x*) − p(x).
-        return ascend(lambda x: now.slope(x, lambda f: f.softmax(-1) - clean), start, box, steps, rate)
+        return ascend(
+            lambda x: now.slope(x, lambda f: f.softmax(-1) - clean), start, box, steps, rate
+        )
 
     def loss(model: nn.Module, batch: Batch, x_adv: Tensor) -> LossTerms:
         logits, attacked = _logits(model, batch.y, batch.x, x_adv)
-        gap = kl_div(attacked.log_softmax(-1), logits.log_softmax(-1), reduction="none", log_target=True).sum(-1)
+        gap = kl_div(
+            attacked.log_softmax(-1), logits.log_softmax(-1), reduction="none", log_target=True
+        ).sum(-1)
         fit = class_loss(logits, batch.y, batch.weight)
-        return LossTerms.sum(logits, class_loss=fit, adversarial=beta * mean_rows(gap, batch.weight))
+        return LossTerms.sum(
+            logits, class_loss=fit, adversarial=beta * mean_rows(gap, batch.weight)
+        )
 
     numbers = {"beta": beta, "epsilon": epsilon, "steps": steps, "step_size": step_size}
     return Regime("trades", loss, find, numbers=numbers)
@@ -77,26 +99,37 @@ def trades(beta: float = 1.0, epsilon: float = 0.1, steps: int = 10, step_size: 
 
 @recipe
 def jem(
-    weight: float = 1.0, ridge: float = 0.1, steps: int = 20, step_size: float = 1.0, noise: float = 0.01,
-    clip: float = 0.1, buffer: int = 10_000, restart: float = 0.05,
-) -> Regime:  # fmt: skip
-    """JEM (Grathwohl et al. 2020): ``CE + w (LSE f(x̃) − LSE f(x)) + ridge (LSE² f(x) + LSE² f(x̃))``.
+    weight: float = 1.0,
+    ridge: float = 0.1,
+    steps: int = 20,
+    step_size: float = 1.0,
+    noise: float = 0.01,
+    clip: float = 0.1,
+    buffer: int = 10_000,
+    restart: float = 0.05,
+) -> Regime:
+    """JEM (Grathwohl et al. 2020): ``CE + w (LSE f(x̃) − LSE f(x)) + ridge (LSE² f(x) + LSE²
+    f(x̃))``.
 
     Samples x̃ start from a replay buffer, or anew from the box of the training rows, and follow
-    ``x̃ ← P(x̃ + a ∇LSE + σ N(0, 1))``. Two things keep it stable: no feature moves by more than ``clip`` in a step, and
-    the ridge keeps energies small (as ECCCo.jl does on tables). Immutable features of a sample are those of its row.
+    ``x̃ ← P(x̃ + a ∇LSE + σ N(0, 1))``. Two things keep it stable: no feature moves by more than
+    ``clip`` in a step, and the ridge keeps energies small (as ECCCo.jl does on tables). Immutable
+    features of a sample are those of its row.
     """
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         lower, upper = data.span
-        rng = torch.Generator().manual_seed(0)  # the same for all members; they differ from the first batch on
+        rng = torch.Generator().manual_seed(
+            0
+        )  # the same for all members; they differ from the first batch on
         features = lower.shape[data.y.dim() :]
         drawn = torch.rand(buffer, *features, generator=rng, dtype=torch.float32)
         start = lower + (upper - lower) * drawn.to(lower)
         return {"buffer": start.expand(*lead, buffer, *features).clone()}
 
     def find(now: Round) -> Tensor:
-        held, rows = now.memory["buffer"], now.y.shape[-1]
+        held = now.memory["buffer"]
+        rows = now.y.shape[-1]
         places = now.choose(held.shape[now.y.dim() - 1], rows)
         lower, upper = now.data.span
         fresh = lower + (upper - lower) * now.uniform()
@@ -111,25 +144,46 @@ def jem(
 
     def loss(model: nn.Module, batch: Batch, sampled: Tensor) -> LossTerms:
         logits, others = _logits(model, batch.y, batch.x, sampled)
-        real, fake = logits.logsumexp(-1), others.logsumexp(-1)
+        real = logits.logsumexp(-1)
+        fake = others.logsumexp(-1)
         divergence = mean_rows(fake - real)
-        # Not a number: such updates are skipped, and a run of them stops training at its last sound weights.
+        # Not a number: such updates are skipped, and a run of them stops training at its last sound
+        # weights.
         divergence = torch.where(divergence.abs() > _DIVERGED, torch.nan, divergence)
         return LossTerms.sum(
-            logits, class_loss=class_loss(logits, batch.y, batch.weight),
-            divergence=weight * divergence, ridge=ridge * mean_rows(real.square() + fake.square()),
-        )  # fmt: skip
+            logits,
+            class_loss=class_loss(logits, batch.y, batch.weight),
+            divergence=weight * divergence,
+            ridge=ridge * mean_rows(real.square() + fake.square()),
+        )
 
-    numbers = {"weight": weight, "ridge": ridge, "steps": steps, "step_size": step_size, "noise": noise, "clip": clip}
-    return Regime("jem", loss, find, remember, {**numbers, "buffer": buffer, "restart": restart})
+    numbers = {
+        "weight": weight,
+        "ridge": ridge,
+        "steps": steps,
+        "step_size": step_size,
+        "noise": noise,
+        "clip": clip,
+    }
+    return Regime(
+        "jem", loss, find, remember, {**numbers, "buffer": buffer, "restart": restart}
+    )
 
 
 @recipe
-def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: int = 40, auc: float = 0.8) -> Regime:
-    """DAT (arXiv 2510.13872): ``CE(f(x*), y) + BCE(LSE f(x), 1) + BCE(LSE f(x̃), 0)``, with x* as in :func:`pgd`.
+def dat(
+    epsilon: float = 0.1,
+    steps: int = 10,
+    sample_size: float = 0.1,
+    most: int = 40,
+    auc: float = 0.8,
+) -> Regime:
+    """DAT (arXiv 2510.13872): ``CE(f(x*), y) + BCE(LSE f(x), 1) + BCE(LSE f(x̃), 0)``, with x* as
+    in :func:`pgd`.
 
-    x̃ climbs LSE f by normalised steps from points of the box with independent columns; it may take one step more
-    whenever the energy tells batch and samples apart (AUC ≥ 0.8). Bounded, where JEM's divergence is not.
+    x̃ climbs LSE f by normalised steps from points of the box with independent columns; it may take
+    one step more whenever the energy tells batch and samples apart (AUC ≥ 0.8). Bounded, where
+    JEM's divergence is not.
     """
     attack = pgd(epsilon, steps).find
 
@@ -155,29 +209,46 @@ def dat(epsilon: float = 0.1, steps: int = 10, sample_size: float = 0.1, most: i
     def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor]) -> LossTerms:
         attacked, clean, sampled = _logits(model, batch.y, found[0], batch.x, found[1])
         told_apart = mean_rows(softplus(-clean.logsumexp(-1)) + softplus(sampled.logsumexp(-1)))
-        return LossTerms.sum(clean, adversarial=class_loss(attacked, batch.y, batch.weight), divergence=told_apart)
+        return LossTerms.sum(
+            clean,
+            adversarial=class_loss(attacked, batch.y, batch.weight),
+            divergence=told_apart,
+        )
 
-    numbers = {"epsilon": epsilon, "steps": steps, "sample_size": sample_size, "most": most, "auc": auc}
+    numbers = {
+        "epsilon": epsilon,
+        "steps": steps,
+        "sample_size": sample_size,
+        "most": most,
+        "auc": auc,
+    }
     return Regime("dat", loss, find, remember, numbers)
 
 
 @recipe
 def ross(weight: float = 0.8, reach: float = 0.75, target: int = 1) -> Regime:
-    """Recourse training (Ross, Lakkaraju and Bastani 2021): ``CE(f(x), y) + λ CE(f(x + δ*), target)``.
+    """Recourse training (Ross, Lakkaraju and Bastani 2021): ``CE(f(x), y) + λ CE(f(x + δ*),
+    target)``.
 
-    δ* minimises the linearised loss of the target over the changes that are allowed, none of which exceeds ``reach``:
-    over a box that is ``P(−reach · sign ∇)``. (The authors' code minimises the negative; this follows the paper.)
+    δ* minimises the linearised loss of the target over the changes that are allowed, none of which
+    exceeds ``reach``: over a box that is ``P(−reach · sign ∇)``. (The authors' code minimises the
+    negative; this follows the paper.)
     """
 
     def find(now: Round) -> Tensor:
         wanted = torch.full_like(now.y, target)
         # One step of gradient descent by its sign, as far as one may go.
-        return ascend(lambda x: -input_gradient(now.model, x, wanted), now.x, now.box(reach), 1, reach)
+        return ascend(
+            lambda x: -input_gradient(now.model, x, wanted), now.x, now.box(reach), 1, reach
+        )
 
     def loss(model: nn.Module, batch: Batch, moved: Tensor) -> LossTerms:
         logits, after = _logits(model, batch.y, batch.x, moved)
-        fit, wanted = class_loss(logits, batch.y, batch.weight), torch.full_like(batch.y, target)
-        return LossTerms.sum(logits, class_loss=fit, recourse=weight * class_loss(after, wanted, batch.weight))
+        fit = class_loss(logits, batch.y, batch.weight)
+        wanted = torch.full_like(batch.y, target)
+        return LossTerms.sum(
+            logits, class_loss=fit, recourse=weight * class_loss(after, wanted, batch.weight)
+        )
 
     numbers = {"weight": weight, "reach": reach, "target": target}
     return Regime("ross", loss, find, numbers=numbers, check=partial(_check_target, target))
@@ -187,8 +258,8 @@ def ross(weight: float = 0.8, reach: float = 0.75, target: int = 1) -> Regime:
 def gradient_supervision(weight: float = 1.0) -> Regime:
     """Gradient supervision (Teney et al. 2020): ``CE + λ mean(1 − cos(∇ₓ f_{y⁺}, x⁺ − x))``.
 
-    x⁺ is the nearest row of another class, among 2,000 training rows; differences that mutability forbids do not count.
-    Needs second derivatives.
+    x⁺ is the nearest row of another class, among 2,000 training rows; differences that mutability
+    forbids do not count. Needs second derivatives.
     """
 
     def find(now: Round) -> tuple[Tensor, Tensor]:
@@ -208,7 +279,9 @@ def gradient_supervision(weight: float = 1.0) -> Regime:
         (slope,) = torch.autograd.grad(chosen, leaf, create_graph=True)
         apart = 1 - cosine_similarity(slope.flatten(batch.y.dim()), change, dim=-1)
         fit = class_loss(logits, batch.y, batch.weight)
-        return LossTerms.sum(logits, class_loss=fit, alignment=weight * mean_rows(apart, batch.weight))
+        return LossTerms.sum(
+            logits, class_loss=fit, alignment=weight * mean_rows(apart, batch.weight)
+        )
 
     return Regime("gradient_supervision", loss, find, numbers={"weight": weight})
 
@@ -220,9 +293,9 @@ Pairs = Callable[[Round], tuple[Tensor, Tensor, Tensor]]
 def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) -> Regime:
     """Counterfactual adversarial training (Luu and Inoue 2023): ``CE(f(x), y) + λ CE(f(x′), y⁺)``.
 
-    x′ are counterfactuals of the share of rows with the highest entropy, those that arrived. Meant for fine-tuning: let
-    ``burn_in`` of the config train the model first. ``augment(round)`` may bring other pairs: rows
-    ``(..., m, *features)``, their classes and weights ``(..., m)``.
+    x′ are counterfactuals of the share of rows with the highest entropy, those that arrived. Meant
+    for fine-tuning: let ``burn_in`` of the config train the model first. ``augment(round)`` may
+    bring other pairs: rows ``(..., m, *features)``, their classes and weights ``(..., m)``.
     """
 
     def searched(now: Round) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,7 +311,9 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
         x_cf, y_target, counted = found
         logits, after = _logits(model, batch.y, batch.x, x_cf)
         fit = class_loss(logits, batch.y, batch.weight)
-        return LossTerms.sum(logits, class_loss=fit, augmented=weight * class_loss(after, y_target, counted))
+        return LossTerms.sum(
+            logits, class_loss=fit, augmented=weight * class_loss(after, y_target, counted)
+        )
 
     numbers = {"weight": weight, "share": share}
     if augment is None:
@@ -248,36 +323,52 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
 
 @recipe
 def misob(strength: float = 0.2, target: int = 1, warm_up: int = 2) -> Regime:
-    """MISOB (2025): rows weigh ``1 + .2 n s_i / Σs``, with s the cost of recourse of rows that are wrongly denied.
+    """MISOB (2025): rows weigh ``1 + .2 n s_i / Σs``, with s the cost of recourse of rows that are
+    wrongly denied.
 
-    Lowers the burden of recourse without knowing who belongs to which group; the first epochs train conventionally.
+    Lowers the burden of recourse without knowing who belongs to which group; the first epochs train
+    conventionally.
     """
 
     def find(now: Round) -> Tensor:
         if now.epoch < warm_up:
             return torch.ones_like(now.y, dtype=now.x.dtype)
         denied = (now.y == target) & (now.model(now.x).argmax(-1) != target)
-        # Rows that are not denied ask for the class they have, and are done before the search starts.
+        # Rows that are not denied ask for the class they have, and are done before the search
+        # starts.
         found = now.search(torch.where(denied, target, now.model(now.x).argmax(-1)))
         cost = (found.x_cf - now.x).abs().flatten(now.y.dim()).sum(-1) * denied
-        return 1 + strength * cost.shape[-1] * cost / cost.sum(-1, keepdim=True).clamp_min(1e-12)
+        return 1 + strength * cost.shape[-1] * cost / cost.sum(-1, keepdim=True).clamp_min(
+            1e-12
+        )
 
     def loss(model: nn.Module, batch: Batch, burden: Tensor) -> LossTerms:
         logits = at_least_single(model(batch.x))
-        weight = burden if batch.weight is None else burden * batch.weight
+        if batch.weight is None:
+            weight = burden
+        else:
+            weight = burden * batch.weight
         return LossTerms.sum(logits, class_loss=class_loss(logits, batch.y, weight))
 
     numbers = {"strength": strength, "target": target, "warm_up": warm_up}
-    return Regime("misob", loss, find, numbers=numbers, check=partial(_check_target, target), searches=True)
+    return Regime(
+        "misob",
+        loss,
+        find,
+        numbers=numbers,
+        check=partial(_check_target, target),
+        searches=True,
+    )
 
 
 RECIPES: dict[str, Callable[..., Regime]] = {
-    own.__name__: own for own in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob, counternet)
+    own.__name__: own
+    for own in (pgd, trades, jem, dat, ross, gradient_supervision, cat, misob, counternet)
 }
 # Regimes with another network than the usual one.
 OWN_NETWORK = ("counternet",)
-# Where training by a regime wants other settings than usual: CAT fine-tunes, and without a trained model entropy says
-# nothing; CounterNet as its authors trained it.
+# Where training by a regime wants other settings than usual: CAT fine-tunes, and without a trained
+# model entropy says nothing; CounterNet as its authors trained it.
 _CONFIGS = {
     "cat": TrainConfig(burn_in=0.5),
     "counternet": TrainConfig(burn_in=0.0, batch_size=128, learning_rate=0.003, shuffle=True),
@@ -297,15 +388,20 @@ _MEMBERS = 5  # of a deep ensemble, as its authors had
 
 
 def inner_regime(name: str) -> str:
-    """What an ensemble's members train by, ``"jem"`` of ``"ensemble of jem"``; any other name is its own."""
-    return "conventional" if name == ENSEMBLE else name.removeprefix(f"{ENSEMBLE} of ")
+    """What an ensemble's members train by, ``"jem"`` of ``"ensemble of jem"``; any other name is
+    its own.
+    """
+    if name == ENSEMBLE:
+        return "conventional"
+    return name.removeprefix(f"{ENSEMBLE} of ")
 
 
 def make_regime(name: str, **numbers: Any) -> Setting:
     """The setting of a regime by name; numbers are those of its recipe.
 
-    ``"ensemble"`` (Lakshminarayanan et al. 2017) trains several ``members`` independently and averages their logits;
-    ``of="jem"``, or ``"ensemble of jem"``, by another regime than the conventional one.
+    ``"ensemble"`` (Lakshminarayanan et al. 2017) trains several ``members`` independently and
+    averages their logits; ``of="jem"``, or ``"ensemble of jem"``, by another regime than the
+    conventional one.
 
     Args:
         name: one of :data:`REGIMES`, or ``"ensemble of …"``.
@@ -327,23 +423,34 @@ def make_regime(name: str, **numbers: Any) -> Setting:
         raise InputError(unknown("regime", name, REGIMES))
     if inner_regime(name) != name:
         members = check_count("members", numbers.pop("members", _MEMBERS))
-        of = numbers.pop("of", "conventional") if name == ENSEMBLE else inner_regime(name)
+        if name == ENSEMBLE:
+            of = numbers.pop("of", "conventional")
+        else:
+            of = inner_regime(name)
         if inner_regime(of) != of:
-            raise InputError(f"An ensemble of ensembles is one larger ensemble; state members=…, got {of!r}.")
+            raise InputError(
+                f"An ensemble of ensembles is one larger ensemble; state members=…, got {of!r}."
+            )
         return replace(make_regime(of, **numbers), members=members)
     if name in SETTINGS:
         if numbers:
-            raise InputError(f"{name!r} has no numbers of its own; change its generator, objective or config.")
+            raise InputError(
+                f"{name!r} has no numbers of its own; change its generator, objective or config."
+            )
         return SETTINGS[name]
     check_name("regime", name, REGIMES)
-    return Setting(regime=RECIPES[name](**numbers), config=_CONFIGS.get(name, TrainConfig(burn_in=0.0)))
+    return Setting(
+        regime=RECIPES[name](**numbers), config=_CONFIGS.get(name, TrainConfig(burn_in=0.0))
+    )
 
 
-# ---- what recipes share ----------------------------------------------------------------------------------------------
+# ---- what recipes share --------------------------------------------------------------------------
 
 
 def _logits(model: nn.Module, y: Tensor, *rows: Tensor) -> list[Tensor]:
-    """Logits ``(..., n, k)`` of several sets of rows by one forward pass, so that batch statistics see all of them."""
+    """Logits ``(..., n, k)`` of several sets of rows by one forward pass, so that batch statistics
+    see all of them.
+    """
     dim = y.dim() - 1
     joined = at_least_single(model(torch.cat(rows, dim)))
     return list(joined.split([part.shape[dim] for part in rows], dim))
@@ -351,4 +458,6 @@ def _logits(model: nn.Module, y: Tensor, *rows: Tensor) -> list[Tensor]:
 
 def _check_target(target: int, models: Sequence[nn.Module], data: TrainingRows) -> None:
     if target >= data.num_classes:
-        raise InputError(f"target is one of the classes 0..{data.num_classes - 1}, got {target}.")
+        raise InputError(
+            f"target is one of the classes 0..{data.num_classes - 1}, got {target}."
+        )

@@ -1,8 +1,8 @@
 """Regimes of regressions: y are numbers, the model has one output f, and a target is an interval.
 
-Counterfactual Training carries over if an interval takes the place of a class: x⁺ are rows whose y lies inside, x′ is
-mature if f(x′) does, and the energy is ``E(x) = (f(x) − m)² / 2s²``, with mean m and standard deviation s of the y
-inside.
+Counterfactual Training carries over if an interval takes the place of a class: x⁺ are rows whose y
+lies inside, x′ is mature if f(x′) does, and the energy is ``E(x) = (f(x) − m)² / 2s²``, with mean m
+and standard deviation s of the y inside.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from counterfactual_training.training.recipe import recipe
 from counterfactual_training.training.regime import Memory, Regime, Round, take
 from counterfactual_training.training.rows import TrainingRows
 
-# A search aims at m ± this many s: the descent of a squared hinge only approaches the edge of what it aims at.
+# A search aims at m ± this many s: the descent of a squared hinge only approaches the edge of what
+# it aims at.
 _CORE = 0.5
-# s is at least this share of the standard deviation of all y, for an interval may hold equal values only.
+# s is at least this share of the standard deviation of all y, for an interval may hold equal values
+# only.
 _LEAST_SPREAD = 0.05
 # Counterfactuals per epoch.
-_FEWEST, _MOST = 100, 5000
+_FEWEST = 100
+_MOST = 5000
 # What an epoch's search leaves in memory for the batches.
 _HELD = ("x_cf", "x_pos", "x_adv", "y", "middle", "spread", "mature", "weight")
 
@@ -53,7 +56,9 @@ class Found(NamedTuple):
     spread: Tensor
     mature: Tensor  # (..., m) 1 where f(x′) lies in the interval
     weight: Tensor  # (..., m) of the rows they started from
-    told: Tensor | None = None  # (2, ...) share mature and mean steps of a new search, for the history
+    told: Tensor | None = (
+        None  # (2, ...) share mature and mean steps of a new search, for the history
+    )
 
 
 @recipe
@@ -69,27 +74,37 @@ def squared_error() -> Regime:
 
 @recipe
 def interval_training(
-    lambda_div: float = 0.005, lambda_reg: float = 0.001, lambda_adv: float = 0.25, share: float = 0.25, bins: int = 4
+    lambda_div: float = 0.005,
+    lambda_reg: float = 0.001,
+    lambda_adv: float = 0.25,
+    share: float = 0.25,
+    bins: int = 4,
 ) -> Regime:
     """Counterfactual training of a regression:
 
-    ``mean (f(x) − y)² + λ_div mean(E(x⁺) − E(x′)) + λ_reg mean(E²(x⁺) + E²(x′)) + λ_adv mean (f(x_adv) − y)²``
+    ``mean (f(x) − y)² + λ_div mean(E(x⁺) − E(x′)) + λ_reg mean(E²(x⁺) + E²(x′)) + λ_adv mean
+    (f(x_adv) − y)²``
 
-    Once per epoch, a share of the rows (100 to 5,000) is searched; batches draw theirs from these. Each row asks for
-    one of the intervals between quantiles of y, not for that of its own f(x). x′ descends the squared hinge
-    ``max(l − f, f − u, 0)²`` under the constraints; x′ that do not arrive count in neither divergence nor ridge. x⁺
-    takes from x′ what is protected (§3.4). x_adv is the last iterate with ‖Δ‖∞ ≤ ε.
+    Once per epoch, a share of the rows (100 to 5,000) is searched; batches draw theirs from these.
+    Each row asks for one of the intervals between quantiles of y, not for that of its own f(x). x′
+    descends the squared hinge ``max(l − f, f − u, 0)²`` under the constraints; x′ that do not
+    arrive count in neither divergence nor ridge. x⁺ takes from x′ what is protected (§3.4). x_adv
+    is the last iterate with ‖Δ‖∞ ≤ ε.
 
-    The weights are smaller than those of Eq. 2, because energies here are in units of s², which is much less than the
-    variance of y. They and the number of intervals were chosen on rows held out of the training rows of CH.
+    The weights are smaller than those of Eq. 2, because energies here are in units of s², which is
+    much less than the variance of y. They and the number of intervals were chosen on rows held out
+    of the training rows of CH.
     """
     numbers = {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         if data.own or data.x.dim() != 2:
-            raise InputError(f"Intervals are searched for rows (n, d) that all share, got {tuple(data.x.shape)}.")
+            raise InputError(
+                f"Intervals are searched for rows (n, d) that all share, got {tuple(data.x.shape)}."
+            )
         num = min(_MOST, max(_FEWEST, round(share * data.num_rows)))
-        features, values = data.x.new_zeros(num, data.num_features), data.y.new_zeros(num)
+        features = data.x.new_zeros(num, data.num_features)
+        values = data.y.new_zeros(num)
         held = {name: features if name.startswith("x_") else values for name in _HELD}
         held |= _intervals(data.y, bins) | {"epoch": torch.tensor(-1)}
         return {name: value.expand(lead + value.shape).clone() for name, value in held.items()}
@@ -103,7 +118,8 @@ def interval_training(
         return Found(**{name: take(now.memory[name], places) for name in _HELD}, told=told)
 
     def loss(model: nn.Module, batch: Batch, found: Found) -> LossTerms:
-        dim, parts = batch.y.dim() - 1, (batch.x, found.x_pos, found.x_cf, found.x_adv)
+        dim = batch.y.dim() - 1
+        parts = (batch.x, found.x_pos, found.x_cf, found.x_adv)
         # One forward pass, so that batch statistics see all rows.
         joined = at_least_single(model(torch.cat(parts, dim)))
         outputs, real, made, nascent = joined.split([part.shape[dim] for part in parts], dim)
@@ -116,7 +132,9 @@ def interval_training(
             adversarial=lambda_adv * value_loss(nascent, found.y, found.weight),
         )
 
-    return Regime("ct", loss, find, remember, {**numbers, "share": share, "bins": bins}, values=True)
+    return Regime(
+        "ct", loss, find, remember, {**numbers, "share": share, "bins": bins}, values=True
+    )
 
 
 def search_epoch(now: Round) -> Tensor:
@@ -124,7 +142,8 @@ def search_epoch(now: Round) -> Tensor:
 
     Returns the share of mature ones and the mean number of steps ``(2, ...)``.
     """
-    memory, num = now.memory, now.memory["y"].shape[-1]
+    memory = now.memory
+    num = now.memory["y"].shape[-1]
     x, y, weight = now.data.at(now.choose(now.data.num_rows, num))
     own = (at_least_single(now.model(x)) > memory["edges"].unsqueeze(-2)).sum(-1)
     k = memory["count"].shape[-1]
@@ -139,22 +158,30 @@ def search_epoch(now: Round) -> Tensor:
     rows = memory["order"].gather(-1, memory["start"].gather(-1, asked) + place)
     x_pos = now.constraints.to(x).protect(now.data.at(rows)[0], x_cf)
     found = (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x))
-    memory |= dict(zip(_HELD, (*found, torch.ones_like(y) if weight is None else weight), strict=True))
+    memory |= dict(
+        zip(_HELD, (*found, torch.ones_like(y) if weight is None else weight), strict=True)
+    )
     memory["epoch"] = torch.full_like(memory["epoch"], now.epoch)
     return torch.stack([mature.float().mean(-1), steps.float().mean(-1)])
 
 
 def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tensor]:
-    """Descend the squared hinge from x ``(..., m, d)``: x′, x_adv and the number of steps ``(..., m)``.
+    """Descend the squared hinge from x ``(..., m, d)``: x′, x_adv and the number of steps ``(...,
+    m)``.
 
-    A step follows the hinge's gradient and is at most η long, and no longer than the way to the interval at the present
-    slope: the gradient itself is long far from the interval and vanishes close to it.
+    A step follows the hinge's gradient and is at most η long, and no longer than the way to the
+    interval at the present slope: the gradient itself is long far from the interval and vanishes
+    close to it.
     """
-    generator, rules = now.generator, now.constraints.to(x)
-    bounds, steps = rules.bounds(x), torch.zeros_like(goals.low)
-    low, high = goals.middle - _CORE * goals.spread, goals.middle + _CORE * goals.spread
+    generator = now.generator
+    rules = now.constraints.to(x)
+    bounds = rules.bounds(x)
+    steps = torch.zeros_like(goals.low)
+    low = goals.middle - _CORE * goals.spread
+    high = goals.middle + _CORE * goals.spread
     most = torch.as_tensor(generator.max_steps, device=x.device)
-    x_cf, x_adv = x.clone(), x.clone()
+    x_cf = x.clone()
+    x_adv = x.clone()
     for step in range(int(most.max())):
         leaf = x_cf.detach().requires_grad_()
         with torch.enable_grad():
@@ -164,9 +191,13 @@ def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tenso
         going = (way != 0) & (per_member(most, 1) > step)
         if not bool(going.any()):
             break
-        slope = rules.mask_step(slope * way.sign().unsqueeze(-1))  # what may not move does not count in the length
+        slope = rules.mask_step(
+            slope * way.sign().unsqueeze(-1)
+        )  # what may not move does not count in the length
         norm = slope.norm(dim=-1).clamp_min(1e-12)
-        length = torch.minimum(way.abs() / norm, torch.as_tensor(per_member(generator.learning_rate, 1)).to(norm))
+        length = torch.minimum(
+            way.abs() / norm, torch.as_tensor(per_member(generator.learning_rate, 1)).to(norm)
+        )
         moved = x_cf + slope * (length / norm * going).unsqueeze(-1)
         x_cf = torch.where(going.unsqueeze(-1), rules.project(moved, bounds, x_cf), x_cf)
         near = (x_cf - x).abs().amax(-1) <= per_member(generator.epsilon, 1)
@@ -176,10 +207,14 @@ def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tenso
 
 
 def _intervals(y: Tensor, bins: int) -> Memory:
-    """Intervals between quantiles of y ``(n,)``: k of them, none empty, with the rows inside each."""
+    """Intervals between quantiles of y ``(n,)``: k of them, none empty, with the rows inside
+    each.
+    """
     levels = y.unique()
     if len(levels) < 2:
-        raise InputError("All y are equal: there is no other interval to search counterfactuals for.")
+        raise InputError(
+            "All y are equal: there is no other interval to search counterfactuals for."
+        )
     at = torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1]
     # The y at these ranks, not torch's quantile(), which takes 16 million values at most.
     values, order = y.sort(stable=True)
@@ -196,14 +231,19 @@ def _intervals(y: Tensor, bins: int) -> Memory:
         "interval_low": torch.cat([edges.new_tensor([-torch.inf]), edges]),
         "interval_high": torch.cat([edges, edges.new_tensor([torch.inf])]),
         "interval_middle": torch.stack([part.mean() for part in inside]),
-        "interval_spread": torch.stack([part.std(correction=0).clamp_min(least) for part in inside]),
+        "interval_spread": torch.stack(
+            [part.std(correction=0).clamp_min(least) for part in inside]
+        ),
         "order": order,
         "start": count.cumsum(0) - count,
         "count": count,
     }
 
 
-VALUE_REGIMES: dict[str, Callable[..., Regime]] = {"conventional": squared_error, "ct": interval_training}
+VALUE_REGIMES: dict[str, Callable[..., Regime]] = {
+    "conventional": squared_error,
+    "ct": interval_training,
+}
 
 
 def make_value_regime(name: str, **numbers: float) -> Regime:

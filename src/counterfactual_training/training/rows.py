@@ -19,27 +19,37 @@ Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, weight
 
 
 class TrainingRows:
-    """Rows ``(n, *features)`` with their classes, shared by the members of a fleet; or ``(members, n, …)``.
+    """Rows ``(n, *features)`` with their classes, shared by the members of a fleet; or ``(members,
+    n, …)``.
 
     Of a regression, y are numbers and there are 0 classes.
 
     Attributes:
         y: ``(n,)`` or ``(members, n)``, always in memory.
-        weight: ``(n,)`` or ``(members, n)`` what a row counts in class loss and adversarial loss, or ``None``.
+        weight: ``(n,)`` or ``(members, n)`` what a row counts in class loss and adversarial loss,
+            or ``None``.
         class_counts: ``(k,)`` or ``(members, k)``.
         own: whether every member has rows of its own.
-        divided: whether a loader makes the batches; those of several processes are different ones already.
+        divided: whether a loader makes the batches; those of several processes are different ones
+            already.
     """
 
     divided = False
 
-    def __init__(self, x: Tensor, y: Tensor, num_classes: int, weight: Tensor | None = None) -> None:
-        self.x, self.y, self.weight = x, y, weight
-        self.own, self.num_rows, self.num_classes = y.dim() > 1, y.shape[-1], num_classes
+    def __init__(
+        self, x: Tensor, y: Tensor, num_classes: int, weight: Tensor | None = None
+    ) -> None:
+        self.x = x
+        self.y = y
+        self.weight = weight
+        self.own = y.dim() > 1
+        self.num_rows = y.shape[-1]
+        self.num_classes = num_classes
         self.num_features = x.shape[y.dim() :].numel()
         # Of every member, or of the one set of rows that all share.
         self.rows_by_class = [
-            [(rows == k).nonzero().flatten() for k in range(num_classes)] for rows in (y if self.own else y[None])
+            [(rows == k).nonzero().flatten() for k in range(num_classes)]
+            for rows in (y if self.own else y[None])
         ]
         counts = torch.tensor([[len(part) for part in parts] for parts in self.rows_by_class])
         self.class_counts = counts.reshape(*y.shape[:-1], num_classes)
@@ -53,13 +63,24 @@ class TrainingRows:
     def first(self, num: int) -> tuple[Tensor, Tensor]:
         """The first rows, of the first member."""
         x, y, _ = self.at(slice(num))
-        return (x[0], y[0]) if self.own else (x, y)
+        if self.own:
+            return (x[0], y[0])
+        return (x, y)
 
     def at(self, rows: Tensor | slice) -> Labelled:
-        """The rows at these indices: ``(m,)``, or in a fleet ``(members, m)``; a slice copies nothing."""
-        index: Any = rows if isinstance(rows, slice) else rows.to(self.y.device)
+        """The rows at these indices: ``(m,)``, or in a fleet ``(members, m)``; a slice copies
+        nothing.
+        """
+        if isinstance(rows, slice):
+            index: Any = rows
+        else:
+            index = rows.to(self.y.device)
         if self.own:
-            every = slice(None) if isinstance(rows, slice) else torch.arange(len(rows), device=self.y.device)[:, None]
+            every = (
+                slice(None)
+                if isinstance(rows, slice)
+                else torch.arange(len(rows), device=self.y.device)[:, None]
+            )
             index = (every, index)
         elif not isinstance(rows, slice) and rows.dim() == 1:
             # Copies whole rows, in a third of the time of general indexing.
@@ -73,14 +94,24 @@ class TrainingRows:
         if isinstance(rng, torch.Generator):
             return draw_positives(own[0], y_target, rng)
         # i % 1 = 0 where all members share one set of rows.
-        return torch.stack([draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)])
+        return torch.stack(
+            [draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)]
+        )
 
-    def batches(self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE) -> Iterator[Labelled]:
-        """All rows in batches, in this order ``(*lead, n)`` or as they are; shared rows are expanded to ``lead``."""
+    def batches(
+        self, size: int, order: Tensor | None = None, lead: torch.Size = _ALONE
+    ) -> Iterator[Labelled]:
+        """All rows in batches, in this order ``(*lead, n)`` or as they are; shared rows are
+        expanded to ``lead``.
+        """
         for x, y, weight in self._parts(size, order):
             if lead and y.dim() == 1:
-                x, y = x.expand(*lead, *x.shape), y.expand(*lead, -1)
-                weight = None if weight is None else weight.expand(*lead, -1)
+                x = x.expand(*lead, *x.shape)
+                y = y.expand(*lead, -1)
+                if weight is None:
+                    weight = None
+                else:
+                    weight = weight.expand(*lead, -1)
             yield x, y, weight
 
     def _parts(self, size: int, order: Tensor | None) -> Iterator[Labelled]:
@@ -102,12 +133,16 @@ class TrainingRows:
         """The rows of these members; for a single one without a leading dimension."""
         if not self.own:
             return self
-        weight = None if self.weight is None else self.weight[members]
+        if self.weight is None:
+            weight = None
+        else:
+            weight = self.weight[members]
         return TrainingRows(self.x[members], self.y[members], self.num_classes, weight)
 
 
 class FetchedRows(TrainingRows):
-    """Rows of a map-style ``Dataset``, fetched when they are needed; batches come from its ``DataLoader``, if given.
+    """Rows of a map-style ``Dataset``, fetched when they are needed; batches come from its
+    ``DataLoader``, if given.
 
     Items are ``(x, y)`` or ``(x, y, weight)``. Classes and weights are read once, in one pass.
 
@@ -117,16 +152,26 @@ class FetchedRows(TrainingRows):
     """
 
     def __init__(
-        self, source: Dataset | DataLoader, read: Read, num_classes: int, device: torch.device,
+        self,
+        source: Dataset | DataLoader,
+        read: Read,
+        num_classes: int,
+        device: torch.device,
         by_class: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.loader = source if isinstance(source, DataLoader) else None
         self.divided = self.loader is not None
         self.dataset, self.collate = _opened(source)
-        self.read, self.device = read, device
-        self.by_class = None if by_class is None else by_class.to(device)
+        self.read = read
+        self.device = device
+        if by_class is None:
+            self.by_class = None
+        else:
+            self.by_class = by_class.to(device)
         example, y, weight = self._placed(read.example.unsqueeze(0), read.y, read.weight)
-        super().__init__(example, y, num_classes, weight)  # x is one row, for its shape and type
+        super().__init__(
+            example, y, num_classes, weight
+        )  # x is one row, for its shape and type
 
     @cached_property
     def span(self) -> tuple[Tensor, Tensor]:
@@ -135,15 +180,29 @@ class FetchedRows(TrainingRows):
 
     def _placed(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Labelled:
         """A batch on the training device, with class weights."""
-        x, y, weight = x.to(self.device), y.to(self.device), None if weight is None else weight.to(self.device)
+        x = x.to(self.device)
+        y = y.to(self.device)
+        if weight is None:
+            weight = None
+        else:
+            weight = weight.to(self.device)
         if self.by_class is not None:
-            weight = self.by_class[y] if weight is None else weight * self.by_class[y]
+            if weight is None:
+                weight = self.by_class[y]
+            else:
+                weight = weight * self.by_class[y]
         return x, y, weight
 
     def at(self, rows: Tensor | slice) -> Labelled:
-        rows = torch.arange(self.num_rows)[rows] if isinstance(rows, slice) else rows
-        x, y, weight = self._placed(*_fetched(self.dataset, self.collate, rows.flatten().tolist()))
-        weight = None if weight is None else weight.reshape(rows.shape)
+        if isinstance(rows, slice):
+            rows = torch.arange(self.num_rows)[rows]
+        x, y, weight = self._placed(
+            *_fetched(self.dataset, self.collate, rows.flatten().tolist())
+        )
+        if weight is None:
+            weight = None
+        else:
+            weight = weight.reshape(rows.shape)
         return x.reshape(*rows.shape, *x.shape[1:]), y.reshape(rows.shape), weight
 
     def _parts(self, size: int, order: Tensor | None) -> Iterator[Labelled]:
@@ -152,7 +211,9 @@ class FetchedRows(TrainingRows):
         return (self._placed(*_unpacked(batch)) for batch in self.loader)
 
     def num_batches(self, size: int) -> int:
-        return super().num_batches(size) if self.loader is None else len(self.loader)
+        if self.loader is None:
+            return super().num_batches(size)
+        return len(self.loader)
 
     def smallest_batch(self, size: int) -> int:
         if self.loader is None:
@@ -166,7 +227,12 @@ class FetchedRows(TrainingRows):
     def samplers(self) -> list[Any]:
         """The objects that decide which rows are in a batch."""
         inner = getattr(self.loader, "batch_sampler", None)
-        found = [self.loader, getattr(self.loader, "sampler", None), inner, getattr(inner, "sampler", None)]
+        found = [
+            self.loader,
+            getattr(self.loader, "sampler", None),
+            inner,
+            getattr(inner, "sampler", None),
+        ]
         return [own for own in found if own is not None]
 
     def seed(self, seed: int) -> None:
@@ -178,7 +244,9 @@ class FetchedRows(TrainingRows):
 
 
 class Read(NamedTuple):
-    """The result of one pass over a data set: classes, weights, one row, and statistics ``(d,)``."""
+    """The result of one pass over a data set: classes, weights, one row, and statistics
+    ``(d,)``.
+    """
 
     y: Tensor
     weight: Tensor | None
@@ -197,31 +265,61 @@ class Read(NamedTuple):
         """Read every item once, in blocks; none is kept."""
         dataset, collate = _opened(source)
         num = len(dataset)
-        classes, weights = [], []
+        classes: list[Tensor] = []
+        weights: list[Tensor] = []
         mean = spread = torch.zeros(())
-        low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
+        low = torch.tensor(torch.inf)
+        high = torch.tensor(-torch.inf)
         for start in range(0, num, block):
             stop = min(start + block, num)
             x, y, weight = _fetched(dataset, collate, range(start, stop))
             classes.append(y.cpu())
-            weights += [] if weight is None else [weight.cpu()]
-            rows = x.flatten(1).cpu().double()  # single precision would not do for sums over many rows
-            low, high = torch.minimum(low, rows.amin(0)), torch.maximum(high, rows.amax(0))
+            if weight is None:
+                weights += []
+            else:
+                weights += [weight.cpu()]
+            rows = (
+                x.flatten(1).cpu().double()
+            )  # single precision would not do for sums over many rows
+            low = torch.minimum(low, rows.amin(0))
+            high = torch.maximum(high, rows.amax(0))
             shift = rows.mean(0) - mean  # Chan's update of mean and squared deviations
-            spread = spread + (rows - rows.mean(0)).square().sum(0) + shift.square() * start * (stop - start) / stop
+            spread = (
+                spread
+                + (rows - rows.mean(0)).square().sum(0)
+                + shift.square() * start * (stop - start) / stop
+            )
             mean = mean + shift * (stop - start) / stop
         if not bool(torch.isfinite(low + high).all()):
-            raise InputError("The data set holds NaN or infinity; drop or impute these rows first.")
+            raise InputError(
+                "The data set holds NaN or infinity; drop or impute these rows first."
+            )
         if any(sum(map(len, parts)) != num for parts in (classes, weights or classes)):
-            raise InputError(f"The data set's {num} items do not give one class (and weight) each.")
+            raise InputError(
+                f"The data set's {num} items do not give one class (and weight) each."
+            )
         std = (spread / max(num - 1, 1)).sqrt()
-        return cls(torch.cat(classes), torch.cat(weights) if weights else None, x[0].clone(), low, high, mean, std)
+        return cls(
+            torch.cat(classes),
+            torch.cat(weights) if weights else None,
+            x[0].clone(),
+            low,
+            high,
+            mean,
+            std,
+        )
 
 
 def _opened(source: Dataset | DataLoader) -> tuple[Any, Any]:
     """The data set, checked, and the function that collates its items."""
-    loader = source if isinstance(source, DataLoader) else None
-    dataset: Any = source if loader is None else loader.dataset
+    if isinstance(source, DataLoader):
+        loader = source
+    else:
+        loader = None
+    if loader is None:
+        dataset: Any = source
+    else:
+        dataset = loader.dataset
     indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if isinstance(dataset, IterableDataset) or not indexed:
         raise InputError(
@@ -229,9 +327,13 @@ def _opened(source: Dataset | DataLoader) -> tuple[Any, Any]:
             "give a map-style Dataset (with __len__ and __getitem__) or tensors."
         )
     if loader is not None and loader.batch_sampler is None:
-        raise InputError("The DataLoader gives single rows; give it a batch_size or a batch_sampler.")
+        raise InputError(
+            "The DataLoader gives single rows; give it a batch_size or a batch_sampler."
+        )
     if loader is not None and not hasattr(loader.batch_sampler, "__len__"):
-        raise InputError("The DataLoader does not know its number of batches; give its batch_sampler a __len__.")
+        raise InputError(
+            "The DataLoader does not know its number of batches; give its batch_sampler a __len__."
+        )
     if len(dataset) == 0:
         raise InputError("Training needs rows: the data set is empty.")
     return dataset, default_collate if loader is None else loader.collate_fn
@@ -244,7 +346,9 @@ def _fetched(dataset: Any, collate: Any, rows: Iterable[int]) -> Labelled:
         batch = collate(items)
     except (TypeError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"The data set's items, such as {_kinds(items[0])}, do not make a batch: {reason}") from error
+        raise InputError(
+            f"The data set's items, such as {_kinds(items[0])}, do not make a batch: {reason}"
+        ) from error
     return _unpacked(batch)
 
 
@@ -257,14 +361,32 @@ def _kinds(item: Any) -> str:
 
 def _unpacked(batch: Any) -> Labelled:
     """``(x, y)`` or ``(x, y, weight)`` of a collated batch."""
-    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3) or not all(isinstance(v, Tensor) for v in batch):
-        raise InputError(f"A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got {_kinds(batch)}.")
+    if (
+        not isinstance(batch, tuple | list)
+        or len(batch) not in (2, 3)
+        or not all(isinstance(v, Tensor) for v in batch)
+    ):
+        raise InputError(
+            "A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got "
+            f"{_kinds(batch)}."
+        )
     x, y, *rest = batch
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise InputError(f"Classes are given as integer indices, got {y.dtype}; let the data set give integers.")
+        raise InputError(
+            f"Classes are given as integer indices, got {y.dtype}; let the data set give integers."
+        )
     if not x.is_floating_point():
-        raise InputError(f"x must be floating point, got {x.dtype}; let the data set give floats.")
+        raise InputError(
+            f"x must be floating point, got {x.dtype}; let the data set give floats."
+        )
     if x.dim() < 2 or any(value.shape != x.shape[:1] for value in (y, *rest)):
         shapes = ", ".join(str(tuple(value.shape)) for value in batch)
-        raise InputError(f"A data set's batch has shapes {shapes}; expected x (n, *features) and one number per row.")
-    return x, y.long(), rest[0].to(torch.promote_types(x.dtype, torch.float32)) if rest else None
+        raise InputError(
+            f"A data set's batch has shapes {shapes}; expected x (n, *features) and one number "
+            "per row."
+        )
+    return (
+        x,
+        y.long(),
+        rest[0].to(torch.promote_types(x.dtype, torch.float32)) if rest else None,
+    )

@@ -1,4 +1,6 @@
-"""A training run: the state of its members, what callbacks may do with it, and what a checkpoint saves."""
+"""A training run: the state of its members, what callbacks may do with it, and what a checkpoint
+saves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.setting import Setting
 
-# Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs time.
+# Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs
+# time.
 _COMPACT_AT = 0.75
 
 
@@ -35,10 +38,10 @@ _COMPACT_AT = 0.75
 class History:
     """One record per epoch, and why training stopped early, if it did.
 
-    Columns: ``epoch``, ``loss`` and its terms ``class_loss``, ``divergence``, ``ridge`` and ``adversarial``;
-    ``accuracy`` on the training batches; ``validation_loss`` and ``validation_accuracy``; ``share_mature`` and
-    ``mean_steps`` of the search; ``skipped`` updates; ``seconds``. NaN where a value does not apply. Callbacks may add
-    columns.
+    Columns: ``epoch``, ``loss`` and its terms ``class_loss``, ``divergence``, ``ridge`` and
+    ``adversarial``; ``accuracy`` on the training batches; ``validation_loss`` and
+    ``validation_accuracy``; ``share_mature`` and ``mean_steps`` of the search; ``skipped`` updates;
+    ``seconds``. NaN where a value does not apply. Callbacks may add columns.
 
     Attributes:
         records: one dict per epoch.
@@ -66,7 +69,9 @@ class History:
 
     def last(self, column: str) -> float:
         """The value of the last epoch; NaN without any."""
-        return float(self.records[-1][column]) if self.records else float("nan")
+        if self.records:
+            return float(self.records[-1][column])
+        return float("nan")
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class TrainResult:
 class Run:
     """One model in training, or several of one architecture as a stack; passed to callbacks.
 
-    Members have numbers i in this run; a lone run has one, 0. :func:`train` and :class:`Fleet` make it.
+    Members have numbers i in this run; a lone run has one, 0. :func:`train` and :class:`Fleet` make
+    it.
 
     Args:
         stack: make a stack even of one model.
@@ -110,8 +116,10 @@ class Run:
         model: the model; in a fleet the stack.
         parameters: the trained tensors, each ``(*lead, …)``.
         memory: what a regime remembers, such as JEM's replay buffer; tensors ``(*lead, …)``.
-        strength: of each member, a factor of all weights of Eq. 2 but that of the class loss; callbacks may change it.
-        gradients: of the next update, one per tensor of ``parameters``; ``None`` where a parameter has none.
+        strength: of each member, a factor of all weights of Eq. 2 but that of the class loss;
+            callbacks may change it.
+        gradients: of the next update, one per tensor of ``parameters``; ``None`` where a parameter
+            has none.
         optimizer: in a fleet with one parameter group per member.
         models: the members' own models; in a fleet, their weights are written back at the end.
         data: the training rows.
@@ -143,14 +151,19 @@ class Run:
         callbacks: Iterable[Callback] = (),
         stack: bool = False,
     ) -> None:
-        self._given, self.settings, self.members = list(models), list(settings), list(members)
+        self._given = list(models)
+        self.settings = list(settings)
+        self.members = list(members)
         self.models = [unwrapped(model) for model in models]
-        self.data, self.validation, self.callbacks = data, validation, list(callbacks)
+        self.data = data
+        self.validation = validation
+        self.callbacks = list(callbacks)
         self.config = self.settings[0].config
         self.regime = self.settings[0].regime  # the members of a stack share it
         if self.regime is not None and self.regime.check is not None:
             self.regime.check(self.models, data)
-        self.epoch, self.epochs = 0, self.config.epochs
+        self.epoch = 0
+        self.epochs = self.config.epochs
         self.histories = [History() for _ in self.settings]
         self.strength = [1.0] * len(models)
         self.slots = list(range(len(models)))
@@ -160,12 +173,23 @@ class Run:
         model = StackedModel(models) if stack or len(models) > 1 else models[0]
         rates = [setting.config.learning_rate for setting in self.settings]
         self.learner = Learner(model, self.settings[0].loss, data.num_classes, rates, optimizer)
-        self.model, self.optimizer = self.learner.model, self.learner.optimizer
+        self.model = self.learner.model
+        self.optimizer = self.learner.optimizer
         self.device = self.learner.parameters[0].device
-        remember = self.regime.remember if self.regime is not None else None
-        self.memory = {} if remember is None else remember(data, self.learner.lead)
-        self.good = self._weights()  # weights after each member's last sound epoch, by row of the stack
-        self.ended: dict[int, dict[str, Tensor]] = {}  # final weights of stopped members of a fleet
+        if self.regime is not None:
+            remember = self.regime.remember
+        else:
+            remember = None
+        if remember is None:
+            self.memory = {}
+        else:
+            self.memory = remember(data, self.learner.lead)
+        self.good = (
+            self._weights()
+        )  # weights after each member's last sound epoch, by row of the stack
+        self.ended: dict[
+            int, dict[str, Tensor]
+        ] = {}  # final weights of stopped members of a fleet
         self._restack()
 
     @property
@@ -185,7 +209,9 @@ class Run:
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
         for own in self.running:
-            if i is None or i == own:  # callbacks first: they may set the weights that the member ends with
+            if (
+                i is None or i == own
+            ):  # callbacks first: they may set the weights that the member ends with
                 for callback in self.listeners("on_stop"):
                     callback.on_stop(self, own)
                 self._end(own, reason)
@@ -222,20 +248,33 @@ class Run:
 
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
-        running, settings = self.running, self.settings
+        running = self.running
+        settings = self.settings
         search = [i for i in running if settings[i].loss.needs_counterfactuals]
-        return [i in search and self.epoch >= settings[i].config.burn_in_epochs for i in self.slots]
+        return [
+            i in search and self.epoch >= settings[i].config.burn_in_epochs for i in self.slots
+        ]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
-        """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without counterfactuals."""
+        """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without
+        counterfactuals.
+        """
         # A lone model without counterfactuals gets batches without them, so its weights may stay.
-        factors = [self.strength[i] * (on or not self.lead) for i, on in zip(self.slots, explaining, strict=True)]
+        factors = [
+            self.strength[i] * (on or not self.lead)
+            for i, on in zip(self.slots, explaining, strict=True)
+        ]
         if all(factor == 1 for factor in factors) or self.regime is not None:
             return self.objective
-        factor: Number = torch.tensor(factors, device=self.device, dtype=torch.float32) if self.lead else factors[0]
+        if self.lead:
+            factor: Number = torch.tensor(factors, device=self.device, dtype=torch.float32)
+        else:
+            factor = factors[0]
         # Fields of Objective only: a subclass may have others that are not weights.
         names = [own.name for own in fields(Objective) if own.name != "lambda_class"]
-        return replace(self.objective, **{name: getattr(self.objective, name) * factor for name in names})
+        return replace(
+            self.objective, **{name: getattr(self.objective, name) * factor for name in names}
+        )
 
     def idle_rows(self) -> Tensor | None:
         """``(*lead)``: 1.0 for rows of stopped members; ``None`` if all train."""
@@ -245,17 +284,30 @@ class Run:
         return torch.tensor(flags, device=self.device, dtype=torch.float32).reshape(self.lead)
 
     def settle(self, *streaks: int) -> None:
-        """After an epoch, given each row's consecutive bad updates: keep sound weights, stop members that diverged."""
+        """After an epoch, given each row's consecutive bad updates: keep sound weights, stop
+        members that diverged.
+        """
         weights = self._weights()
         floats = [w for w in weights.values() if w.is_floating_point() and w.numel()]
-        finite = torch.stack([torch.isfinite(w).reshape(len(self.slots), -1).all(-1) for w in floats]).all(0).tolist()
+        finite = (
+            torch.stack(
+                [torch.isfinite(w).reshape(len(self.slots), -1).all(-1) for w in floats]
+            )
+            .all(0)
+            .tolist()
+        )
         self.bad_updates = list(streaks)
         for slot, i in enumerate(self.slots):
-            limit, place = self.settings[i].config.max_bad_updates, self._place(slot)
+            limit = self.settings[i].config.max_bad_updates
+            place = self._place(slot)
             if self.histories[i].stopped is not None:
                 continue
             if streaks[slot] >= limit:
-                self.fail(slot, self.epoch, f"{limit} updates in a row had a non-finite loss or gradient")
+                self.fail(
+                    slot,
+                    self.epoch,
+                    f"{limit} updates in a row had a non-finite loss or gradient",
+                )
             elif not finite[slot]:
                 self.fail(slot, self.epoch, "the weights became non-finite")
             elif streaks[slot] == 0:  # within a streak, the weights may be what causes it
@@ -263,7 +315,9 @@ class Run:
                     self.good[name][place] = value[place]
 
     def fail(self, slot: int, epoch: int, reason: str) -> None:
-        """Stop a member that has diverged in this epoch, with the weights of its last sound epoch."""
+        """Stop a member that has diverged in this epoch, with the weights of its last sound
+        epoch.
+        """
         i = self.slots[slot]
         if self.lead:
             self.parameters[0].data[slot] = self.good["weights"][slot]
@@ -271,13 +325,26 @@ class Run:
             self.model.load_state_dict(self.good)
         self._end(i, reason)
         fleet = len(self.members) > 1
-        who = f"Member {self.members[i]} of the fleet stopped in" if fleet else "Training stopped after"
-        others = "; the other members are not touched" if fleet else ""
+        if fleet:
+            who = f"Member {self.members[i]} of the fleet stopped in"
+        else:
+            who = "Training stopped after"
+        if fleet:
+            others = "; the other members are not touched"
+        else:
+            others = ""
         # What keeps the terms of this loss small.
-        damping = {"ridge": "A larger ridge", "lambda_reg": "A larger lambda_reg", "clip": "a smaller clip"}
+        damping = {
+            "ridge": "A larger ridge",
+            "lambda_reg": "A larger lambda_reg",
+            "clip": "a smaller clip",
+        }
         has = ("lambda_reg",) if self.regime is None else self.regime.numbers
         helps = ", ".join(text for name, text in damping.items() if name in has)
-        advice = f"{helps} or a smaller learning rate usually helps." if helps else "Try a smaller learning rate."
+        if helps:
+            advice = f"{helps} or a smaller learning rate usually helps."
+        else:
+            advice = "Try a smaller learning rate."
         kept = f"The weights of {'its' if fleet else 'the'} last sound epoch are kept{others}."
         warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
 
@@ -302,7 +369,9 @@ class Run:
         self.learner.keep(rows)
         self.good = {name: value[rows] for name, value in self.good.items()}
         self.bad_updates = [self.bad_updates[place] for place in places]
-        self.memory = {name: value[rows.to(value.device)] for name, value in self.memory.items()}
+        self.memory = {
+            name: value[rows.to(value.device)] for name, value in self.memory.items()
+        }
         self.data = self.data.for_members(places)
         self.validation = self.validation and self.validation.for_members(places)
         self.slots = list(slots)
@@ -314,7 +383,9 @@ class Run:
         if self.lead:  # a stack has copies of the weights
             for i, model in enumerate(self.models):
                 model.load_state_dict(self.snapshot(i).state_dict())
-        return [TrainResult(m.eval(), h) for m, h in zip(self._given, self.histories, strict=True)]
+        return [
+            TrainResult(m.eval(), h) for m, h in zip(self._given, self.histories, strict=True)
+        ]
 
     def state(self) -> dict[str, Any]:
         """Everything a resumed run needs, as nested dicts of tensors and plain values."""
@@ -335,21 +406,30 @@ class Run:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state` on a new run, except for the optimizer.
 
-        Values are taken as they are: the file's checksum has shown that it is sound, its fingerprint that it is ours.
+        Values are taken as they are: the file's checksum has shown that it is sound, its
+            fingerprint that it is ours.
         """
         if state["slots"] != self.slots:
             self.keep(state["slots"])
-        self.model.load_state_dict(state["model"])  # after keep: the saved stack has these rows only
+        self.model.load_state_dict(
+            state["model"]
+        )  # after keep: the saved stack has these rows only
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}
-        self.ended, self.bad_updates = state["ended"], state["bad_updates"]
-        self.strength, self.epoch = state["strength"], state["epoch"]
-        self.memory = {name: state["memory"][name].to(value) for name, value in self.memory.items()}
+        self.ended = state["ended"]
+        self.bad_updates = state["bad_updates"]
+        self.strength = state["strength"]
+        self.epoch = state["epoch"]
+        self.memory = {
+            name: state["memory"][name].to(value) for name, value in self.memory.items()
+        }
         told = zip(state["records"], state["stopped"], strict=True)
         self.histories = [History(records, reason) for records, reason in told]
 
     def _place(self, slot: int) -> int | EllipsisType:
         """The index of a row of the stack in tensors ``(*lead, …)``."""
-        return slot if self.lead else ...
+        if self.lead:
+            return slot
+        return ...
 
     def _end(self, i: int, reason: str) -> None:
         self.histories[i].stopped = reason
@@ -363,17 +443,23 @@ class Run:
 
     def _restack(self) -> None:
         """Stack the settings of the members as tensors ``(rows,)``; a lone run keeps its own."""
-        self.lead, self.parameters = self.learner.lead, self.learner.parameters
+        self.lead = self.learner.lead
+        self.parameters = self.learner.parameters
         settings = [self.settings[i] for i in self.slots]
         first = settings[0]
-        self.generator, self.constraints, self.objective = first.generator, stated(first), first.loss
+        self.generator = first.generator
+        self.constraints = stated(first)
+        self.objective = first.loss
         if self.lead:
             like = self.parameters[0].detach()
             self.generator = stack_generators([own.generator for own in settings], like)
             self.constraints = stack_constraints([stated(own) for own in settings])
             if first.regime is None:  # members of one regime share it with all its numbers
                 names = vars(first.objective)
-                weights = {name: like.new_tensor([getattr(own.objective, name) for own in settings]) for name in names}
+                weights = {
+                    name: like.new_tensor([getattr(own.objective, name) for own in settings])
+                    for name in names
+                }
                 self.objective = replace(first.objective, **weights)
 
 

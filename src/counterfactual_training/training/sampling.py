@@ -13,43 +13,67 @@ Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per mem
 
 
 def epoch_rng(seed: int, epoch: int) -> torch.Generator:
-    """The random generator of one epoch; independent of earlier epochs, so that a resumed run draws the same."""
-    # Multipliers with well-mixed bits, from splitmix64, so that neighbouring seeds and epochs get unrelated streams.
+    """The random generator of one epoch; independent of earlier epochs, so that a resumed run draws
+    the same.
+    """
+    # Multipliers with well-mixed bits, from splitmix64, so that neighbouring seeds and epochs get
+    # unrelated streams.
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x2545F491) % 2**63
     return torch.Generator().manual_seed(mixed)
 
 
 def each(draw: Callable[..., Tensor], rng: Streams, *rows: Tensor) -> Tensor:
-    """``draw(rng, *rows)``; with one rng per member of a fleet, every member's own draw, stacked."""
+    """``draw(rng, *rows)``; with one rng per member of a fleet, every member's own draw,
+    stacked.
+    """
     if isinstance(rng, torch.Generator):
         return draw(rng, *rows)
     return torch.stack([draw(own, *(value[i] for value in rows)) for i, own in enumerate(rng)])
 
 
 def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:
-    """Uniformly without replacement; all rows, and then again, where more are asked for than there are."""
+    """Uniformly without replacement; all rows, and then again, where more are asked for than there
+    are.
+    """
     rounds = -(-num // num_rows)
     return torch.cat([torch.randperm(num_rows, generator=rng) for _ in range(rounds)])[:num]
 
 
-def draw_targets(rule: TargetRule, rng: torch.Generator, logits: Tensor, y: Tensor, class_counts: Tensor) -> Tensor:
-    """A target class per row ``(n,)`` by the given rule; logits ``(n, k)`` of the factuals, y their true labels."""
+def draw_targets(
+    rule: TargetRule, rng: torch.Generator, logits: Tensor, y: Tensor, class_counts: Tensor
+) -> Tensor:
+    """A target class per row ``(n,)`` by the given rule; logits ``(n, k)`` of the factuals, y their
+    true labels.
+    """
     n, k = logits.shape
     if rule == "uniform":
         return torch.randint(k, (n,), generator=rng).to(y.device)
     if rule == "prior":
-        return torch.multinomial(class_counts.double().cpu(), n, replacement=True, generator=rng).to(y.device)
-    avoided = logits.argmax(-1) if rule == "not_predicted" else y
-    # A shift by 1..k−1 is uniform over the other classes, and takes the same draws whatever is avoided.
+        return torch.multinomial(
+            class_counts.double().cpu(), n, replacement=True, generator=rng
+        ).to(y.device)
+    if rule == "not_predicted":
+        avoided = logits.argmax(-1)
+    else:
+        avoided = y
+    # A shift by 1..k−1 is uniform over the other classes, and takes the same draws whatever is
+    # avoided.
     shift = torch.randint(1, k, (n,), generator=rng).to(y.device)
     return (avoided + shift) % k
 
 
-def draw_positives(rows_by_class: list[Tensor], y_target: Tensor, rng: torch.Generator) -> Tensor:
-    """For each target ``(n,)`` the index of a uniformly drawn training row that truly is of that class."""
+def draw_positives(
+    rows_by_class: list[Tensor], y_target: Tensor, rng: torch.Generator
+) -> Tensor:
+    """For each target ``(n,)`` the index of a uniformly drawn training row that truly is of that
+    class.
+    """
     sizes = torch.tensor([len(rows) for rows in rows_by_class])
     starts = sizes.cumsum(0) - sizes
     targets = y_target.cpu()
-    # One draw per row, whatever its class, and in double precision: single has gaps beyond 2²⁴ rows.
-    place = (torch.rand(len(targets), generator=rng, dtype=torch.float64) * sizes[targets]).long()
+    # One draw per row, whatever its class, and in double precision: single has gaps beyond 2²⁴
+    # rows.
+    place = (
+        torch.rand(len(targets), generator=rng, dtype=torch.float64) * sizes[targets]
+    ).long()
     return torch.cat(rows_by_class)[(starts[targets] + place).to(rows_by_class[0].device)]

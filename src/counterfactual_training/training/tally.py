@@ -1,4 +1,6 @@
-"""Sums over an epoch, per member. They stay on the device until its end, so that no update waits for them."""
+"""Sums over an epoch, per member. They stay on the device until its end, so that no update waits
+for them.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,30 @@ class Tally:
     """
 
     def __init__(self, run: Run) -> None:
-        self.run, self.training, self.explaining = run, set(run.running), run.explaining()
+        self.run = run
+        self.training = set(run.running)
+        self.explaining = run.explaining()
         self.idle = run.idle_rows()
         self.bad: list[Tensor] = []
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
-        self.shares: list[tuple[float, float, float]] = []  # this process's parts of every batch
+        self.shares: list[
+            tuple[float, float, float]
+        ] = []  # this process's parts of every batch
         self.rounds: list[Tensor] = []  # (1, 2, *lead) each: share mature, steps
         self.searches: list[float] = []  # counterfactuals of each round
-        self.ends: dict[int, tuple[int, int]] = {}  # updates and searches made before a row stopped
+        self.ends: dict[
+            int, tuple[int, int]
+        ] = {}  # updates and searches made before a row stopped
 
     def notice_stops(self) -> None:
         """Members that have stopped within the epoch make no more updates."""
         for slot, i in enumerate(self.run.slots):
-            if i in self.training and slot not in self.ends and self.run.histories[i].stopped is not None:
+            if (
+                i in self.training
+                and slot not in self.ends
+                and self.run.histories[i].stopped is not None
+            ):
                 self.ends[slot] = (len(self.bad), len(self.rounds))
                 self.idle = self.run.idle_rows()
 
@@ -50,21 +62,29 @@ class Tally:
         self.searches.append(float(num))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
-        """Count batches with their loss terms and the rows predicted right ``(batches, 6, *lead)``."""
+        """Count batches with their loss terms and the rows predicted right ``(batches, 6,
+        *lead)``.
+        """
         self.terms.append(terms)
         self.rows += [float(batch.y.shape[-1]) for batch in batches]
         self.shares += [batch.shares for batch in batches]
 
     def close(self, started: float) -> list[int]:
         """Write the records of the epoch; returns every row's number of consecutive bad updates."""
-        run, slots = self.run, len(self.run.slots)
+        run = self.run
+        slots = len(self.run.slots)
         if run.ranks.size > 1 and self.terms:
             self._gather()
         terms = self._on_host(self.terms, 6)
-        bad = self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
+        bad = (
+            self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
+        )
         # An infinite loss may have a finite gradient; one such batch spoils its update.
         starts = np.arange(0, len(terms), run.config.accumulate)
-        bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0) if len(bad) else bad
+        if len(bad):
+            bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0)
+        else:
+            bad |= bad
         limits = [run.settings[i].config.max_bad_updates for i in run.slots]
         ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
@@ -80,10 +100,14 @@ class Tally:
 
     def _gather(self) -> None:
         """Average over the parts of all processes; parts with a share of 0 do not count."""
-        size, terms = self.run.ranks.size, torch.cat(self.terms)
-        # Total (its weights hold the shares), class loss, divergence, ridge, adversarial loss; hits are a sum, no mean.
+        size = self.run.ranks.size
+        terms = torch.cat(self.terms)
+        # Total (its weights hold the shares), class loss, divergence, ridge, adversarial loss; hits
+        # are a sum, no mean.
         weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in self.shares])
-        counts = terms.new_tensor([n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)])
+        counts = terms.new_tensor(
+            [n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)]
+        )
         self.terms = [self.run.ranks.sum(terms * weights) / size]
         self.rows = self.run.ranks.sum(counts).tolist()
 
@@ -94,8 +118,11 @@ class Tally:
 
     def _means(self, terms: np.ndarray, made: np.ndarray) -> dict[str, list[float]]:
         """Means over the batches of the updates made; NaN without any."""
-        counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]  # an update's fate is that of its batches
-        # A stack computes every term for all rows; a member's record shows only those of its own objective.
+        counts = np.repeat(made, self.run.config.accumulate, 0)[
+            : len(terms)
+        ]  # an update's fate is that of its batches
+        # A stack computes every term for all rows; a member's record shows only those of its own
+        # objective.
         objectives = [self.run.settings[i].loss for i in self.run.slots]
         contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
         adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
@@ -105,16 +132,22 @@ class Tally:
         sums = np.where(counts[:, None], terms, 0.0).sum(0)  # a product with 0 would keep NaN
         with np.errstate(invalid="ignore"):
             means = [*(sums[:5] * used / counts.sum(0)), sums[5] / rows]
-        return {name: mean.tolist() for name, mean in zip((*_TERMS, "accuracy"), means, strict=True)}
+        return {
+            name: mean.tolist() for name, mean in zip((*_TERMS, "accuracy"), means, strict=True)
+        }
 
     def _search(self) -> dict[str, list[float]]:
         """Means over the searches before a member stopped; NaN without any."""
-        rounds, ranks = self.rounds, self.run.ranks
+        rounds = self.rounds
+        ranks = self.run.ranks
         if rounds and ranks.size > 1:
             rows = rounds[0].new_tensor(self.searches).reshape(-1, 1)
             rounds = [ranks.sum(torch.cat(rounds) * rows) / ranks.sum(rows)]
         told = self._on_host(rounds, 2)
-        counts = [self.ends.get(slot, (0, len(told)))[1] * own for slot, own in enumerate(self.explaining)]
+        counts = [
+            self.ends.get(slot, (0, len(told)))[1] * own
+            for slot, own in enumerate(self.explaining)
+        ]
         heard = np.arange(len(told))[:, None] < np.array(counts)
         with np.errstate(invalid="ignore"):
             mature, steps = np.where(heard[:, None], told, 0.0).sum(0) / np.array(counts)
@@ -122,10 +155,12 @@ class Tally:
 
     def _validation(self) -> list[list[float]]:
         """Loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
-        run, slots = self.run, len(self.run.slots)
+        run = self.run
+        slots = len(self.run.slots)
         if run.validation is None or run.validation.num_rows == 0:
             return [[float("nan")] * slots] * 2
-        sums, rows = torch.zeros(2, slots, device=run.device), 0
+        sums = torch.zeros(2, slots, device=run.device)
+        rows = 0
         run.ranks.share_buffers(run.model)
         with evaluating(run.model), torch.no_grad():
             for x, y, _ in run.validation.batches(4096, None, run.lead):
@@ -134,21 +169,30 @@ class Tally:
                 sums[1] += run.objective.hits(logits, y)
                 rows += y.shape[-1]
         if run.validation.divided:
-            sums, rows = run.ranks.sum(sums), int(run.ranks.sum(torch.tensor(rows, device=run.device)))
+            sums = run.ranks.sum(sums)
+            rows = int(run.ranks.sum(torch.tensor(rows, device=run.device)))
         means = sums / max(rows, 1)
-        told = torch.where(torch.isfinite(means), means, torch.nan).tolist()  # of overflowing weights
-        return [[float("nan") if slot in self.ends else value for slot, value in enumerate(own)] for own in told]
+        told = torch.where(
+            torch.isfinite(means), means, torch.nan
+        ).tolist()  # of overflowing weights
+        return [
+            [float("nan") if slot in self.ends else value for slot, value in enumerate(own)]
+            for own in told
+        ]
 
 
 def admitted(
     bad: np.ndarray, streaks: Sequence[int], limits: Sequence[int], ends: Sequence[int]
 ) -> tuple[np.ndarray, list[int], list[int]]:
-    """Which updates ``(U, rows)`` count, how many were skipped, and how many consecutively at the end.
+    """Which updates ``(U, rows)`` count, how many were skipped, and how many consecutively at the
+    end.
 
-    A member that reaches its limit of consecutive bad updates has stopped there, whatever came after; one that has
-    stopped for another reason, after ``ends`` updates.
+    A member that reaches its limit of consecutive bad updates has stopped there, whatever came
+    after; one that has stopped for another reason, after ``ends`` updates.
     """
-    made, skipped, now = ~bad, np.zeros(len(limits), int), np.array(streaks)
+    made = ~bad
+    skipped = np.zeros(len(limits), int)
+    now = np.array(streaks)
     # Usually every update counts; only otherwise does the order of updates matter.
     if bad.any() or now.any() or min(ends) < len(bad):
         for update, missed in enumerate(bad):

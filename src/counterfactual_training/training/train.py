@@ -54,23 +54,29 @@ def train(
     progress: bool | None = None,
     device: str | torch.device | None = None,
 ) -> TrainResult:
-    """Train a classifier, in place, so that its counterfactual explanations become plausible and actionable.
+    """Train a classifier, in place, so that its counterfactual explanations become plausible and
+    actionable.
 
-    Parts in eval mode within a model in training mode stay so; a model in eval mode is trained whole.
+    Parts in eval mode within a model in training mode stay so; a model in eval mode is trained
+    whole.
 
     Args:
-        model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in ``DistributedDataParallel``.
-        x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)`` or
-            ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
-        y: ``(n,)`` class indices; numbers for a :mod:`regression` regime, whose model has one output.
+        model: maps ``(n, *features)`` to logits ``(n, k)``; may be wrapped in
+            ``DistributedDataParallel``.
+        x: ``(n, *features)`` rows, possibly memory-mapped; or a map-style ``Dataset`` of ``(x, y)``
+            or ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
+        y: ``(n,)`` class indices; numbers for a :mod:`regression` regime, whose model has one
+            output.
         generator: of the counterfactuals, or its name.
         constraints: of search and loss; by default a box inferred from x (Eq. 12).
         objective: the weights of Eq. 2, or a name from :data:`OBJECTIVES`.
         config: all other settings.
-        setting: these four together, or the name of a preset; arguments given beside it take precedence.
-        regime: another way to train, its name in :data:`REGIMES`, or what :func:`make_regime` gives; ``"ensemble"`` is
-            for an :class:`Ensemble`.
-        validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks only.
+        setting: these four together, or the name of a preset; arguments given beside it take
+            precedence.
+        regime: another way to train, its name in :data:`REGIMES`, or what :func:`make_regime`
+            gives; ``"ensemble"`` is for an :class:`Ensemble`.
+        validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks
+            only.
         sample_weight: ``(n,)`` weights of the rows in class loss and adversarial loss.
         class_weight: one number per class for the same losses, or ``"balanced"``.
         optimizer: of the model's parameters, or a function that makes one; Adam by default.
@@ -93,9 +99,15 @@ def train(
         (torch.Size([200, 2]), [1, 2, 3])
     """
     if device is not None:
-        model, y = model.to(device), None if y is None else y.to(device)
-        x = x.to(device) if isinstance(x, Tensor) else x
-    base, rows = _base(setting, regime), (x, y) if isinstance(x, Tensor) else (None, None)
+        model = model.to(device)
+        if y is None:
+            y = None
+        else:
+            y = y.to(device)
+        if isinstance(x, Tensor):
+            x = x.to(device)
+    base = _base(setting, regime)
+    rows = (x, y) if isinstance(x, Tensor) else (None, None)
     stated = partial(_stated, base, generator, constraints, objective, config, *rows)
     if base.members > 1:
         given = (x, y, validation, sample_weight, class_weight, callbacks, checkpoint, progress)
@@ -120,9 +132,13 @@ def _run(
     listeners: Sequence[Callback],
 ) -> Run:
     """The run of one model, by the user's optimizer if there is one, checked."""
-    inner, made = unwrapped(model), None
+    inner = unwrapped(model)
+    made = None
     if given is not None:
-        made = given if isinstance(given, Optimizer) else given(inner.parameters())
+        if isinstance(given, Optimizer):
+            made = given
+        else:
+            made = given(inner.parameters())
         arguments.check_optimizer(inner, made, setting, Ranks.from_model(model), listeners)
     run = Run([model], [setting], data, held, optimizer=made, callbacks=listeners)
     arguments.check_ranks(run)
@@ -141,37 +157,59 @@ def _train_members(
     class_weight: arguments.ClassWeight | None,
     *heard: Any,
 ) -> TrainResult:
-    """The networks of an ensemble as a fleet, each with a seed of its own; ``counted``: as many as the setting says."""
+    """The networks of an ensemble as a fleet, each with a seed of its own; ``counted``: as many as
+    the setting says.
+    """
     if not isinstance(model, Ensemble):
         raise ModelError(
-            f"An ensemble trains several networks, got one {type(model).__name__}: pass ct.Ensemble([make() for _ in "
+            f"An ensemble trains several networks, got one {type(model).__name__}: pass "
+            "ct.Ensemble([make() for _ in "
             f"range({setting.members})]), where make returns a network with weights of its own."
         )
     if counted and len(model.members) != setting.members:
-        raise InputError(f"The setting is about {setting.members} members, the ensemble has {len(model.members)}.")
+        raise InputError(
+            f"The setting is about {setting.members} members, the ensemble has "
+            f"{len(model.members)}."
+        )
     if optimizer is not None:
         raise InputError("Members of an ensemble have an Adam each; leave the optimizer out.")
-    one, first = replace(setting, members=1), setting.config.seed
-    fleet = Fleet([Member(network, one.seeded(first + i)) for i, network in enumerate(model.members)])
+    one = replace(setting, members=1)
+    first = setting.config.seed
+    fleet = Fleet(
+        [Member(network, one.seeded(first + i)) for i, network in enumerate(model.members)]
+    )
     callbacks, checkpoint, progress = heard
     results = fleet.train(
-        x, y, validation=validation, sample_weight=sample_weight, class_weight=class_weight, callbacks=callbacks,
-        checkpoint=checkpoint, progress=progress,
-    )  # fmt: skip
+        x,
+        y,
+        validation=validation,
+        sample_weight=sample_weight,
+        class_weight=class_weight,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
     return TrainResult(model.eval(), results[0].history)
 
 
 def _base(setting: Setting | str | None, regime: Regime | Setting | str | None) -> Setting:
-    """The setting, trained by a regime; a name may also stand for a whole setting, such as ``"as_printed"``."""
+    """The setting, trained by a regime; a name may also stand for a whole setting, such as
+    ``"as_printed"``.
+    """
     base = preset(setting) if isinstance(setting, str) else setting
     if regime is None:
         return base or Setting()
     if isinstance(regime, Regime):
         return replace(base or Setting(), regime=regime)
-    chosen = regime if isinstance(regime, Setting) else make_regime(regime)
+    if isinstance(regime, Setting):
+        chosen = regime
+    else:
+        chosen = make_regime(regime)
     if base is None:
         return chosen
-    return replace(base, regime=chosen.regime, objective=chosen.objective, members=chosen.members)
+    return replace(
+        base, regime=chosen.regime, objective=chosen.objective, members=chosen.members
+    )
 
 
 def _stated(
@@ -188,6 +226,8 @@ def _stated(
         base,
         generator=make_generator(generator or base.generator, x_train, y_train),
         constraints=constraints if constraints is not None else base.constraints,
-        objective=make_objective(objective) if isinstance(objective, str) else objective or base.objective,
+        objective=make_objective(objective)
+        if isinstance(objective, str)
+        else objective or base.objective,
         config=config or base.config,
     )

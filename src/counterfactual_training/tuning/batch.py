@@ -23,8 +23,8 @@ _RUNGS = (1 / 3, 2 / 3)
 # But only after so much counterfactual training, so that a long burn-in is no disadvantage.
 _LEAST_SHARE = 1 / 4
 
-# Called after every epoch with the run and, by its place in the batch, the members of each trial that still trains;
-# returns which of them to stop, and why.
+# Called after every epoch with the run and, by its place in the batch, the members of each trial
+# that still trains; returns which of them to stop, and why.
 Watch = Callable[[Run, Mapping[int, list[int]]], dict[int, str]]
 
 
@@ -40,8 +40,10 @@ class Task:
         num_seeds: trainings per trial, whose measures are averaged.
         gate: of the setting to improve; fitted to the trained model before it is measured.
         class_weight: as for :func:`train`.
-        held_out: rows and classes that a training logs its loss on, and may stop by; by default those of the measure.
-        callbacks: makes those of a training, so that trials train as what is fitted afterwards does.
+        held_out: rows and classes that a training logs its loss on, and may stop by; by default
+            those of the measure.
+        callbacks: makes those of a training, so that trials train as what is fitted afterwards
+            does.
     """
 
     make_model: Callable[[int], nn.Module]
@@ -57,15 +59,23 @@ class Task:
 
     def tried(self, settings: Mapping[str, Choice]) -> tuple[Setting, str]:
         """The starting setting and gate with some values changed."""
-        numbers: dict[str, Any] = {name: value for name, value in settings.items() if name != GATE}
+        numbers: dict[str, Any] = {
+            name: value for name, value in settings.items() if name != GATE
+        }
         return self.start.with_numbers(numbers), str(settings.get(GATE, self.gate))
 
     def gated(self, models: Sequence[nn.Module], gate: str) -> list[nn.Module]:
-        """Trained models, each with a gate of this kind, by the training rows and the rules of the measure."""
+        """Trained models, each with a gate of this kind, by the training rows and the rules of the
+        measure.
+        """
         if gate == "none":
             return list(models)
-        rules, seed = self.measure.constraints, self.start.config.seed
-        return [fit_gate(model, self.x, self.y, gate, constraints=rules, seed=seed) for model in models]
+        rules = self.measure.constraints
+        seed = self.start.config.seed
+        return [
+            fit_gate(model, self.x, self.y, gate, constraints=rules, seed=seed)
+            for model in models
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +87,12 @@ class TrainedTrial:
     stopped: str | None = None
 
 
-def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = None) -> list[TrainedTrial]:
-    """Train all settings, each with every seed, in as few fleets as possible; ``watch`` may stop trials early."""
+def train_batch(
+    task: Task, settings: Sequence[Setting], watch: Watch | None = None
+) -> list[TrainedTrial]:
+    """Train all settings, each with every seed, in as few fleets as possible; ``watch`` may stop
+    trials early.
+    """
     # Members of a fleet must search the same number of counterfactuals: tensors have one shape.
     groups: dict[int, list[int]] = defaultdict(list)
     for place, setting in enumerate(settings):
@@ -86,18 +100,36 @@ def train_batch(task: Task, settings: Sequence[Setting], watch: Watch | None = N
     trained: dict[int, TrainedTrial] = {}
     validation = task.held_out or (task.measure.x, task.measure.y)
     for places in groups.values():
-        every = [(settings[place], settings[place].config.seed + i) for place in places for i in range(task.num_seeds)]
-        fleet = Fleet([Member(task.make_model(seed), setting.seeded(seed)) for setting, seed in every])
+        every = [
+            (settings[place], settings[place].config.seed + i)
+            for place in places
+            for i in range(task.num_seeds)
+        ]
+        fleet = Fleet(
+            [Member(task.make_model(seed), setting.seeded(seed)) for setting, seed in every]
+        )
         watcher = _Watcher(places, task.num_seeds, watch)
         callbacks = [*task.callbacks(), watcher]
-        options: dict[str, Any] = {"callbacks": callbacks, "class_weight": task.class_weight, "progress": False}
+        options: dict[str, Any] = {
+            "callbacks": callbacks,
+            "class_weight": task.class_weight,
+            "progress": False,
+        }
         results = iter(fleet.train(task.x, task.y, validation=validation, **options))
         for first, place in enumerate(places):
             own = list(islice(results, task.num_seeds))
             members = zip(range(first * task.num_seeds, len(every)), own, strict=False)
-            diverged = (result.history.stopped for member, result in members if member not in watcher.sound)
-            stopped = watcher.reasons.get(place) or next((reason for reason in diverged if reason), None)
-            trained[place] = TrainedTrial([r.model for r in own], [r.history for r in own], stopped)
+            diverged = (
+                result.history.stopped
+                for member, result in members
+                if member not in watcher.sound
+            )
+            stopped = watcher.reasons.get(place) or next(
+                (reason for reason in diverged if reason), None
+            )
+            trained[place] = TrainedTrial(
+                [r.model for r in own], [r.history for r in own], stopped
+            )
     return [trained[place] for place in range(len(settings))]
 
 
@@ -105,9 +137,13 @@ class _Watcher(Callback):
     """Shows the running trials to the watch after every epoch, and stops those it names."""
 
     def __init__(self, places: Sequence[int], num_seeds: int, watch: Watch | None) -> None:
-        self.places, self.num_seeds, self.watch = places, num_seeds, watch
+        self.places = places
+        self.num_seeds = num_seeds
+        self.watch = watch
         self.reasons: dict[int, str] = {}
-        self.sound: set[int] = set()  # members that a callback stopped; others that stop have diverged
+        self.sound: set[int] = (
+            set()
+        )  # members that a callback stopped; others that stop have diverged
 
     def on_stop(self, run: Run, i: int) -> None:
         self.sound.add(run.members[i])
@@ -127,12 +163,16 @@ class _Watcher(Callback):
 def mean_accuracy(histories: Sequence[History]) -> list[float]:
     """Accuracy on the validation rows, epoch by epoch, averaged over seeds."""
     records = zip(*(history.records for history in histories), strict=False)
-    return [float(np.mean([record["validation_accuracy"] for record in epoch])) for epoch in records]
+    return [
+        float(np.mean([record["validation_accuracy"] for record in epoch])) for epoch in records
+    ]
 
 
 @dataclass(eq=False)
 class Pruner:
-    """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of earlier trials."""
+    """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of
+    earlier trials.
+    """
 
     task: Task
     study: Study
@@ -140,7 +180,9 @@ class Pruner:
     tried: Sequence[tuple[Setting, str]]  # their settings and gates
     goal: Goal
     limits: Limits
-    pace: Sequence[float]  # accuracy of the reference models; pace[0] is that after the first epoch
+    pace: Sequence[
+        float
+    ]  # accuracy of the reference models; pace[0] is that after the first epoch
     on_epoch: Callable[[int], None] = lambda epoch: None
     violations: dict[int, dict[str, float]] = field(default_factory=dict)
 
@@ -154,15 +196,20 @@ class Pruner:
             if self._collapsed(place, run.epoch, accuracy):
                 reasons[place] = f"accuracy {accuracy:.3f} after {run.epoch} epochs"
             elif self._at_rung(place, run.epoch):
-                hopeful[place] = self.task.gated([run.snapshot(i) for i in own], self.tried[place][1])
-        for place, metrics in zip(hopeful, self.task.measure.quick([*hopeful.values()]), strict=True):
+                hopeful[place] = self.task.gated(
+                    [run.snapshot(i) for i in own], self.tried[place][1]
+                )
+        for place, metrics in zip(
+            hopeful, self.task.measure.quick([*hopeful.values()]), strict=True
+        ):
             if self.study.report(self.numbers[place], run.epoch, self._standing(metrics)):
                 self.violations[place] = self.limits.violations(metrics)
                 reasons[place] = f"behind the median after {run.epoch} epochs"
         return reasons
 
     def _collapsed(self, place: int, epoch: int, accuracy: float) -> bool:
-        epochs, floor = self.tried[place][0].config.epochs, self.pace[epoch - 1] - self.limits.patience
+        epochs = self.tried[place][0].config.epochs
+        floor = self.pace[epoch - 1] - self.limits.patience
         # A NaN is below every floor, so compare by >=.
         if not math.ceil(_RUNGS[0] * epochs) <= epoch < epochs or accuracy >= floor:
             return False

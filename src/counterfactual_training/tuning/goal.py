@@ -1,4 +1,6 @@
-"""What tuning optimises, how much accuracy and validity it may cost, and how both are measured on validation rows."""
+"""What tuning optimises, how much accuracy and validity it may cost, and how both are measured on
+validation rows.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +41,33 @@ _TARGETS = (
 )
 OBJECTIVES: Mapping[str, Target] = dict(zip(GOALS, _TARGETS, strict=True))
 
-# IP is a mean over valid counterfactuals: if hard ones failed, it would improve. So validity must hold, in points.
+# IP is a mean over valid counterfactuals: if hard ones failed, it would improve. So validity must
+# hold, in points.
 VALIDITY_LOSS = 2.0
 # While a model still trains, its accuracy may lie so many points further below the reference.
 PATIENCE = 5.0
-# Points below the conventional model at which a model is useless, where the goal sets no limit itself.
+# Points below the conventional model at which a model is useless, where the goal sets no limit
+# itself.
 COLLAPSE = 20.0
 
-# Every validation row once, at all strengths of the energy penalty that the paper averages over. What is not tuned is
-# not measured: mmd_size=2 makes IP* cost nothing.
+# Every validation row once, at all strengths of the energy penalty that the paper averages over.
+# What is not tuned is not measured: mmd_size=2 makes IP* cost nothing.
 VALIDATION = EvaluationProtocol(
-    "validation", epsilons=(0.1,), attacks=("fgsm",), mmd_size=2, langevin_steps=0, attribution_rounds=0
+    "validation",
+    epsilons=(0.1,),
+    attacks=("fgsm",),
+    mmd_size=2,
+    langevin_steps=0,
+    attribution_rounds=0,
 )
 # Enough to tell a hopeless trial from a promising one.
 GLANCE = replace(VALIDATION, name="glance", num_individuals=150, lambda_energy=(1.0,))
 
-MEASURED = (*(name for name in COUNTERFACTUAL if name != "implausibility_mmd"), "accuracy", "robust_accuracy")
+MEASURED = (
+    *(name for name in COUNTERFACTUAL if name != "implausibility_mmd"),
+    "accuracy",
+    "robust_accuracy",
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,8 @@ class Goal:
     Attributes:
         objectives: names from :data:`OBJECTIVES`.
         at_most_lost: points of accuracy (hundredths) that a trial may lie below the reference.
-        against: the reference: the conventionally trained model, or the published setting, where tuning starts.
+        against: the reference: the conventionally trained model, or the published setting, where
+            tuning starts.
     """
 
     objectives: tuple[str, ...] = ("ip",)
@@ -74,11 +88,15 @@ class Goal:
     def __post_init__(self) -> None:
         names = tuple(dict.fromkeys(self.objectives))
         if not names or len(names) < len(self.objectives):
-            raise InputError(f"objectives are one or more different names, got {list(self.objectives)}.")
+            raise InputError(
+                f"objectives are one or more different names, got {list(self.objectives)}."
+            )
         for name in names:
             check_name("objective", name, OBJECTIVES)
         if self.at_most_lost is not None and not 0 <= self.at_most_lost <= 100:
-            raise InputError(f"at_most_lost is in points of accuracy, from 0 to 100, got {self.at_most_lost}.")
+            raise InputError(
+                f"at_most_lost is in points of accuracy, from 0 to 100, got {self.at_most_lost}."
+            )
         check_name("reference", self.against, get_args(Reference))
 
     @property
@@ -92,7 +110,10 @@ class Goal:
 
     def limits(self, conventional: Metrics, published: Metrics) -> Limits:
         """The bounds that follow from the two reference models."""
-        reference = conventional if self.against == "conventional" else published
+        if self.against == "conventional":
+            reference = conventional
+        else:
+            reference = published
         lost = self.at_most_lost
         return Limits(
             accuracy=-math.inf if lost is None else reference["accuracy"] - lost / 100,
@@ -102,16 +123,30 @@ class Goal:
         )
 
     def describe(self) -> str:
-        """``IP, with at most 1 point of accuracy lost against the conventionally trained model``."""
+        """``IP, with at most 1 point of accuracy lost against the conventionally trained
+        model``.
+        """
         what = ", ".join(target.meaning for target in self.targets)
         if self.at_most_lost is None:
             return what
-        than = "the conventionally trained model" if self.against == "conventional" else "the published settings"
-        unit = "point" if self.at_most_lost == 1 else "points"
-        return f"{what}, with at most {self.at_most_lost:g} {unit} of accuracy lost against {than}"
+        if self.against == "conventional":
+            than = "the conventionally trained model"
+        else:
+            than = "the published settings"
+        if self.at_most_lost == 1:
+            unit = "point"
+        else:
+            unit = "points"
+        return (
+            f"{what}, with at most {self.at_most_lost:g} {unit} of accuracy lost against {than}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"objectives": list(self.objectives), "at_most_lost": self.at_most_lost, "against": self.against}
+        return {
+            "objectives": list(self.objectives),
+            "at_most_lost": self.at_most_lost,
+            "against": self.against,
+        }
 
 
 class Limits(NamedTuple):
@@ -119,7 +154,8 @@ class Limits(NamedTuple):
 
     Attributes:
         accuracy, validity: a trial below is not allowed.
-        patience: how far a trial's accuracy may lie below that of the reference models in the same epoch.
+        patience: how far a trial's accuracy may lie below that of the reference models in the same
+            epoch.
     """
 
     accuracy: float
@@ -132,7 +168,9 @@ class Limits(NamedTuple):
         if self.accuracy > -math.inf:
             found["accuracy"] = self.accuracy - metrics["accuracy"]
         # Bounds and measures are means of counts: differences this small are rounding errors.
-        return {name: float(value) if abs(value) > 1e-7 else 0.0 for name, value in found.items()}
+        return {
+            name: float(value) if abs(value) > 1e-7 else 0.0 for name, value in found.items()
+        }
 
 
 def excess(violations: Mapping[str, float]) -> float:
@@ -144,9 +182,13 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Indices of the Pareto front, where all values are minimised."""
 
     def dominates(other: Sequence[float], own: Sequence[float]) -> bool:
-        return tuple(other) != tuple(own) and all(b <= a for a, b in zip(own, other, strict=True))
+        return tuple(other) != tuple(own) and all(
+            b <= a for a, b in zip(own, other, strict=True)
+        )
 
-    return [i for i, own in enumerate(values) if not any(dominates(other, own) for other in values)]
+    return [
+        i for i, own in enumerate(values) if not any(dominates(other, own) for other in values)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,23 +204,34 @@ class Measure:
     def __post_init__(self) -> None:
         if len(self.y.unique()) < 2:
             raise InputError(
-                f"Validation needs rows of every class; {len(self.y)} rows hold {self.y.unique().tolist()}."
+                f"Validation needs rows of every class; {len(self.y)} rows hold "
+                f"{self.y.unique().tolist()}."
             )
 
     def quick(self, trials: Sequence[Sequence[nn.Module]]) -> list[dict[str, float]]:
         """The measures from fewer individuals, while the models still train."""
         return replace(self, protocol=self.glance)(trials)
 
-    def __call__(self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True) -> list[dict[str, float]]:
-        """:data:`MEASURED` of each trial, averaged over its models; ``quiet`` mutes measurement warnings."""
+    def __call__(
+        self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True
+    ) -> list[dict[str, float]]:
+        """:data:`MEASURED` of each trial, averaged over its models; ``quiet`` mutes measurement
+        warnings.
+        """
         models = [model for trial in trials for model in trial]
         if not models:
             return []
         with warnings.catch_warnings():
             # Small groups concern IP* only, which is not used here.
-            warnings.filterwarnings("ignore", "" if quiet else "small_groups", MeasurementWarning)
-            table = evaluate(models, (self.x, self.y), self.protocol, self.constraints, search_gated)
-        numbers = summarise(table).unstack("metric").reindex(columns=list(MEASURED)).sort_index()
+            warnings.filterwarnings(
+                "ignore", "" if quiet else "small_groups", MeasurementWarning
+            )
+            table = evaluate(
+                models, (self.x, self.y), self.protocol, self.constraints, search_gated
+            )
+        numbers = (
+            summarise(table).unstack("metric").reindex(columns=list(MEASURED)).sort_index()
+        )
         ends = np.cumsum([len(trial) for trial in trials])
         parts = np.split(numbers.to_numpy(dtype=np.float64), ends[:-1])
         return [dict(zip(MEASURED, part.mean(0).tolist(), strict=True)) for part in parts]

@@ -20,7 +20,8 @@ class Tuning:
     Attributes:
         goal, limits: what was optimised, and the bounds that followed from the reference models.
         conventional: measures of the model trained without counterfactuals.
-        start: all numbers of the setting that tuning started from (the published one), and its gate.
+        start: all numbers of the setting that tuning started from (the published one), and its
+            gate.
         trials: every trial, by number.
         importances: for each objective, the share of its variance that each setting explains.
     """
@@ -59,22 +60,35 @@ class Tuning:
     def best(self) -> TuningTrial:
         """The trial to use.
 
-        With one objective: the best that keeps the bounds, or the nearest to them if none does. With several: the trial
-        of the front that is not worse than the starting point in any objective and gains most on average.
+        With one objective: the best that keeps the bounds, or the nearest to them if none does.
+        With several: the trial of the front that is not worse than the starting point in any
+        objective and gains most on average.
         """
         if len(self.goal.objectives) == 1 or not self.front:
-            return min(self.complete, key=lambda trial: (excess(trial.violations), trial.values, trial.number))
+            return min(
+                self.complete,
+                key=lambda trial: (excess(trial.violations), trial.values, trial.number),
+            )
         start = self.published.values
-        not_worse = [t for t in self.front if all(a <= b for a, b in zip(t.values, start, strict=True))]
-        return max(not_worse or self.front, key=lambda trial: (_gain(trial.values, start), -trial.number))
+        not_worse = [
+            t for t in self.front if all(a <= b for a, b in zip(t.values, start, strict=True))
+        ]
+        return max(
+            not_worse or self.front,
+            key=lambda trial: (_gain(trial.values, start), -trial.number),
+        )
 
     def settings(self, trial: TuningTrial) -> dict[str, Choice]:
         """All settings of a trial: the tuned ones, and the others as they were at the start."""
         return {**self.start, **trial.settings}
 
     def table(self) -> pd.DataFrame:
-        """One row per trial that ended: state, measures, settings, whether it is allowed, on the front, the best."""
-        ended = [trial for trial in self.trials if trial.state in ("COMPLETE", "PRUNED", "FAIL")]
+        """One row per trial that ended: state, measures, settings, whether it is allowed, on the
+        front, the best.
+        """
+        ended = [
+            trial for trial in self.trials if trial.state in ("COMPLETE", "PRUNED", "FAIL")
+        ]
         on_front = {trial.number for trial in self.front}
         rows = [
             {
@@ -96,4 +110,6 @@ class Tuning:
 
 def _gain(values: Sequence[float], start: Sequence[float]) -> float:
     """The mean of relative gains, because objectives have different units."""
-    return sum((b - a) / max(abs(b), 1e-12) for a, b in zip(values, start, strict=True)) / len(start)
+    return sum((b - a) / max(abs(b), 1e-12) for a, b in zip(values, start, strict=True)) / len(
+        start
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,23 @@ from counterfactual_training.gates import KINDS
 from counterfactual_training.training import Setting
 from counterfactual_training.training.setting import OF_CONFIG, OF_OBJECTIVE, WHOLE, Value
 
-# The only choice that is not a number. Training ignores it: the gate is fitted to the trained model.
-GATE, GATES = "gate", ("none", *KINDS)
+# The only choice that is not a number. Training ignores it: the gate is fitted to the trained
+# model.
+GATE = "gate"
+GATES = ("none", *KINDS)
 Choice = Value | str  # a number of a setting, or the kind of gate
 # What can be tuned; custom generators may have more.
 TUNABLE = (
     GATE,
-    "decision_threshold", "max_steps", "search_learning_rate", "epsilon", "lambda_cost", "lambda_energy", *OF_OBJECTIVE,
+    "decision_threshold",
+    "max_steps",
+    "search_learning_rate",
+    "epsilon",
+    "lambda_cost",
+    "lambda_energy",
+    *OF_OBJECTIVE,
     *OF_CONFIG,
-)  # fmt: skip
+)
 # Given instead of a range: the setting is not tuned.
 FIXED = "published"
 
@@ -44,19 +52,32 @@ class Range:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise InputError(f"A range goes from a finite number to a larger one, got {self.low} to {self.high}.")
+            raise InputError(
+                f"A range goes from a finite number to a larger one, got {self.low} to {self.high}."
+            )
         if self.log and self.low <= 0:
             raise InputError(f"A range with log = true starts above 0, got {self.low}.")
         if self.whole and (self.low != round(self.low) or self.high != round(self.high)):
-            raise InputError(f"A range of whole numbers has whole ends, got {self.low} to {self.high}.")
+            raise InputError(
+                f"A range of whole numbers has whole ends, got {self.low} to {self.high}."
+            )
 
     def near(self, value: Value, rng: random.Random) -> Value:
         """A random value about a sixth of the range away."""
-        scale, back = (math.log, math.exp) if self.log else (float, float)
-        low, high = scale(self.low), scale(self.high)
+        scale: Callable[[float], float] = float
+        back: Callable[[float], float] = float
+        if self.log:
+            scale = math.log
+            back = math.exp
+        low = scale(self.low)
+        high = scale(self.high)
         moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
-        moved = min(self.high, max(self.low, moved))  # again: exp(log(high)) may exceed high by a rounding error
-        return round(moved) if self.whole else moved
+        moved = min(
+            self.high, max(self.low, moved)
+        )  # again: exp(log(high)) may exceed high by a rounding error
+        if self.whole:
+            return round(moved)
+        return moved
 
     def including(self, value: Value) -> Range:
         """The range widened to hold a value; linear if that includes 0."""
@@ -72,21 +93,25 @@ class Choices:
 
     def __post_init__(self) -> None:
         if not self.values or len(set(self.values)) < len(self.values):
-            raise InputError(f"Choices are one or more different values, got {list(self.values)}.")
+            raise InputError(
+                f"Choices are one or more different values, got {list(self.values)}."
+            )
 
     def near(self, value: Choice, rng: random.Random) -> Choice:
         return rng.choice(self.values)
 
     def including(self, value: Choice) -> Choices:
-        return self if value in self.values else Choices((value, *self.values))
+        if value in self.values:
+            return self
+        return Choices((value, *self.values))
 
 
 Values = Range | Choices
 Space = Mapping[str, Values]
 
-# From the smallest to the largest value of the paper's grids (Appendix D and E), and a little beyond where the best
-# value was the last. num_counterfactuals changes the shape of tensors, so such trials cannot train as one fleet: it is
-# tuned only on request.
+# From the smallest to the largest value of the paper's grids (Appendix D and E), and a little
+# beyond where the best value was the last. num_counterfactuals changes the shape of tensors, so
+# such trials cannot train as one fleet: it is tuned only on request.
 RANGES: Space = {
     "decision_threshold": Range(0.5, 0.95),
     "lambda_div": Range(0.01, 2.0, log=True),
@@ -100,9 +125,11 @@ RANGES: Space = {
     "learning_rate": Range(3e-4, 1e-2, log=True),
 }
 
-# Of regimes with a loss of their own, beside the learning rate: about a tenth to ten times the usual weight, and
-# changes from small ones to those that cross most of a column. Steps change the time of a trial, so they are not tuned.
-_WEIGHT, _REACH = Range(0.1, 10.0, log=True), Range(0.01, 0.5, log=True)
+# Of regimes with a loss of their own, beside the learning rate: about a tenth to ten times the
+# usual weight, and changes from small ones to those that cross most of a column. Steps change the
+# time of a trial, so they are not tuned.
+_WEIGHT = Range(0.1, 10.0, log=True)
+_REACH = Range(0.01, 0.5, log=True)
 OF_REGIMES: Mapping[str, Space] = {
     "pgd": {"epsilon": _REACH},
     "trades": {"beta": _WEIGHT, "epsilon": _REACH},
@@ -119,21 +146,29 @@ OF_REGIMES: Mapping[str, Space] = {
 def make_space(
     start: Setting, changes: Mapping[str, Any] | str | Path | None = None, gate: str = "none"
 ) -> dict[str, Values]:
-    """The ranges to search: those of :data:`RANGES` and of its regime that the setting uses, with changes.
+    """The ranges to search: those of :data:`RANGES` and of its regime that the setting uses, with
+    changes.
 
     Args:
         start: the setting to improve; every range is widened to hold it.
-        changes: by name, a pair ``(low, high)``, a list of choices, a table with ``low``, ``high`` and ``log`` or with
-            ``choices``, or :data:`FIXED`; or a TOML file with the same. The gate has choices only.
+        changes: by name, a pair ``(low, high)``, a list of choices, a table with ``low``, ``high``
+            and ``log`` or with ``choices``, or :data:`FIXED`; or a TOML file with the same. The
+            gate has choices only.
         gate: of the setting to improve.
     """
     values: dict[str, Any] = {**start.numbers(), GATE: gate}
     own = {} if start.regime is None else OF_REGIMES.get(start.regime.name, {})
-    wanted: dict[str, Any] = {name: domain for name, domain in {**RANGES, **own}.items() if name in values}
-    for name, given in (_read(changes) if isinstance(changes, str | Path) else changes or {}).items():
+    wanted: dict[str, Any] = {
+        name: domain for name, domain in {**RANGES, **own}.items() if name in values
+    }
+    for name, given in (
+        _read(changes) if isinstance(changes, str | Path) else changes or {}
+    ).items():
         check_name("setting to tune", name, dict.fromkeys([*TUNABLE, *values]))
         if name not in values:
-            raise InputError(f"{name!r} cannot be tuned here: this generator or objective does not use it.")
+            raise InputError(
+                f"{name!r} cannot be tuned here: this generator or objective does not use it."
+            )
         if given == FIXED:
             wanted.pop(name, None)
         else:
@@ -143,13 +178,18 @@ def make_space(
     return {name: domain.including(values[name]) for name, domain in wanted.items()}
 
 
-def neighbours(space: Space, start: Mapping[str, Any], num: int, seed: int) -> list[dict[str, Choice]]:
+def neighbours(
+    space: Space, start: Mapping[str, Any], num: int, seed: int
+) -> list[dict[str, Choice]]:
     """Settings near the start: each differs in a third of the values, by a little."""
     rng = random.Random(seed)  # noqa: S311 - not security-sensitive
 
     def neighbour() -> dict[str, Choice]:
         moved = rng.sample(sorted(space), -(-len(space) // 3))
-        return {name: own.near(start[name], rng) if name in moved else start[name] for name, own in space.items()}
+        return {
+            name: own.near(start[name], rng) if name in moved else start[name]
+            for name, own in space.items()
+        }
 
     return [neighbour() for _ in range(num)]
 
@@ -158,8 +198,15 @@ def _domain(name: str, given: Any) -> Values:
     """A range or choices, from what a user wrote."""
     if isinstance(given, Range) and name != GATE:
         return given
-    choices: Any = list(given.values) if isinstance(given, Choices) else given
-    if isinstance(given, tuple) and len(given) == 2 and all(_is_number(value) for value in given):
+    if isinstance(given, Choices):
+        choices: Any = list(given.values)
+    else:
+        choices = given
+    if (
+        isinstance(given, tuple)
+        and len(given) == 2
+        and all(_is_number(value) for value in given)
+    ):
         choices = {"low": given[0], "high": given[1]}
     if isinstance(choices, Mapping):
         for key in choices:
@@ -167,16 +214,21 @@ def _domain(name: str, given: Any) -> Values:
         if "choices" in choices and len(choices) > 1:
             raise InputError(f"{name}: give either choices, or low, high and log.")
         if "choices" not in choices and not {"low", "high"} <= set(choices):
-            raise InputError(f"{name}: a range needs low and high, or choices; got {dict(choices)}.")
+            raise InputError(
+                f"{name}: a range needs low and high, or choices; got {dict(choices)}."
+            )
         if "low" in choices and name != GATE:
             low, high = (_number(name, choices[key]) for key in ("low", "high"))
             usual = RANGES.get(name)
             usual_log = isinstance(usual, Range) and usual.log and low > 0
-            return Range(low, high, log=bool(choices.get("log", usual_log)), whole=name in WHOLE)
+            return Range(
+                low, high, log=bool(choices.get("log", usual_log)), whole=name in WHOLE
+            )
         choices = choices.get("choices")
     if not isinstance(choices, list | tuple):
         asked = f"a list of choices, such as {list(GATES)}."
-        asked = asked if name == GATE else f"a range: give (low, high), a list of choices, or {FIXED!r}."
+        if name != GATE:
+            asked = f"a range: give (low, high), a list of choices, or {FIXED!r}."
         raise InputError(f"{name} = {given!r} is not {asked}")
     if name == GATE:
         for kind in choices:
@@ -193,13 +245,17 @@ def _number(name: str, value: Any) -> Value:
         raise InputError(f"{name}: expected a number, got {value!r}.")
     if name in WHOLE and not float(value).is_integer():
         raise InputError(f"{name} is a whole number, got {value!r}.")
-    return int(value) if name in WHOLE else float(value)
+    if name in WHOLE:
+        return int(value)
+    return float(value)
 
 
 def _read(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise FileError(f"The file of ranges {str(path)!r} cannot be read: {error.strerror}.") from error
+        raise FileError(
+            f"The file of ranges {str(path)!r} cannot be read: {error.strerror}."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FileError(f"{str(path)!r} is not a TOML file: {error}.") from error

@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
+from counterfactual_training.errors import (
+    CounterfactualTrainingError,
+    InputError,
+    MissingExtraError,
+)
 from counterfactual_training.tuning.study import Study, optuna
 
 Storage = str | Path | None
@@ -17,12 +21,14 @@ Storage = str | Path | None
 _CONNECT_SECONDS = 5
 
 
-def open_study(storage: Storage, name: str, signs: tuple[int, ...], epochs: int, seed: int = 0) -> Study:
+def open_study(
+    storage: Storage, name: str, signs: tuple[int, ...], epochs: int, seed: int = 0
+) -> Study:
     """The study of that name; created if it does not exist.
 
     Args:
-        storage: a journal file, a URL such as ``sqlite:///study.db`` or ``postgresql://user@host/base``, or ``None``
-            for memory.
+        storage: a journal file, a URL such as ``sqlite:///study.db`` or
+            ``postgresql://user@host/base``, or ``None`` for memory.
         signs: +1 for each objective to be minimised, −1 for each to be maximised.
         epochs: of a whole training; the pruner compares no trials before a quarter of it.
     """
@@ -32,12 +38,17 @@ def open_study(storage: Storage, name: str, signs: tuple[int, ...], epochs: int,
             storage=_backend(storage),
             study_name=name,
             directions=["minimize" if sign > 0 else "maximize" for sign in signs],
-            pruner=optuna().pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=epochs // 4),
+            pruner=optuna().pruners.MedianPruner(
+                n_startup_trials=8, n_warmup_steps=epochs // 4
+            ),
             load_if_exists=True,
         )
-        if signs != tuple(1 if direction.name == "MINIMIZE" else -1 for direction in study.directions):
+        if signs != tuple(
+            1 if direction.name == "MINIMIZE" else -1 for direction in study.directions
+        ):
             raise InputError(
-                f"The study {name!r} in {where} has other objectives. Give this one another name (--study)."
+                f"The study {name!r} in {where} has other objectives. Give this one another name "
+                "(--study)."
             )
         return Study(study, signs, seed, where)
 
@@ -49,14 +60,23 @@ def _backend(storage: Storage) -> Any:
         return optuna().storages.JournalStorage(_journal(Path(storage)))
     # By default SQLAlchemy would look for psycopg2.
     url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", str(storage))
-    arguments = {"connect_timeout": _CONNECT_SECONDS} if url.startswith(("postgresql", "mysql")) else {}
-    options = {"connect_args": arguments, "pool_pre_ping": True} if arguments else {}
+    if url.startswith(("postgresql", "mysql")):
+        arguments = {"connect_timeout": _CONNECT_SECONDS}
+    else:
+        arguments = {}
+    if arguments:
+        options = {"connect_args": arguments, "pool_pre_ping": True}
+    else:
+        options = {}
     for attempt in range(3):
         try:
             return optuna().storages.RDBStorage(url, engine_kwargs=options)
         except Exception as error:
-            # Two processes may create the tables of an empty database at once; the slower one tries again.
-            if attempt == 2 or not re.search("already exists|UniqueViolation|duplicate key", str(error)):
+            # Two processes may create the tables of an empty database at once; the slower one tries
+            # again.
+            if attempt == 2 or not re.search(
+                "already exists|UniqueViolation|duplicate key", str(error)
+            ):
                 raise
             time.sleep(0.5)
     return None
@@ -84,12 +104,16 @@ def is_url(storage: str | Path) -> bool:
 
 def _shown(storage: Storage) -> str:
     """Where the study is, with the password hidden."""
-    return "memory" if storage is None else re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", str(storage))
+    if storage is None:
+        return "memory"
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", str(storage))
 
 
 @contextmanager
 def _connecting(where: str) -> Iterator[None]:
-    """Mute Optuna's log messages, and turn the errors of a database that cannot be reached into one sentence."""
+    """Mute Optuna's log messages, and turn the errors of a database that cannot be reached into one
+    sentence.
+    """
     logging = optuna().logging
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)

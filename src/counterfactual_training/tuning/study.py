@@ -63,10 +63,15 @@ class TuningTrial:
 
 
 class Study:
-    """Asks Optuna for trials and tells it the results, with signs of life for the other processes."""
+    """Asks Optuna for trials and tells it the results, with signs of life for the other
+    processes.
+    """
 
     def __init__(self, study: Any, signs: tuple[int, ...], seed: int, where: str) -> None:
-        self._study, self._signs, self._seed, self.where = study, signs, seed, where
+        self._study = study
+        self._signs = signs
+        self._seed = seed
+        self.where = where
         self._worker = uuid.uuid4().hex[:12]
         self._open: dict[int, Any] = {}  # trials asked for and not yet told
         self._spoken = -math.inf
@@ -100,18 +105,24 @@ class Study:
         """Up to ``num`` new trials; fewer if the proposals only repeat earlier ones.
 
         Args:
-            most: trials of the whole study; if two processes exceed it together, the later one gives its trial back.
+            most: trials of the whole study; if two processes exceed it together, the later one
+                gives its trial back.
         """
         self._study.sampler = self._sampler()
         distributions = {name: _distribution(values) for name, values in space.items()}
         asked: list[TuningTrial] = []
         repeats = 0
         while len(asked) < num and repeats < _MOST_REPEATS:
-            # Asked and claimed before it is compared: two processes that ask at once see each other's trial.
+            # Asked and claimed before it is compared: two processes that ask at once see each
+            # other's trial.
             trial = self._study.ask(distributions)
             trial.set_user_attr("worker", self._worker)
             self._open[trial.number] = trial
-            before = [other for other in self.trials() if other.number < trial.number and other.state in _LIVE]
+            before = [
+                other
+                for other in self.trials()
+                if other.number < trial.number and other.state in _LIVE
+            ]
             same = [other.number for other in before if other.settings == trial.params]
             if same:
                 repeats += 1
@@ -121,21 +132,33 @@ class Study:
                 break
             else:
                 published = trial.user_attrs.get("published", False)
-                asked.append(TuningTrial(trial.number, "RUNNING", dict(trial.params), published=published))
+                asked.append(
+                    TuningTrial(
+                        trial.number, "RUNNING", dict(trial.params), published=published
+                    )
+                )
         return asked
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Report an intermediate value of a study with one objective; whether the trial should be pruned."""
+        """Report an intermediate value of a study with one objective; whether the trial should be
+        pruned.
+        """
         trial = self._open[number]
         trial.report(self._signs[0] * value, step)
         return bool(trial.should_prune())
 
     def complete(
-        self, number: int, values: Sequence[float], metrics: Mapping[str, float], violations: Mapping[str, float],
+        self,
+        number: int,
+        values: Sequence[float],
+        metrics: Mapping[str, float],
+        violations: Mapping[str, float],
         seconds: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         told = [sign * value for sign, value in zip(self._signs, values, strict=True)]
-        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+        finite = {
+            name: value if math.isfinite(value) else None for name, value in metrics.items()
+        }  # JSON has no NaN
         self._tell(number, "COMPLETE", violations, told, metrics=finite, seconds=seconds)
 
     def prune(self, number: int, reason: str, violations: Mapping[str, float]) -> None:
@@ -157,14 +180,22 @@ class Study:
                 continue  # another process was faster
             lost += 1
             if settings := _settings(trial):
-                self.enqueue(settings, retry_of=trial.number, published=trial.user_attrs.get("published", False))
+                self.enqueue(
+                    settings,
+                    retry_of=trial.number,
+                    published=trial.user_attrs.get("published", False),
+                )
         return lost
 
     def importances(self) -> list[dict[str, float]]:
-        """For each objective, the share of its variance that each setting explains (fANOVA), if trials suffice."""
+        """For each objective, the share of its variance that each setting explains (fANOVA), if
+        trials suffice.
+        """
         found: list[dict[str, float]] = []
         for index in range(len(self._signs)):
-            values = [trial.values[index] for trial in self.trials() if trial.state == "COMPLETE"]
+            values = [
+                trial.values[index] for trial in self.trials() if trial.state == "COMPLETE"
+            ]
             worst = max((value for value in values if math.isfinite(value)), default=0.0)
 
             def target(trial: Any, index: int = index, worst: float = worst) -> float:
@@ -174,18 +205,28 @@ class Study:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # Optuna's, about experimental features
                     evaluator = optuna().importance.FanovaImportanceEvaluator(seed=0)
-                    shares = optuna().importance.get_param_importances(self._study, evaluator=evaluator, target=target)
+                    shares = optuna().importance.get_param_importances(
+                        self._study, evaluator=evaluator, target=target
+                    )
             except (ValueError, RuntimeError, ZeroDivisionError):
                 shares = {}
             found.append({name: float(share) for name, share in shares.items()})
         return found
 
     def _sampler(self) -> Any:
-        """A sampler seeded by the number of trials, so that a resumed study proposes what it would have proposed."""
+        """A sampler seeded by the number of trials, so that a resumed study proposes what it would
+        have proposed.
+        """
         seed = self._seed * 1_000_003 + len(self._study.get_trials(deepcopy=False))
-        own, signs = f"worker {self._worker}", self._study.user_attrs.items()
-        if any(name.startswith("worker ") and name != own and not is_dead(sign) for name, sign in signs):
-            seed = seed * 1_000_003 + int(self._worker, 16)  # two living processes must not propose the same
+        own = f"worker {self._worker}"
+        signs = self._study.user_attrs.items()
+        if any(
+            name.startswith("worker ") and name != own and not is_dead(sign)
+            for name, sign in signs
+        ):
+            seed = seed * 1_000_003 + int(
+                self._worker, 16
+            )  # two living processes must not propose the same
         return optuna().samplers.TPESampler(seed=seed % 2**32)
 
     def _is_orphan(self, trial: Any) -> bool:
@@ -195,29 +236,47 @@ class Study:
         if owner is not None:
             return is_dead(self._study.user_attrs.get(f"worker {owner}"))
         # Its process has not noted its id yet; give it a minute.
-        return trial.datetime_start is not None and time.time() - trial.datetime_start.timestamp() > 60
+        return (
+            trial.datetime_start is not None
+            and time.time() - trial.datetime_start.timestamp() > 60
+        )
 
     def _tell(
-        self, number: int, state: str, violations: Mapping[str, float], values: list[float] | None = None, **told: Any
+        self,
+        number: int,
+        state: str,
+        violations: Mapping[str, float],
+        values: list[float] | None = None,
+        **told: Any,
     ) -> None:
         trial = self._open.pop(number)
-        # If this process was thought dead, another one may have finished its trial; that result counts.
+        # If this process was thought dead, another one may have finished its trial; that result
+        # counts.
         with suppress(optuna().exceptions.UpdateFinishedTrialError):
             for name, value in told.items():
                 trial.set_user_attr(name, value)
             for name, value in violations.items():
                 trial.set_constraint(name, value if math.isfinite(value) else 1.0)
-            self._study.tell(trial, values, optuna().trial.TrialState[state], skip_if_finished=True)
+            self._study.tell(
+                trial, values, optuna().trial.TrialState[state], skip_if_finished=True
+            )
 
     def _plain(self, trial: Any) -> TuningTrial:
         told = trial.user_attrs
-        values = zip(self._signs, trial.values, strict=True) if trial.state.name == "COMPLETE" else ()
+        values = (
+            zip(self._signs, trial.values, strict=True)
+            if trial.state.name == "COMPLETE"
+            else ()
+        )
         return TuningTrial(
             number=trial.number,
             state=trial.state.name,
             settings=_settings(trial),
             values=tuple(sign * value for sign, value in values),
-            metrics={name: math.nan if v is None else v for name, v in told.get("metrics", {}).items()},
+            metrics={
+                name: math.nan if v is None else v
+                for name, v in told.get("metrics", {}).items()
+            },
             violations=dict(trial.constraints),
             **{name: told[name] for name in ("published", "reason", "seconds") if name in told},
         )
@@ -237,13 +296,22 @@ def _distribution(values: Values) -> Any:
     return distributions.FloatDistribution(values.low, values.high, log=values.log)
 
 
-# ---- signs of life: a killed process leaves trials that never end ----------------------------------------------------
+# ---- signs of life: a killed process leaves trials that never end --------------------------------
 
 
 def sign_of_life(pid: int | None = None, present: bool = True) -> dict[str, Any]:
-    """What a process, by default this one, stores in a study: who it is, and when it was last seen."""
-    pid = os.getpid() if pid is None else pid
-    return {"host": _host(), "pid": pid, "started": _started(pid), "seen": time.time(), "present": present}
+    """What a process, by default this one, stores in a study: who it is, and when it was last
+    seen.
+    """
+    if pid is None:
+        pid = os.getpid()
+    return {
+        "host": _host(),
+        "pid": pid,
+        "started": _started(pid),
+        "seen": time.time(),
+        "present": present,
+    }
 
 
 def is_dead(sign: Mapping[str, Any] | None) -> bool:
@@ -282,4 +350,6 @@ def _started(pid: int) -> str:
         return ""
     fields = text.rpartition(")")[2].split()
     # A zombie has ended; its parent has not noticed yet.
-    return "" if fields[0] == "Z" else fields[19]
+    if fields[0] == "Z":
+        return ""
+    return fields[19]

@@ -1,4 +1,6 @@
-"""The tuning loop: ask for a batch of settings, train it as a fleet, measure on validation rows, tell the study."""
+"""The tuning loop: ask for a batch of settings, train it as a fleet, measure on validation rows,
+tell the study.
+"""
 
 from __future__ import annotations
 
@@ -65,16 +67,22 @@ class TuningPlan:
 
     def __post_init__(self) -> None:
         if self.num_trials < 1 or self.batch < 1:
-            raise InputError(f"num_trials and batch must be 1 or more, got {self.num_trials} and {self.batch}.")
+            raise InputError(
+                f"num_trials and batch must be 1 or more, got {self.num_trials} and {self.batch}."
+            )
 
 
 def tune(
-    task: Task, goal: Goal, plan: TuningPlan | None = None, changes: Any = None, listener: Listener | None = None
+    task: Task,
+    goal: Goal,
+    plan: TuningPlan | None = None,
+    changes: Any = None,
+    listener: Listener | None = None,
 ) -> Tuning:
     """Improve a setting. An existing study is resumed; several processes may share one.
 
-    The setting to improve is the first trial, so the result is never worse on the validation rows. A conventionally
-    trained model trains beside it; the bounds of the goal follow from these two.
+    The setting to improve is the first trial, so the result is never worse on the validation rows.
+    A conventionally trained model trains beside it; the bounds of the goal follow from these two.
 
     Args:
         task: what to train and how to measure it.
@@ -109,7 +117,9 @@ def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
         "gate": task.gate,
         "rows": rows.hexdigest()[:16],
     }
-    return dict(json.loads(json.dumps(described)))  # as a storage returns it: lists instead of tuples
+    return dict(
+        json.loads(json.dumps(described))
+    )  # as a storage returns it: lists instead of tuples
 
 
 def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
@@ -119,11 +129,16 @@ def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
         study.set_note("description", wanted)
         return
     # Studies of older versions lack newer settings, which then had their defaults.
-    found = {"gate": "none", **found, "training": {**asdict(TrainConfig()), **found["training"]}}
+    found = {
+        "gate": "none",
+        **found,
+        "training": {**asdict(TrainConfig()), **found["training"]},
+    }
     wanted = {**wanted, "training": {**asdict(TrainConfig()), **wanted["training"]}}
     if other := [key for key in wanted if found.get(key) != wanted[key]]:
         raise InputError(
-            f"The study {name!r} in {study.where} was made for something else: {', '.join(other)} differ. "
+            f"The study {name!r} in {study.where} was made for something else: "
+            f"{', '.join(other)} differ. "
             "Repeat the call as it was, or give this study another name."
         )
 
@@ -139,42 +154,68 @@ class _Tuner:
     seconds: float = 0.0  # spent by this process on batches
     done: int = 0  # trials in them
 
-    references: dict[str, Any] = field(default_factory=dict)  # measures of the two reference models, and their pace
+    references: dict[str, Any] = field(
+        default_factory=dict
+    )  # measures of the two reference models, and their pace
 
     def run(self) -> Tuning:
         self.study.recover()
         self.references = self._references()
         while True:
             self.study.recover()
-            left = self.plan.num_trials - sum(t.finished or t.state == "RUNNING" for t in self.study.trials())
-            asked = self.study.ask(self.space, min(left, self.plan.batch), self.plan.num_trials) if left > 0 else []
+            left = self.plan.num_trials - sum(
+                t.finished or t.state == "RUNNING" for t in self.study.trials()
+            )
+            if left > 0:
+                asked = self.study.ask(
+                    self.space, min(left, self.plan.batch), self.plan.num_trials
+                )
+            else:
+                asked = []
             if not asked:
                 return replace(self._state(), importances=self.study.importances())
             self._batch(asked)
 
     def _batch(self, asked: list[TuningTrial]) -> None:
-        started, state = time.monotonic(), self._state()
+        started = time.monotonic()
+        state = self._state()
         tried = [self.task.tried(trial.settings) for trial in asked]
-        numbers, pace = [trial.number for trial in asked], self.references["pace"]
+        numbers = [trial.number for trial in asked]
+        pace = self.references["pace"]
         pruner = Pruner(self.task, self.study, numbers, tried, self.goal, state.limits, pace)
         pruner.on_epoch = lambda epoch: self._announce(state, epoch)
         trained = train_batch(self.task, [setting for setting, _ in tried], pruner)
         self.study.alive()
-        finished = [(own, gate) for own, (_, gate) in zip(trained, tried, strict=True) if own.stopped is None]
+        finished = [
+            (own, gate)
+            for own, (_, gate) in zip(trained, tried, strict=True)
+            if own.stopped is None
+        ]
         whole = [self.task.gated(own.models, gate) for own, gate in finished]
         measured = iter(self.task.measure(whole))
         seconds = (time.monotonic() - started) / len(asked)
         for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
             if outcome.stopped is not None:
-                self.study.prune(number, outcome.stopped, pruner.violations.get(place, {"sound": 1.0}))
+                self.study.prune(
+                    number, outcome.stopped, pruner.violations.get(place, {"sound": 1.0})
+                )
                 continue
             metrics = next(measured)
-            self.study.complete(number, self.goal.values(metrics), metrics, state.limits.violations(metrics), seconds)
-        self.seconds, self.done = self.seconds + time.monotonic() - started, self.done + len(asked)
+            self.study.complete(
+                number,
+                self.goal.values(metrics),
+                metrics,
+                state.limits.violations(metrics),
+                seconds,
+            )
+        self.seconds = self.seconds + time.monotonic() - started
+        self.done = self.done + len(asked)
         self._announce(self._state(), self.task.start.config.epochs)
 
     def _references(self) -> dict[str, Any]:
-        """Measures of the conventional and the starting setting; one process makes them, the others wait."""
+        """Measures of the conventional and the starting setting; one process makes them, the others
+        wait.
+        """
         while True:
             found: dict[str, Any] | None = self.study.note("references")
             if found is not None:
@@ -190,15 +231,27 @@ class _Tuner:
             # Measurement warnings are shown here, once for the whole study.
             models = [trained[0].models, self.task.gated(trained[1].models, self.task.gate)]
             conventional, published = self.task.measure(models, quiet=False)
-            paces = zip(*(mean_accuracy(outcome.histories) for outcome in trained), strict=False)
+            paces = zip(
+                *(mean_accuracy(outcome.histories) for outcome in trained), strict=False
+            )
             pace = [min(pair) for pair in paces]
-            pace += pace[-1:] * (self.task.start.config.epochs - len(pace))  # one of the two may have stopped early
-            self.study.set_note("references", {"conventional": conventional, "published": published, "pace": pace})
+            pace += pace[-1:] * (
+                self.task.start.config.epochs - len(pace)
+            )  # one of the two may have stopped early
+            self.study.set_note(
+                "references",
+                {"conventional": conventional, "published": published, "pace": pace},
+            )
             violations = self.goal.limits(conventional, published).violations(published)
             seconds = time.monotonic() - started
-            self.study.complete(claimed.number, self.goal.values(published), published, violations, seconds)
-            # Random settings are mostly bad, so half of the first batch tries neighbours of the start.
-            for near in neighbours(self.space, self._start, self.plan.batch // 2, self.plan.seed):
+            self.study.complete(
+                claimed.number, self.goal.values(published), published, violations, seconds
+            )
+            # Random settings are mostly bad, so half of the first batch tries neighbours of the
+            # start.
+            for near in neighbours(
+                self.space, self._start, self.plan.batch // 2, self.plan.seed
+            ):
                 self.study.enqueue(near)
 
     def _watch_references(self, run: Run, trials: Mapping[int, list[int]]) -> dict[int, str]:
@@ -217,10 +270,13 @@ class _Tuner:
         if asked and not asked[0].published:
             self.study.fail(asked[0].number, "another process took the first trial")
             return None
-        return asked[0] if asked else None
+        if asked:
+            return asked[0]
+        return None
 
     def _state(self) -> Tuning:
-        conventional, published = self.references["conventional"], self.references["published"]
+        conventional = self.references["conventional"]
+        published = self.references["published"]
         limits = self.goal.limits(conventional, published)
         return Tuning(self.goal, limits, conventional, self._start, self.study.trials())
 
@@ -229,19 +285,29 @@ class _Tuner:
         return {**self.task.start.numbers(), GATE: self.task.gate}
 
     def _announce(self, state: Tuning | None, epoch: int) -> None:
-        finished, total = 0 if state is None else state.num_finished, self.plan.num_trials
-        left = self.seconds / self.done * max(0, total - finished) if self.done else None
-        self.listener(StudyProgress(finished, total, epoch, self.task.start.config.epochs, left, state))
+        if state is None:
+            finished = 0
+        else:
+            finished = state.num_finished
+        total = self.plan.num_trials
+        if self.done:
+            left = self.seconds / self.done * max(0, total - finished)
+        else:
+            left = None
+        self.listener(
+            StudyProgress(finished, total, epoch, self.task.start.config.epochs, left, state)
+        )
 
 
-# ---- progress as text ------------------------------------------------------------------------------------------------
+# ---- progress as text ----------------------------------------------------------------------------
 
 
 class StudyStatus:
     """A listener of :func:`tune`: one status line on a terminal, elsewhere one line per batch."""
 
     def __init__(self, stream: TextIO | None = None, prefix: str = "") -> None:
-        self.status, self.prefix = StatusLine(stream), prefix
+        self.status = StatusLine(stream)
+        self.prefix = prefix
         self._finished = -1  # trials in the last message that stayed
 
     def __call__(self, progress: StudyProgress) -> None:
@@ -259,7 +325,10 @@ def line(progress: StudyProgress) -> str:
         return f"reference models: epoch {progress.epoch} of {progress.epochs}"
     parts = [f"[{progress.finished}/{progress.total}] best {comparison(progress.tuning)}"]
     pruned = sum(trial.state == "PRUNED" for trial in progress.tuning.trials)
-    parts += [f"{pruned} pruned"] if pruned else []
+    if pruned:
+        parts += [f"{pruned} pruned"]
+    else:
+        parts += []
     if progress.finished < progress.total:
         if progress.epoch < progress.epochs:
             parts.append(f"epoch {progress.epoch} of {progress.epochs}")
@@ -270,9 +339,14 @@ def line(progress: StudyProgress) -> str:
 
 def comparison(tuning: Tuning) -> str:
     """The best trial beside the published setting, in each objective."""
-    best, start = tuning.best, tuning.published
+    best = tuning.best
+    start = tuning.published
     shown = []
     for name in tuning.goal.objectives:
-        its, was = (trial.metrics.get(OBJECTIVES[name].metric, float("nan")) for trial in (best, start))
+        its, was = (
+            trial.metrics.get(OBJECTIVES[name].metric, float("nan")) for trial in (best, start)
+        )
         shown.append(f"{name} {its:.3f} (published {was:.3f})")
-    return shown[0] if len(shown) == 1 else f"trial {best.number}: {', '.join(shown)}"
+    if len(shown) == 1:
+        return shown[0]
+    return f"trial {best.number}: {', '.join(shown)}"

@@ -1,4 +1,6 @@
-"""The arena: who takes part, at equal numbers of input gradients; results are kept, one by one, and compared."""
+"""The arena: who takes part, at equal numbers of input gradients; results are kept, one by one, and
+compared.
+"""
 
 import json
 import pickle
@@ -15,7 +17,11 @@ from counterfactual_training.evaluation.performance import decider, predict_logi
 from counterfactual_training.experiments.arena import arena as room
 from counterfactual_training.experiments.arena.arena import Arena, Bout, run_arena
 from counterfactual_training.experiments.arena.arena_results import arena_tables
-from counterfactual_training.experiments.arena.contestants import Contestant, all_names, setting_of
+from counterfactual_training.experiments.arena.contestants import (
+    Contestant,
+    all_names,
+    setting_of,
+)
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.truth import bench_of, fit_of, make_bench
@@ -31,34 +37,50 @@ def fit():
 
 
 def tiny(tmp_path, **changes):
-    return Arena(tmp_path, **{"data": ["moons"], "contestants": ["ct"], "seeds": 2, "caps": CAPS, **changes})
+    return Arena(
+        tmp_path,
+        **{"data": ["moons"], "contestants": ["ct"], "seeds": 2, "caps": CAPS, **changes},
+    )
 
 
-# ---- contestants -----------------------------------------------------------------------------------------------------
+# ---- contestants ---------------------------------------------------------------------------------
 
 
 def test_all_regimes_take_part_and_others_are_made_of_them():
     assert set(REGIMES) < set(all_names())
     one = Contestant.named("ensemble of jem")
     assert (one.regime, one.size, one.gated) == ("jem", 5, False)
-    assert Contestant.named("gated pgd").regime == "pgd" and Contestant.named("gated").regime == "conventional"
+    assert (
+        Contestant.named("gated pgd").regime == "pgd"
+        and Contestant.named("gated").regime == "conventional"
+    )
     assert Contestant.named("counternet itself").explainer is not None
 
 
 def test_counternet_is_left_out_where_there_are_three_classes(tmp_path):
-    arena = tiny(tmp_path, data=["MNIST", "moons"], contestants=["counternet", "counternet itself", "pgd"])
+    arena = tiny(
+        tmp_path,
+        data=["MNIST", "moons"],
+        contestants=["counternet", "counternet itself", "pgd"],
+    )
     assert Bout("MNIST", "pgd") in arena.bouts and Bout("Moon", "counternet") in arena.bouts
-    assert not any(bout.data == "MNIST" and "counternet" in bout.contestant for bout in arena.bouts)
+    assert not any(
+        bout.data == "MNIST" and "counternet" in bout.contestant for bout in arena.bouts
+    )
     assert arena.left_out == [Bout("MNIST", "counternet"), Bout("MNIST", "counternet itself")]
 
 
-@pytest.mark.parametrize("name", ["gated gated", "gated counternet itself", "ensemble of gated", ""])
+@pytest.mark.parametrize(
+    "name", ["gated gated", "gated counternet itself", "ensemble of gated", ""]
+)
 def test_what_cannot_be_gated_or_averaged_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="Unknown regime"):
         tiny(tmp_path, contestants=[name])
 
 
-@pytest.mark.parametrize("name, meant", [("trade", "trades"), ("gated jemm", "jem"), ("ensemble of pgdd", "pgd")])
+@pytest.mark.parametrize(
+    "name, meant", [("trade", "trades"), ("gated jemm", "jem"), ("ensemble of pgdd", "pgd")]
+)
 def test_unknown_contestants_are_refused_with_the_nearest_name(tmp_path, name, meant):
     with pytest.raises(InputError, match=f"'{meant}'"):
         tiny(tmp_path, contestants=[name])
@@ -83,7 +105,9 @@ def test_a_table_too_small_to_be_judged_is_refused():
         bench_of(data, True, CAPS)
 
 
-@pytest.mark.parametrize("name", ["pgd", "trades", "jem", "dat", "ct", "as_printed", "cheap_recourse", "cat"])
+@pytest.mark.parametrize(
+    "name", ["pgd", "trades", "jem", "dat", "ct", "as_printed", "cheap_recourse", "cat"]
+)
 def test_regimes_get_as_many_input_gradients(fit, name):
     setting = setting_of(fit, name, gradients=12)
     if setting.regime is None:
@@ -114,14 +138,17 @@ def test_a_gate_changes_no_decision_and_an_ensemble_averages_logits_of_its_own_s
 
 
 def test_seeds_train_as_one_fleet_and_end_as_alone(fit):
-    fits = [fit_of(make_bench("Moon", False, CAPS), "Moon", seed, CAPS, protected=False) for seed in (0, 1)]
+    fits = [
+        fit_of(make_bench("Moon", False, CAPS), "Moon", seed, CAPS, protected=False)
+        for seed in (0, 1)
+    ]
     together = Contestant.named("trades").make(fits, 3)
     for model, one in zip(together, fits, strict=True):
         (alone,) = Contestant.named("trades").make([one], 3)
         assert torch.allclose(model(one.x), alone(one.x), atol=1e-4)
 
 
-# ---- bouts -----------------------------------------------------------------------------------------------------------
+# ---- bouts ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.check
@@ -139,9 +166,14 @@ def test_bouts_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "_run", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_arena(arena, ALONE)
-    assert arena.numbers(Bout("Moon", "conventional")).exists() and not arena.numbers(Bout("Moon", "ct")).exists()
+    assert (
+        arena.numbers(Bout("Moon", "conventional")).exists()
+        and not arena.numbers(Bout("Moon", "ct")).exists()
+    )
     again = []
-    monkeypatch.setattr(room, "_run", lambda work, bout: again.append(bout) or whole(work, bout))
+    monkeypatch.setattr(
+        room, "_run", lambda work, bout: again.append(bout) or whole(work, bout)
+    )
     assert run_arena(arena, ALONE) == {} == run_arena(arena, ALONE)
     assert again == [Bout("Moon", "ct")]
     numbers = json.loads(arena.numbers(again[0]).read_text())
@@ -198,7 +230,7 @@ def test_every_contestant_trains_and_is_measured(tmp_path, name):
     assert np.isfinite(tables["arena_models"]["value"]).all()
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
@@ -211,19 +243,43 @@ def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
             for seed in (0, 1)
             for row in range(30)
         ]
-    ).assign(valid=1.0, spread=1.0, lof=1.0, ip=2.0, ip_star=0.1, changes=2.0, boosting=0.5, retrained=0.5, data="Moon")
+    ).assign(
+        valid=1.0,
+        spread=1.0,
+        lof=1.0,
+        ip=2.0,
+        ip_star=0.1,
+        changes=2.0,
+        boosting=0.5,
+        retrained=0.5,
+        data="Moon",
+    )
     rows["nn5"], rows["cost"] = rng.uniform(1, 1.2, 60), rng.uniform(1, 1.2, 60)
-    floors = pd.DataFrame({"model": ["real rows"] * 2, "nn5": 0.1, "row": [0, 1], "valid": 1.0, "data": "Moon"})
+    floors = pd.DataFrame(
+        {"model": ["real rows"] * 2, "nn5": 0.1, "row": [0, 1], "valid": 1.0, "data": "Moon"}
+    )
     for name, factor, accuracy in (("conventional", 1.0, 0.9), ("ct", 0.5, 0.89)):
         bout = Bout("Moon", name)
         arena.folder.mkdir(parents=True, exist_ok=True)
         mine = rows.assign(model=name, nn5=rows["nn5"] * factor, cost=rows["cost"] / factor)
         mine.to_csv(arena.rows(bout), index=False)
         models = [
-            {"seed": seed, "seconds": 1.0, "accuracy": accuracy, "calibration_error": 0.1, "robust_accuracy@0.1": 0.5}
+            {
+                "seed": seed,
+                "seconds": 1.0,
+                "accuracy": accuracy,
+                "calibration_error": 0.1,
+                "robust_accuracy@0.1": 0.5,
+            }
             for seed in (0, 1)
         ]
-        about = {"data": "Moon", "contestant": name, "input_gradients": 0, "notes": [], "models": models}
+        about = {
+            "data": "Moon",
+            "contestant": name,
+            "input_gradients": 0,
+            "notes": [],
+            "models": models,
+        }
         arena.numbers(bout).write_text(json.dumps(about))
     floors.to_csv(arena.floors("Moon"), index=False)
     tables = arena_tables(arena)
@@ -232,11 +288,18 @@ def test_gains_against_the_baseline_have_the_right_sign(tmp_path):
     base = rows["nn5"].mean()
     assert ours["excess"] == pytest.approx((base - base / 2) / (base - 0.1), rel=1e-3)
     assert ours["accuracy"] == pytest.approx(-0.01)
-    assert (ours["nn5_better"], ours["nn5_worse"], ours["cost_better"], ours["cost_worse"]) == (1, 0, 0, 1)
+    assert (ours["nn5_better"], ours["nn5_worse"], ours["cost_better"], ours["cost_worse"]) == (
+        1,
+        0,
+        0,
+        1,
+    )
     beside = tables["arena_ct"].set_index(["model", "metric"])["verdict"]
     # Two seeds that differ by the same say nothing about a third.
     assert set(tables["arena_models"]["verdict"]) == {""}
-    assert beside["conventional", "nn5"] == "worse" and beside["conventional", "cost"] == "better"
+    assert (
+        beside["conventional", "nn5"] == "worse" and beside["conventional", "cost"] == "better"
+    )
 
 
 @pytest.mark.check
@@ -244,10 +307,21 @@ def test_own_data_are_known_by_their_content(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.normal(50, 10, 400), "debt": rng.normal(5, 2, 400)})
     labels = np.where(frame["age"] - 5 * frame["debt"] > 25, "yes", "no")
-    data = [frame_dataset("people", frame[:300] + shift, labels[:300], frame[300:], labels[300:]) for shift in (0, 1)]
-    one, other = (tiny(tmp_path, data=[own], contestants=["gated"], generators=["generic"]) for own in data)
+    data = [
+        frame_dataset("people", frame[:300] + shift, labels[:300], frame[300:], labels[300:])
+        for shift in (0, 1)
+    ]
+    one, other = (
+        tiny(tmp_path, data=[own], contestants=["gated"], generators=["generic"])
+        for own in data
+    )
     bout = Bout("people", "gated")
-    assert one.bouts == [Bout("people", "conventional"), bout] and one.seeds_of == {"people": [0, 1]}
+    assert one.bouts == [Bout("people", "conventional"), bout] and one.seeds_of == {
+        "people": [0, 1]
+    }
     assert one.rows(bout) != other.rows(bout) and one.folder == other.folder
     assert run_arena(one, ALONE) == {}
-    assert set(arena_tables(one)["arena"]["data"]) == {"people"} and arena_tables(other)["arena"].empty
+    assert (
+        set(arena_tables(one)["arena"]["data"]) == {"people"}
+        and arena_tables(other)["arena"].empty
+    )

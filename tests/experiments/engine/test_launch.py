@@ -54,9 +54,13 @@ def surroundings(shared, item):
 
 
 def test_one_worker_is_this_process(tmp_path):
-    found = dict(launch(scale, [1, 2], {"factor": torch.tensor([1.0, 2.0])}, engine=Engine(workers=1)))
+    found = dict(
+        launch(scale, [1, 2], {"factor": torch.tensor([1.0, 2.0])}, engine=Engine(workers=1))
+    )
     assert found[2].equal(torch.tensor([2.0, 4.0])) and len(found) == 2
-    assert dict(launch(touchy, ["raises", "explains", "a"], str(tmp_path), engine=Engine(workers=1))) == {
+    assert dict(
+        launch(touchy, ["raises", "explains", "a"], str(tmp_path), engine=Engine(workers=1))
+    ) == {
         "raises": Failed("ZeroDivisionError: by zero"),
         "explains": Failed("no such file, anywhere"),
         "a": "A",
@@ -68,20 +72,41 @@ def test_nothing_to_do():
 
 
 def test_a_worker_that_dies_takes_nothing_else_along(tmp_path):
-    """kill −9 of a worker: its item starts again, a hopeless one is given up, errors concern their own item only."""
+    """kill −9 of a worker: its item starts again, a hopeless one is given up, errors concern their
+    own item only.
+    """
     fine, unsendable = ["slow", "a", "b"], (letter for letter in "ab")
-    items = ["slow", "killed once", "killed always", "raises", "explains", "leaves", "unpicklable", "a", "b"]
-    pairs = list(launch(touchy, [*items, unsendable], str(tmp_path), engine=Engine(workers=2, max_retries=1)))
+    items = [
+        "slow",
+        "killed once",
+        "killed always",
+        "raises",
+        "explains",
+        "leaves",
+        "unpicklable",
+        "a",
+        "b",
+    ]
+    pairs = list(
+        launch(
+            touchy, [*items, unsendable], str(tmp_path), engine=Engine(workers=2, max_retries=1)
+        )
+    )
     assert Counter(item for item, _ in pairs) == Counter([*items, unsendable])
     found = dict(pairs)
-    assert {item: found[item] for item in [*fine, "killed once"]} == {i: i.upper() for i in [*fine, "killed once"]}
-    assert found["killed always"].reason.startswith("Its worker process died 2 times. Most often memory ran out")
+    assert {item: found[item] for item in [*fine, "killed once"]} == {
+        i: i.upper() for i in [*fine, "killed once"]
+    }
+    assert found["killed always"].reason.startswith(
+        "Its worker process died 2 times. Most often memory ran out"
+    )
     assert found["raises"] == Failed("ZeroDivisionError: by zero")
     assert found["explains"] == Failed("no such file, anywhere")
     assert found["leaves"] == Failed("SystemExit: 3")
     for item in ("unpicklable", unsendable):
         assert "cannot be sent between processes" in found[item].reason
-    # A dead process breaks the pool: items that ran beside it start again too, but nothing does more often than that.
+    # A dead process breaks the pool: items that ran beside it start again too, but nothing does
+    # more often than that.
     begun = {item: len((tmp_path / f"{item}.begun").read_text()) for item in items}
     assert begun["killed once"] == 2 and begun["killed always"] <= 3
     assert all(times <= 3 for times in begun.values()) and begun["a"] == begun["b"] == 1
@@ -109,7 +134,8 @@ _SCRIPT = """
     from pathlib import Path
     from counterfactual_training.experiments.engine.launch import Engine, launch
 
-    # As in a terminal: who starts the tests in the background hands down a Ctrl-C that nobody hears.
+    # As in a terminal: who starts the tests in the background hands down a Ctrl-C that nobody
+    # hears.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def wait(folder, item):
@@ -125,9 +151,15 @@ _SCRIPT = """
 def start(tmp_path, guard='if __name__ == "__main__":'):
     script = tmp_path / "script.py"
     (tmp_path / "pids").mkdir()
-    script.write_text(textwrap.dedent(_SCRIPT).format(folder=str(tmp_path / "pids"), guard=guard))
+    script.write_text(
+        textwrap.dedent(_SCRIPT).format(folder=str(tmp_path / "pids"), guard=guard)
+    )
     return subprocess.Popen(
-        [sys.executable, str(script)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(script)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -144,7 +176,9 @@ def worker_pids(tmp_path, process):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, *repeats(signal.SIGINT)])
 def test_workers_leave_with_whoever_started_them(tmp_path, sent):
-    """Ctrl-C reaches all processes of the terminal, kill −9 the first one only; nobody stays, workers say nothing."""
+    """Ctrl-C reaches all processes of the terminal, kill −9 the first one only; nobody stays,
+    workers say nothing.
+    """
     process = start(tmp_path)
     pids = worker_pids(tmp_path, process)
     if sent == signal.SIGINT:
@@ -153,7 +187,9 @@ def test_workers_leave_with_whoever_started_them(tmp_path, sent):
         process.send_signal(sent)
     _, complaints = process.communicate(timeout=PATIENCE)
     assert process.returncode == -sent
-    assert complaints.count("Traceback") == (sent == signal.SIGINT)  # Python's own, of the script
+    assert complaints.count("Traceback") == (
+        sent == signal.SIGINT
+    )  # Python's own, of the script
     deadline = time.monotonic() + PATIENCE
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -48,11 +48,15 @@ def test_a_terminal_sees_one_line_that_renews_itself(clock):
     with CellProgress(10, 0, 10.0, stream, watch) as board:
         assert drawn.wait(300)
         clock.now = 20
-        assert "0/10 models · 5 training · about 80 s left · Moon, 5 × ecco 40 %" in board.line()
+        assert (
+            "0/10 models · 5 training · about 80 s left · Moon, 5 × ecco 40 %" in board.line()
+        )
         board.finished("Moon, 5 × ecco", 5, 5.0, 20.0)
     text = stream.getvalue()
     assert "\r\033[K" in text and "[5/10] Moon, 5 × ecco: 20 s" in text
-    assert text.endswith("20 s · about 20 s left\n") or text.endswith("\r\033[K")  # nothing half-drawn stays
+    assert text.endswith("20 s · about 20 s left\n") or text.endswith(
+        "\r\033[K"
+    )  # nothing half-drawn stays
 
 
 def test_no_guess_before_there_is_anything_to_guess_from():
@@ -72,4 +76,9 @@ def test_what_failed_takes_no_more_time():
 
 
 def test_durations():
-    assert [duration(s) for s in (3, 150, 3900, 400_000)] == ["3 s", "2 min", "1 h 05 min", "5 days"]
+    assert [duration(s) for s in (3, 150, 3900, 400_000)] == [
+        "3 s",
+        "2 min",
+        "1 h 05 min",
+        "5 days",
+    ]

@@ -1,4 +1,6 @@
-"""Ray for real: a cluster of several nodes on this machine, one of which is killed in the middle."""
+"""Ray for real: a cluster of several nodes on this machine, one of which is killed in the
+middle.
+"""
 
 import os
 import signal
@@ -30,7 +32,9 @@ def cluster():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ON_PATH)
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        made = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
         for number in range(NODES):
             made.add_node(num_cpus=1, wait=number == NODES - 1)
         made.wait_for_nodes()
@@ -61,7 +65,9 @@ def die(shared, item):
 
 
 def test_a_killed_node_loses_nothing(cluster, tmp_path, capfd):
-    """kill −9 of a node's processes while it works; every item exactly once, with the right value."""
+    """kill −9 of a node's processes while it works; every item exactly once, with the right
+    value.
+    """
     items = list(range(11))
     pairs, victim, node = [], None, None
     for pair in launch(work, items, (str(tmp_path), torch.arange(100.0)), engine=at(cluster)):
@@ -75,7 +81,8 @@ def test_a_killed_node_loses_nothing(cluster, tmp_path, capfd):
     assert found.pop(BROKEN) == Failed("ZeroDivisionError: by zero")
     assert all(outcome["value"].item() == 4950.0 * item for item, outcome in found.items())
     assert {(outcome["threads"], outcome["omp"]) for outcome in found.values()} == {(1, "1")}
-    # The victim started again, unless it was just done; beside it at most what that node had been given next.
+    # The victim started again, unless it was just done; beside it at most what that node had been
+    # given next.
     begun = {item: (tmp_path / str(item)).read_text().splitlines() for item in items}
     assert len(begun[victim]) == 2 or found[victim]["node"] == node.node_id
     assert sum(len(nodes) - 1 for nodes in begun.values()) <= 3
@@ -103,12 +110,21 @@ def test_a_session_of_the_host_is_used_and_left_open(cluster, tmp_path, monkeypa
     [(item, outcome)] = launch(die, ["doomed"], engine=Engine("ray", max_retries=0))
     assert item == "doomed" and outcome.reason.startswith("Its worker process died once.")
 
-    monkeypatch.setattr("__main__.task_of_mine", lambda shared, item: shared + item, raising=False)
+    monkeypatch.setattr(
+        "__main__.task_of_mine", lambda shared, item: shared + item, raising=False
+    )
     sys.modules["__main__"].task_of_mine.__module__ = "__main__"
-    assert dict(launch(sys.modules["__main__"].task_of_mine, [1], 2, engine=Engine("ray"))) == {1: 3}
+    assert dict(launch(sys.modules["__main__"].task_of_mine, [1], 2, engine=Engine("ray"))) == {
+        1: 3
+    }
 
-    monkeypatch.setattr(counterfactual_training, "__version__", "99.0")  # of the driver, not of the nodes
-    with pytest.raises(InputError, match=r"has counterfactual-training \d\S*, the driver has 99\.0\. Install the same"):
+    monkeypatch.setattr(
+        counterfactual_training, "__version__", "99.0"
+    )  # of the driver, not of the nodes
+    with pytest.raises(
+        InputError,
+        match=r"has counterfactual-training \d\S*, the driver has 99\.0\. Install the same",
+    ):
         list(launch(work, [1], (str(tmp_path), torch.ones(1)), engine=Engine("ray")))
     assert ray.is_initialized()
     ray.shutdown()
@@ -124,7 +140,10 @@ def closed_port():
     [
         (closed_port, r"No Ray cluster answers at .* \(Connection refused\).*ray start --head"),
         (lambda: "no.such.host.invalid:6379", "No Ray cluster answers"),
-        (lambda: "http://here:1", "is not a valid Ray address: expected auto, host:port or ray://host:port"),
+        (
+            lambda: "http://here:1",
+            "is not a valid Ray address: expected auto, host:port or ray://host:port",
+        ),
         (lambda: "head:six", "is not a valid Ray address"),
         (lambda: "head:70000", "is not a valid Ray address"),
     ],
@@ -136,7 +155,9 @@ def test_an_address_that_does_not_answer_raises(address, words):
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "counterfactual-training\[ray\]"'):
+    with pytest.raises(
+        MissingExtraError, match=r'pip install "counterfactual-training\[ray\]"'
+    ):
         launch(work, [1], engine=Engine("ray"))
 
 

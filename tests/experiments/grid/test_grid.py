@@ -11,7 +11,12 @@ from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.experiments.grid.cell import Cell, Measurement
 from counterfactual_training.experiments.grid.file import load_grid, parse_grid, shipped_grids
 from counterfactual_training.experiments.grid.grid import Grid, cells_of
-from counterfactual_training.experiments.grid.settings import KEYS, canonical, published, setting_of
+from counterfactual_training.experiments.grid.settings import (
+    KEYS,
+    canonical,
+    published,
+    setting_of,
+)
 
 PAPER = {name: load_dataset(name, "as_run").settings for name in ("LS", "Moon", "OL")}
 TWO_AXES = """
@@ -38,12 +43,19 @@ def test_the_papers_grids_have_as_many_settings_as_the_paper_says():
         "learning-rate": 18,
         "tuning": 18,
     }
-    assert all(grid.data == ("LS", "Circ", "Moon", "OL") for name, grid in grids.items() if grid.num_settings > 20)
+    assert all(
+        grid.data == ("LS", "Circ", "Moon", "OL")
+        for name, grid in grids.items()
+        if grid.num_settings > 20
+    )
     assert all(len(grid.data) == 9 for name, grid in grids.items() if grid.num_settings == 18)
     for grid in grids.values():
         assert grid.measurement.on == "train"
         assert grid.measurement.protocol.lambda_energy == (0.1, 0.5, 1.0, 5.0, 10.0)
-        assert (grid.measurement.protocol.num_individuals, grid.measurement.protocol.num_runs) == (100, 5)
+        assert (
+            grid.measurement.protocol.num_individuals,
+            grid.measurement.protocol.num_runs,
+        ) == (100, 5)
 
 
 def test_the_generators_grid_is_270_different_models_of_which_half_are_baselines():
@@ -52,7 +64,9 @@ def test_the_generators_grid_is_270_different_models_of_which_half_are_baselines
     assert len(found) == len(cells) == len({cell.id for cell in cells}) == 270
     assert sum(cell.is_conventional for cell in cells) == 135
     # What was not yet tuned has the defaults of Note 1, whatever was published for Moon later.
-    assert {cell.values["objective.lambda_reg"] for cell in cells if not cell.is_conventional} == {0.1}
+    assert {
+        cell.values["objective.lambda_reg"] for cell in cells if not cell.is_conventional
+    } == {0.1}
     # A model and its baseline start from the same weights; two settings do not.
     assert all(point.cell.seed == point.baseline.seed for point in found)
     assert len({point.cell.seed for point in found}) == 135
@@ -88,10 +102,21 @@ def test_an_objective_is_its_weights():
 @pytest.mark.parametrize("name", sorted(set(KEYS) - {"objective.name", "generator.name"}))
 def test_every_setting_decides_the_identity(name):
     """Nothing that changes numbers may be left out of it."""
-    later = {"alone": False, "regime": "ct", "training.threads": 1, "training.accumulate": 1, "training.positives": 1}
+    later = {
+        "alone": False,
+        "regime": "ct",
+        "training.threads": 1,
+        "training.accumulate": 1,
+        "training.positives": 1,
+    }
     settings = {**later, **published(PAPER["LS"])}
     value = settings[name]
-    choices = {"refresh": "batch", "target_rule": "prior", "adversarial_label": "predicted", "immature": "drop"}
+    choices = {
+        "refresh": "batch",
+        "target_rule": "prior",
+        "adversarial_label": "predicted",
+        "immature": "drop",
+    }
     words = {**choices, "activation": "tanh", "gate": "density", "regime": "pgd"}
     last = name.rpartition(".")[2]
     if isinstance(value, bool):
@@ -101,7 +126,9 @@ def test_every_setting_decides_the_identity(name):
     else:
         other = words[last] if isinstance(value, str) else value + 1
     cells = [
-        Cell.from_settings("LS", 0, {**settings, name: v}, parse_grid('data="LS"', "g").measurement)
+        Cell.from_settings(
+            "LS", 0, {**settings, name: v}, parse_grid('data="LS"', "g").measurement
+        )
         for v in (value, other)
     ]
     assert cells[0].id != cells[1].id
@@ -114,17 +141,27 @@ def test_seed_data_and_measurement_decide_the_identity_and_order_does_not():
     others = [
         replace(cell, seed=1),
         replace(cell, data="OL"),
-        points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\nnum_runs = 6\n')[0].cell,
-        points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\non = "test"\n')[0].cell,
+        points(
+            'data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\nnum_runs = 6\n'
+        )[0].cell,
+        points(
+            'data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\non = "test"\n'
+        )[0].cell,
     ]
     assert len({cell.id, *(other.id for other in others)}) == 5
 
 
 def test_canonical_settings_build_what_the_full_ones_do():
-    settings = {**published(PAPER["LS"]), "generator.name": "generic", "objective.name": "adversarial"}
+    settings = {
+        **published(PAPER["LS"]),
+        "generator.name": "generic",
+        "objective.name": "adversarial",
+    }
     plain = canonical(settings)
     made = setting_of(plain, seed=3)
-    assert vars(made.objective) == vars(setting_of({**settings, "generator.name": "ecco"}).objective)
+    assert vars(made.objective) == vars(
+        setting_of({**settings, "generator.name": "ecco"}).objective
+    )
     assert "generator.lambda_energy" not in plain
     assert (made.generator.name, made.generator.decision_threshold) == ("generic", 0.5)
     assert (made.config.seed, made.config.batch_size) == (3, PAPER["LS"].batch_size)
@@ -146,27 +183,44 @@ def test_cells_survive_the_trip_through_json():
 def test_the_papers_tables_are_grids():
     found = list(load_grid("main").changed(["LS"]).points(PAPER))
     cells = cells_of(found)
-    assert {cell.model for cell in cells} == {"vanilla", "full", "full protected"} and len(cells) == 3 * 5
+    assert {cell.model for cell in cells} == {"vanilla", "full", "full protected"} and len(
+        cells
+    ) == 3 * 5
     assert len({cell.label for cell in cells}) == len({cell.id for cell in cells}) == 15
     assert all(cell.alone for cell in cells)
     assert [len(load_grid("main").seeds_of(name)) for name in ("LS", "MNIST")] == [5, 3]
     attribution = cells_of(list(load_grid("attribution").changed(["LS"]).points(PAPER)))
-    assert {cell.model for cell in attribution} == {"vanilla", "full protected"} and set(attribution) < set(cells)
+    assert {cell.model for cell in attribution} == {"vanilla", "full protected"} and set(
+        attribution
+    ) < set(cells)
     ablation = cells_of(list(load_grid("ablation").changed(["LS"], 1).points(PAPER)))
     assert {cell.model for cell in ablation} == {"vanilla", "full", "divergence", "adversarial"}
 
 
 def test_the_papers_models_train_with_the_published_settings():
     """Reference: batch, τ, n_CE and λ_reg per data set; the rest common."""
-    expected = {"LS": (30, 0.5, 1000, 0.01), "Moon": (30, 0.9, 1000, 0.25), "OL": (30, 0.5, 1000, 0.25)}
+    expected = {
+        "LS": (30, 0.5, 1000, 0.01),
+        "Moon": (30, 0.9, 1000, 0.25),
+        "OL": (30, 0.5, 1000, 0.25),
+    }
     for point in load_grid("main").changed(list(expected)).points(PAPER):
         cell = point.cell
         if cell.model == "full" and cell.seed == 3:
             setting = setting_of(cell.values, cell.seed)
             config = setting.config
-            found = (config.batch_size, setting.generator.decision_threshold, config.num_counterfactuals)
+            found = (
+                config.batch_size,
+                setting.generator.decision_threshold,
+                config.num_counterfactuals,
+            )
             assert (*found, setting.objective.lambda_reg) == expected.pop(cell.data)
-            assert (config.epochs, config.learning_rate, config.shuffle, config.seed) == (100, 1e-3, False, 3)
+            assert (config.epochs, config.learning_rate, config.shuffle, config.seed) == (
+                100,
+                1e-3,
+                False,
+                3,
+            )
             assert (setting.objective.lambda_div, setting.objective.lambda_adv) == (0.5, 0.25)
             assert (setting.generator.max_steps, setting.generator.learning_rate) == (30, 0.1)
     assert not expected
@@ -183,15 +237,24 @@ def test_a_file_extends_another_and_has_its_own_quick_look():
     text = 'extends = "main"\ndata = "LS"\n[quick]\nseeds = 1\ntraining.epochs = 3\n'
     grid, quick = parse_grid(text, "my.toml"), parse_grid(text, "my.toml", quick=True)
     assert grid.name == quick.name == "my" and grid.title == "" and grid.alone
-    assert (grid.seeds, quick.seeds) == ((0, 1, 2, 3, 4), (0,)) and quick.quick and not grid.quick
-    assert dict(grid.values)["training.epochs"] == (100,) and dict(quick.values)["training.epochs"] == (3,)
+    assert (
+        (grid.seeds, quick.seeds) == ((0, 1, 2, 3, 4), (0,)) and quick.quick and not grid.quick
+    )
+    assert dict(grid.values)["training.epochs"] == (100,) and dict(quick.values)[
+        "training.epochs"
+    ] == (3,)
 
 
 def test_settings_can_be_changed_by_name():
-    grid = load_grid("main", changes={"burn_in": 0.5, "evaluation.num_runs": 7, "generator.max_steps": 9})
+    grid = load_grid(
+        "main", changes={"burn_in": 0.5, "evaluation.num_runs": 7, "generator.max_steps": 9}
+    )
     values = dict(grid.values)
     assert values["training.burn_in"] == (0.5,) and values["generator.max_steps"] == (9,)
-    assert grid.measurement.protocol.num_runs == 7 and dict(grid.changes)["training.burn_in"] == 0.5
+    assert (
+        grid.measurement.protocol.num_runs == 7
+        and dict(grid.changes)["training.burn_in"] == 0.5
+    )
     with pytest.raises(InputError, match=r"Did you mean 'training\.burn_in'"):
         load_grid("main", changes={"burnin": 0.5})
 
@@ -206,7 +269,10 @@ def test_a_gate_changes_what_is_measured_and_not_what_is_trained():
 
 
 def test_a_grid_survives_the_trip_through_json():
-    for grid in [*shipped_grids().values(), parse_grid('data="LS"\n[model]\nhidden=[[8],[8,8]]\n', "g.toml")]:
+    for grid in [
+        *shipped_grids().values(),
+        parse_grid('data="LS"\n[model]\nhidden=[[8],[8,8]]\n', "g.toml"),
+    ]:
         assert Grid.from_content(json.loads(json.dumps(asdict(grid)))) == grid
 
 
@@ -221,7 +287,10 @@ def test_a_grid_survives_the_trip_through_json():
         ('data="LS"\n[generator]\nname="eco"', "Did you mean 'ecco'"),
         ('data="LS"\n[objective]\nname=["full","vanila"]', "Did you mean 'vanilla'"),
         ('data="LS"\n[training]\nepochs="3"', "training.epochs is a whole number, got '3'"),
-        ('data="LS"\n[training]\nepochs=[1, 2.5]', "training.epochs is a whole number, got 2.5"),
+        (
+            'data="LS"\n[training]\nepochs=[1, 2.5]',
+            "training.epochs is a whole number, got 2.5",
+        ),
         ('data="LS"\n[training]\nepochs=-1', "at least 0"),
         ('data="LS"\n[training]\nburn_in=2', "share of the epochs"),
         ('data="LS"\n[training]\nshuffle=1', "true or false"),
@@ -250,12 +319,12 @@ def test_a_grid_survives_the_trip_through_json():
         ('data="LS"\n[evaluation]\npaired=-1', 'a number of individuals or "all"'),
         ('data="LS"\n[evaluation.num_individuals]\nimage=5', "Did you mean 'images'"),
         ('extends="mian"', "Did you mean 'main'"),
-        ('seeds=1', "data is missing"),
-        ('data=[]', "data is missing"),
-        ('data=3', "data is a text, got 3"),
-        ('data=', "not TOML"),
+        ("seeds=1", "data is missing"),
+        ("data=[]", "data is missing"),
+        ("data=3", "data is a text, got 3"),
+        ("data=", "not TOML"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named_with_the_file_before_anything_runs(text, complaint):
     with pytest.raises(InputError, match=r"my\.toml") as caught:
         parse_grid(text, "my.toml")
@@ -297,7 +366,9 @@ def test_a_regime_is_changed_by_its_name():
 
 
 def test_the_grid_in_the_documentation_is_one():
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "grids.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "grids.md").read_text(
+        encoding="utf-8"
+    )
     text = page.partition('```toml title="mine.toml"\n')[2].partition("```")[0]
     assert "8 settings × 2 data sets × 3 seeds" in text
     grid = parse_grid(text, "docs")

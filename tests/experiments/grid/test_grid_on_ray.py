@@ -1,4 +1,6 @@
-"""A grid on a real Ray cluster of this machine, a node of which is killed while it trains a fleet."""
+"""A grid on a real Ray cluster of this machine, a node of which is killed while it trains a
+fleet.
+"""
 
 import io
 import os
@@ -21,7 +23,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed (extra: ray)")
 
 pytestmark = pytest.mark.check
 MARKS, PAUSE = "CT_TEST_MARKS", 1.0
-# Epochs are part of a fleet's shape: two fleets for each number, of the settings and of their baselines.
+# Epochs are part of a fleet's shape: two fleets for each number, of the settings and of their
+# baselines.
 GRID = TINIEST_GRID.replace("epochs = 1", "epochs = [1, 2, 3]")
 
 
@@ -31,11 +34,15 @@ def cluster(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 
     here = Path(__file__)
-    on_path = os.pathsep.join([str(here.parent), str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
+    on_path = os.pathsep.join(
+        [str(here.parent), str(here.parents[2]), os.environ.get("PYTHONPATH", "")]
+    )
     (tmp_path / "marks").mkdir()
     monkeypatch.setenv("PYTHONPATH", on_path)  # the task below, on every node
     monkeypatch.setenv(MARKS, str(tmp_path / "marks"))
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    made = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     for _ in range(2):
         made.add_node(num_cpus=1)
     made.wait_for_nodes()
@@ -56,7 +63,9 @@ def kill_a_node_at_work(cluster, marks, cells, killed):
     """As soon as one fleet is done: the node of another that is in its pause."""
     while not killed:
         time.sleep(0.02)
-        fresh = [path for path in marks.iterdir() if time.time() - path.stat().st_mtime < PAUSE / 2]
+        fresh = [
+            path for path in marks.iterdir() if time.time() - path.stat().st_mtime < PAUSE / 2
+        ]
         for path in fresh if any(cells.glob("*.json")) else ():
             for node in cluster.worker_nodes:
                 if node.node_id in path.read_text():
@@ -68,7 +77,9 @@ def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, 
     work = GridWork.from_grids(parse_grid(GRID, "grid.toml"))
     away, killed = tmp_path / "away", []
     killer = threading.Thread(
-        target=kill_a_node_at_work, args=(cluster, tmp_path / "marks", away / "cells", killed), daemon=True
+        target=kill_a_node_at_work,
+        args=(cluster, tmp_path / "marks", away / "cells", killed),
+        daemon=True,
     )
     killer.start()
     with monkeypatch.context() as patch:
@@ -79,9 +90,13 @@ def test_a_grid_that_loses_a_node_is_the_grid_of_one_process(cluster, tmp_path, 
     [(task, node)] = killed
     begun = {path.name: path.read_text().split() for path in (tmp_path / "marks").iterdir()}
     assert len(begun) == 6
-    assert begun[task][0] == node and len(begun[task]) == 2 and begun[task][1] != node  # begun anew elsewhere
+    assert (
+        begun[task][0] == node and len(begun[task]) == 2 and begun[task][1] != node
+    )  # begun anew elsewhere
 
-    assert run_grid(work, tmp_path / "here", Engine(workers=1), "", io.StringIO()).failures == {}
+    assert (
+        run_grid(work, tmp_path / "here", Engine(workers=1), "", io.StringIO()).failures == {}
+    )
     for cell in work.cells:
         one, other = Store(away).load(cell), Store(tmp_path / "here").load(cell)
         assert one.numbers == pytest.approx(other.numbers, rel=1e-5)

@@ -48,7 +48,8 @@ def fake(monkeypatch):
                 cell,
                 {name: np.full(shape, 1.0 if cell.is_conventional else 0.8) for name in names},
                 {"accuracy": 0.9, "f1": 0.9},
-                {"loss": np.ones(1)} | ({} if cell.is_conventional else {"share_mature": np.ones(1)}),
+                {"loss": np.ones(1)}
+                | ({} if cell.is_conventional else {"share_mature": np.ones(1)}),
                 None,
                 {"train": 1.0, "evaluate": 1.0},
             )
@@ -79,12 +80,19 @@ def test_a_real_run_measures_every_cell_and_is_not_repeated(tmp_path):
     again = run_grid(work, tmp_path, HERE, "ct grid run", io.StringIO())
     assert again.before == 3
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == times
-    assert not [path for name in ("checkpoints", "running", "pending") for path in (tmp_path / name).glob("*")]
+    assert not [
+        path
+        for name in ("checkpoints", "running", "pending")
+        for path in (tmp_path / name).glob("*")
+    ]
 
 
 def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
     """What makes it right to know a cell by its content: company does not change it."""
-    together, alone = prepared(TINY.replace("[2, 4]", "[4, 6]")), prepared(TINY.replace("[2, 4]", "4"))
+    together, alone = (
+        prepared(TINY.replace("[2, 4]", "[4, 6]")),
+        prepared(TINY.replace("[2, 4]", "4")),
+    )
     run_grid(together, tmp_path / "a", HERE, "", io.StringIO())
     run_grid(alone, tmp_path / "b", HERE, "", io.StringIO())
     cell = alone.points[0].cell
@@ -98,18 +106,28 @@ def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
 @pytest.mark.check
 @pytest.mark.usefixtures("quick_gates")
 def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
-    """Rows of LS lie in two heaps: a counterfactual that a gate has to let through ends deeper in one of them."""
-    text = 'gate = ["none", "density", "learned"]\n' + TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 5")
+    """Rows of LS lie in two heaps: a counterfactual that a gate has to let through ends deeper in
+    one of them.
+    """
+    text = 'gate = ["none", "density", "learned"]\n' + TINY.replace("[2, 4]", "4").replace(
+        "epochs = 1", "epochs = 5"
+    )
     work = prepared(text)
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
     results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     summary = results.summary.set_index("gate")
-    assert summary["training"].tolist() == ["counterfactual", "counterfactual, gated", "counterfactual, gated"]
+    assert summary["training"].tolist() == [
+        "counterfactual",
+        "counterfactual, gated",
+        "counterfactual, gated",
+    ]
     assert summary["accuracy"].nunique() == summary["robust_accuracy_fgsm@0.1"].nunique() == 1
     assert summary["implausibility"]["density"] < 0.95 * summary["implausibility"]["none"]
     assert summary["implausibility"].nunique() == 3 and summary["validity"]["density"] > 0.9
     assert set(results.marginal["value"]) == {"none", "density", "learned"}
-    assert run_grid(work, tmp_path, HERE, "", io.StringIO()).before == 4  # and the baseline, which has no gate
+    assert (
+        run_grid(work, tmp_path, HERE, "", io.StringIO()).before == 4
+    )  # and the baseline, which has no gate
 
 
 @pytest.mark.check
@@ -120,21 +138,34 @@ def test_regimes_are_an_axis(tmp_path):
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
     assert [point.cell.model for point in work.points] == ["full", "pgd", "ross", "counternet"]
     assert len({point.baseline for point in work.points}) == 1
-    summary = GridResults.load(work.grids[0], work.points, Store(tmp_path)).summary.set_index("regime")
-    assert summary["implausibility"].nunique() == 4 and summary["accuracy"].between(0.5, 1).all()
+    summary = GridResults.load(work.grids[0], work.points, Store(tmp_path)).summary.set_index(
+        "regime"
+    )
+    assert (
+        summary["implausibility"].nunique() == 4 and summary["accuracy"].between(0.5, 1).all()
+    )
 
 
 def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake):
-    work = prepared('gate = ["none", "density"]\n' + TINY.replace("[2, 4]", "4") + '[objective]\nname = "vanilla"\n')
+    work = prepared(
+        'gate = ["none", "density"]\n'
+        + TINY.replace("[2, 4]", "4")
+        + '[objective]\nname = "vanilla"\n'
+    )
     run_grid(work, tmp_path, HERE, "", io.StringIO())
     results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     assert results.summary["training"].tolist() == ["conventional", "conventional, gated"]
-    assert results.marginal["value"].tolist() == ["density"] and set(results.changes["gate"]) == {"density"}
+    assert results.marginal["value"].tolist() == ["density"] and set(
+        results.changes["gate"]
+    ) == {"density"}
     assert results.models == 2 and results.maturity.empty
 
 
 def test_cells_that_differ_by_their_gate_are_one_task_and_take_longer():
-    text = f'gate = ["none", "density"]\n{TINY}[objective]\nlambda_reg = {[i / 100 for i in range(1, 41)]}\n'
+    text = (
+        f'gate = ["none", "density"]\n{TINY}[objective]\nlambda_reg = '
+        f"{[i / 100 for i in range(1, 41)]}\n"
+    )
     work = prepared(text)
     cells, data = work.cells, work.data["LS"]
     tasks = plan(work.costs, work.data, workers=2)
@@ -153,7 +184,9 @@ def test_an_edited_grid_reruns_only_what_changed(tmp_path, fake):
     assert [cell.values["generator.max_steps"] for cell in fake] == [6]
     fake.clear()
     stream = io.StringIO()
-    run_grid(prepared(TINY.replace("epochs = 1", "epochs = [1, 2]")), tmp_path, HERE, "", stream)
+    run_grid(
+        prepared(TINY.replace("epochs = 1", "epochs = [1, 2]")), tmp_path, HERE, "", stream
+    )
     assert {cell.values["training.epochs"] for cell in fake} == {2} and len(fake) == 3
     assert "3 of 6 cells were done before" in stream.getvalue()
 
@@ -185,8 +218,18 @@ def test_changes_are_against_the_mean_of_all_baselines(tmp_path, fake):
     assert results.changes["change"].to_numpy() == pytest.approx(-20)
     assert len(results.changes) == 4 * 3 * 2 * 2  # settings, metrics, λ, runs
     assert results.summary["cost change %"].to_numpy() == pytest.approx(-20)
-    assert list(results.marginal["value"]) == [2, 4] and list(results.marginal["settings"]) == [2, 2]
-    assert set(results.tidy["metric"]) == {"implausibility", "implausibility_mmd", "cost", "validity", "accuracy", "f1"}
+    assert list(results.marginal["value"]) == [2, 4] and list(results.marginal["settings"]) == [
+        2,
+        2,
+    ]
+    assert set(results.tidy["metric"]) == {
+        "implausibility",
+        "implausibility_mmd",
+        "cost",
+        "validity",
+        "accuracy",
+        "f1",
+    }
 
 
 def test_results_of_an_unfinished_grid_hold_what_there_is(tmp_path, fake):
@@ -200,16 +243,22 @@ def test_results_of_an_unfinished_grid_hold_what_there_is(tmp_path, fake):
 
 @pytest.mark.check
 def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
-    """kill −9 as soon as one fleet is done and another has begun; the rest is as if nothing had happened."""
+    """kill −9 as soon as one fleet is done and another has begun; the rest is as if nothing had
+    happened.
+    """
     path = tmp_path / "tiny.toml"
     path.write_text(
-        TINY.replace("max_steps = [2, 4]", "max_steps = 4\n[objective]\nlambda_div = [0.5, 1.0]").replace(
-            "epochs = 1", "epochs = 6"
-        )
+        TINY.replace(
+            "max_steps = [2, 4]", "max_steps = 4\n[objective]\nlambda_div = [0.5, 1.0]"
+        ).replace("epochs = 1", "epochs = 6")
     )
     root = tmp_path / "killed"
-    process = fork(run_grid, GridWork.from_grids(load_grid(path)), root, HERE, "", io.StringIO())
-    while process.is_alive() and not (list((root / "cells").glob("*.json")) and list((root / "running").glob("*"))):
+    process = fork(
+        run_grid, GridWork.from_grids(load_grid(path)), root, HERE, "", io.StringIO()
+    )
+    while process.is_alive() and not (
+        list((root / "cells").glob("*.json")) and list((root / "running").glob("*"))
+    ):
         time.sleep(0.01)
     process.kill()
     process.join()
@@ -218,12 +267,15 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
     assert 0 < len(before) < 3
 
     work = GridWork.from_grids(load_grid(path))
-    # Cells of the finished fleet that were not yet written one by one are found in its pending file.
+    # Cells of the finished fleet that were not yet written one by one are found in its pending
+    # file.
     assert len(before) <= run_grid(work, root, HERE, "", io.StringIO()).before < 3
     assert not [
         file
         for file in root.rglob("*")
-        if file.is_file() and file.parent.name in ("cells", "pending") and file.name.startswith(".")
+        if file.is_file()
+        and file.parent.name in ("cells", "pending")
+        and file.name.startswith(".")
     ]
     run_grid(work, tmp_path / "whole", HERE, "", io.StringIO())
     assert {file: file.stat().st_mtime_ns for file in before} == before
@@ -251,7 +303,9 @@ def assert_same(cells, one, other):
 
 @pytest.mark.check
 def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
-    """kill −9 once the first model has begun to train; the same command again, against a run left in peace."""
+    """kill −9 once the first model has begun to train; the same command again, against a run left
+    in peace.
+    """
     changes = {**tiny, "training.epochs": 8}
     root = tmp_path / "killed"
     work = paper_work(changes)
@@ -270,23 +324,38 @@ def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
 def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
     work = paper_work(tiny)
     for folder, workers in (("one", 1), ("two", 2)):
-        assert run_grid(work, tmp_path / folder, Engine(workers=workers), "", io.StringIO()).failures == {}
+        assert (
+            run_grid(
+                work, tmp_path / folder, Engine(workers=workers), "", io.StringIO()
+            ).failures
+            == {}
+        )
     assert_same(work.cells, tmp_path / "one", tmp_path / "two")
 
 
 @pytest.mark.check
 def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
-    """A lone run by hand: its own split, its own weights; and in the table of a grid they compare as usual."""
+    """A lone run by hand: its own split, its own weights; and in the table of a grid they compare
+    as usual.
+    """
     work = paper_work(tiny)
     run_grid(work, tmp_path, HERE, "ct", io.StringIO())
     data = work.data["LS"]
     cell = next(cell for cell in work.cells if cell.model == "full")
     model = untrained(data, cell.seed)
-    fit_model(model, data, setting_of(cell.values, cell.seed, data.training_constraints), progress=False)
+    fit_model(
+        model,
+        data,
+        setting_of(cell.values, cell.seed, data.training_constraints),
+        progress=False,
+    )
     weights = Store(tmp_path).load(cell).weights
     assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
     results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
-    assert results.missing == 0 and set(results.summary["training"]) == {"conventional", "counterfactual"}
+    assert results.missing == 0 and set(results.summary["training"]) == {
+        "conventional",
+        "counterfactual",
+    }
 
 
 @pytest.mark.check
@@ -304,7 +373,9 @@ def test_data_that_cannot_be_loaded_fails_its_own_cells(tmp_path, tiny, monkeypa
         GridWork.from_grids(grid)
     work, stream = GridWork.from_grids(grid, strict=False), io.StringIO()
     found = run_grid(work, tmp_path, HERE, "", stream)
-    assert found.failures == dict.fromkeys(("OL vanilla seed 0", "OL full seed 0"), "no such file, anywhere")
+    assert found.failures == dict.fromkeys(
+        ("OL vanilla seed 0", "OL full seed 0"), "no such file, anywhere"
+    )
     assert len(Store(tmp_path).done()) == 2 and "OL full seed 0 failed" in stream.getvalue()
     assert "[1/4] LS " in stream.getvalue()
 
@@ -313,9 +384,13 @@ def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
     grid = load_grid("generators").changed(["Moon", "OL"])
     work = GridWork.from_grids(grid)
     tasks = plan(work.costs, work.data, 2)
-    assert sorted(cell.id for task in tasks for cell in task.cells) == sorted(cell.id for cell in work.cells)
+    assert sorted(cell.id for task in tasks for cell in task.cells) == sorted(
+        cell.id for cell in work.cells
+    )
     for task in tasks:
-        assert len({_shape(cell) for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
+        assert (
+            len({_shape(cell) for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
+        )
         assert len({cell.generator == "revise" for cell in task.cells}) == 1
     costs = work.costs
     lengths = [sum(costs[cell] for cell in task.cells) for task in tasks]
@@ -325,7 +400,9 @@ def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
 
 def test_wide_data_makes_small_fleets():
     work = GridWork.from_grids(load_grid("tuning").changed(["LS"]))
-    narrow, wide = (replace(work.data["LS"], x_train=torch.zeros(3600, features)) for features in (2, 784))
+    narrow, wide = (
+        replace(work.data["LS"], x_train=torch.zeros(3600, features)) for features in (2, 784)
+    )
     assert all(len(task.cells) <= 26 for task in plan(work.costs, {"LS": wide}, 2))
     assert cost(work.cells[-1], wide) > 5 * cost(work.cells[-1], narrow)
 
@@ -365,7 +442,9 @@ def test_other_errors_of_a_checkpoint_are_not_passed_over(tmp_path, monkeypatch)
 def test_a_worker_without_space_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(grid_run, "run_task", full)
     failures = run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures
-    assert failures and all("There is no space left for" in reason for reason in failures.values())
+    assert failures and all(
+        "There is no space left for" in reason for reason in failures.values()
+    )
 
 
 def test_the_recorded_time_survives_reruns_and_adds_up(tmp_path, fake, monkeypatch):

@@ -1,4 +1,6 @@
-"""The folder of finished cells: whole files, nothing lost to a kill or a full disk, versions never mixed."""
+"""The folder of finished cells: whole files, nothing lost to a kill or a full disk, versions never
+mixed.
+"""
 
 import errno
 import json
@@ -10,14 +12,23 @@ import torch
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid import store as grid_store
 from counterfactual_training.experiments.grid.cell import Cell, Measurement
-from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions, versions
+from counterfactual_training.experiments.grid.outcome import (
+    CellOutcome,
+    check_versions,
+    versions,
+)
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.models import linear
 
 
 def cell(seed: int = 0) -> Cell:
-    weights = [(f"objective.{name}", 0.0) for name in ("lambda_adv", "lambda_class", "lambda_div", "lambda_reg")]
-    return Cell("LS", seed, (*weights, ("protected", False), ("training.epochs", 1)), Measurement())
+    weights = [
+        (f"objective.{name}", 0.0)
+        for name in ("lambda_adv", "lambda_class", "lambda_div", "lambda_reg")
+    ]
+    return Cell(
+        "LS", seed, (*weights, ("protected", False), ("training.epochs", 1)), Measurement()
+    )
 
 
 def outcome(value: float = 1.0, **more) -> CellOutcome:
@@ -42,7 +53,9 @@ def test_what_was_saved_comes_back(tmp_path):
 
 @pytest.mark.parametrize("writes", range(6))
 def test_killed_at_any_write_nothing_is_lost(tmp_path, monkeypatch, writes):
-    """Die at the n-th write of a task with four cells: either nothing is known of it, or soon everything."""
+    """Die at the n-th write of a task with four cells: either nothing is known of it, or soon
+    everything.
+    """
     store = Store(tmp_path)
     with store.writing():
         pass
@@ -76,7 +89,9 @@ def test_a_full_disk_is_explained_and_loses_nothing(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
         monkeypatch.setattr(grid_store, "atomic_write", full)
-        with pytest.raises(FileError, match=r"no space left.*1 cells that are finished are kept"):
+        with pytest.raises(
+            FileError, match=r"no space left.*1 cells that are finished are kept"
+        ):
             store.save("second", CELLS)
         monkeypatch.setattr(grid_store, "atomic_write", real)
         store.save("second", CELLS)
@@ -143,7 +158,9 @@ def test_the_vae_is_fitted_once_per_training_rows(tmp_path, monkeypatch):
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     fitted = []
     real = grid_store.fit_vae
-    monkeypatch.setattr(grid_store, "fit_vae", lambda rows: fitted.append(1) or real(rows, epochs=1))
+    monkeypatch.setattr(
+        grid_store, "fit_vae", lambda rows: fitted.append(1) or real(rows, epochs=1)
+    )
     first, second = store.vae(x), store.vae(x)
     assert torch.equal(first.decode(x), second.decode(x)) and len(fitted) == 1
     store.vae(x + 1)
@@ -159,17 +176,24 @@ def test_a_model_that_trained_alone_keeps_its_weights_and_every_digit(tmp_path):
         store.save("task", {cell(0).id: alone})
     found = store.load(cell(0))
     assert found.array("implausibility")[0, 0] == 0.1 + 0.2 == found.history["loss"][0]
-    assert found.arrays["paired"].dtype == np.float32 and found.array("paired").dtype == np.float64
+    assert (
+        found.arrays["paired"].dtype == np.float32 and found.array("paired").dtype == np.float64
+    )
     assert found.made == made and store.has_model(cell(0)) and not store.has_model(cell(1))
     other = store.load_model(cell(0), linear(2, 2))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
     with pytest.raises(FileError, match="no measurement 'cost'"):
         found.array("cost")
 
 
 def test_results_of_different_versions_are_not_mixed():
     old = outcome(made={"versions": {**versions(), "counterfactual-training": "0.0.1"}})
-    new, torch_1 = outcome(made={"versions": versions()}), outcome(made={"versions": {**versions(), "torch": "1.0"}})
+    new, torch_1 = (
+        outcome(made={"versions": versions()}),
+        outcome(made={"versions": {**versions(), "torch": "1.0"}}),
+    )
     with pytest.raises(FileError, match=r"0\.0\.1 and"):
         check_versions([old, new])
     with pytest.raises(FileError, match=r"torch 1\.0 and"):

@@ -15,10 +15,14 @@ from counterfactual_training.experiments.trained import untrained
 
 @pytest.fixture
 def measured(tiny):
-    """A model of LS measured as a cell of seed 0, 1 and 0 again, without and with protected features."""
+    """A model of LS measured as a cell of seed 0, 1 and 0 again, without and with protected
+    features.
+    """
     whole = load_dataset("LS", "as_run")
     data = replace(whole, x_test=whole.x_test[:80], y_test=whole.y_test[:80])
-    points = list(load_grid("main", changes=tiny).changed(["LS"], 2).points({"LS": data.settings}))
+    points = list(
+        load_grid("main", changes=tiny).changed(["LS"], 2).points({"LS": data.settings})
+    )
     cells = {(point.cell.model, point.cell.seed): point.cell for point in points}
     model, source = untrained(data, 0), GridData(data)
 
@@ -29,7 +33,9 @@ def measured(tiny):
 
 
 def test_published_draws_follow_the_seed_of_the_cell(measured):
-    first, other, again = (measured("full", seed)[0]["published/free/cost"] for seed in (0, 1, 0))
+    first, other, again = (
+        measured("full", seed)[0]["published/free/cost"] for seed in (0, 1, 0)
+    )
     assert first.shape == (5, 3) and np.isfinite(first).any()
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(np.nan_to_num(first), np.nan_to_num(other))
@@ -42,11 +48,28 @@ def test_paired_rows_are_the_same_for_every_cell(measured):
 
 
 @pytest.mark.check
-def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conventional_model(measured):
-    vanilla, full, protected = (set(measured(name, 0)[0]) for name in ("vanilla", "full", "full protected"))
-    assert {"published/free/cost", "published/protected/cost", "attack/pgd", "attribution"} <= vanilla
-    assert "published/protected/cost" not in full and "attack/fgsm" in full and "attribution" not in full
-    assert "published/free/cost" not in protected and "attack/fgsm" not in protected and "attribution" in protected
+def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conventional_model(
+    measured,
+):
+    vanilla, full, protected = (
+        set(measured(name, 0)[0]) for name in ("vanilla", "full", "full protected")
+    )
+    assert {
+        "published/free/cost",
+        "published/protected/cost",
+        "attack/pgd",
+        "attribution",
+    } <= vanilla
+    assert (
+        "published/protected/cost" not in full
+        and "attack/fgsm" in full
+        and "attribution" not in full
+    )
+    assert (
+        "published/free/cost" not in protected
+        and "attack/fgsm" not in protected
+        and "attribution" in protected
+    )
     arrays, numbers = measured("vanilla", 0)
     assert arrays["attack/pgd"].shape == (3,) and arrays["attribution"].shape == (2,)
     assert 0 <= numbers["accuracy"] <= 1 and numbers["missing/free"] == 0

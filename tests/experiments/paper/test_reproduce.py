@@ -12,7 +12,12 @@ from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.experiments.grid.run import GridWork, load_data
 from counterfactual_training.experiments.paper.figures import figure1
 from counterfactual_training.experiments.paper.names import EXPERIMENTS
-from counterfactual_training.experiments.paper.reproduce import FULL, effort_of, experiment_grids, reproduce
+from counterfactual_training.experiments.paper.reproduce import (
+    FULL,
+    effort_of,
+    experiment_grids,
+    reproduce,
+)
 from counterfactual_training.experiments.paper_data import SYNTHETIC
 from counterfactual_training.experiments.truth.methods import METHODS, Method
 from counterfactual_training.reports import paper_report
@@ -25,12 +30,20 @@ def test_everything_needs_five_models_of_nine_data_sets():
     cells = GridWork.from_grids(*grids.values(), strict=False).cells
     assert len(cells) == len({(cell.label, cell.id) for cell in cells}) == 5 * (8 * 5 + 3)
     assert all(effort_of(grid) == FULL for grid in grids.values())
-    assert {cell.model for cell in cells} == {"vanilla", "full", "full protected", "divergence", "adversarial"}
+    assert {cell.model for cell in cells} == {
+        "vanilla",
+        "full",
+        "full protected",
+        "divergence",
+        "adversarial",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "mnist-figures"])
 def test_a_quick_look_needs_no_data_files(name):
-    assert all(set(grid.data) <= set(SYNTHETIC) for grid in experiment_grids(name, quick=True).values())
+    assert all(
+        set(grid.data) <= set(SYNTHETIC) for grid in experiment_grids(name, quick=True).values()
+    )
 
 
 def test_data_and_seeds_are_obeyed():
@@ -42,7 +55,13 @@ def test_data_and_seeds_are_obeyed():
 
 @pytest.mark.check
 def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
-    options = {"data": ["LS"], "seeds": 1, "changes": tiny, "workers": 1, "command": "ct reproduce main"}
+    options = {
+        "data": ["LS"],
+        "seeds": 1,
+        "changes": tiny,
+        "workers": 1,
+        "command": "ct reproduce main",
+    }
     (first,) = reproduce("main", tmp_path, **options)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
     (second,) = reproduce("main", tmp_path, **options)
@@ -66,14 +85,30 @@ def test_intervals_of_one_training_run_are_warned_about(tmp_path, tiny):
 @pytest.mark.check
 def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatch, capsys):
     monkeypatch.setitem(GENERATORS, "line", lambda: generic(lambda_cost=0.0, max_steps=60))
-    monkeypatch.setitem(METHODS, "CT", Method(None, protects=True))  # what is stored is not trained again
+    monkeypatch.setitem(
+        METHODS, "CT", Method(None, protects=True)
+    )  # what is stored is not trained again
     out, runs = str(tmp_path / "out"), str(tmp_path / "runs")
-    arguments = ["--quick", "--data", "LS", "--seeds", "1", "--workers", "1", "--out", out, "--runs", runs]
+    arguments = [
+        "--quick",
+        "--data",
+        "LS",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--out",
+        out,
+        "--runs",
+        runs,
+    ]
     arguments += changed(tiny)
     assert main(["reproduce", "main", *arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["quick"] and not document["failures"]
-    assert {"main", "main_paired", "main_by_seed", "truth", "truth_gains"} <= set(document["tables"])
+    assert {"main", "main_paired", "main_by_seed", "truth", "truth_gains"} <= set(
+        document["tables"]
+    )
     assert {row["model"] for row in document["tables"]["truth"]} == {"BL", "BL rescaled", "CT"}
     for name in (
         "main.csv",
@@ -86,7 +121,16 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     ):
         assert (tmp_path / "out" / name).stat().st_size > 0, name
     written = pd.read_csv(tmp_path / "out" / "main.csv")
-    assert list(written.columns) == ["data", "metric", "quantity", "published", "ours", "low", "high", "seeds"]
+    assert list(written.columns) == [
+        "data",
+        "metric",
+        "quantity",
+        "published",
+        "ours",
+        "low",
+        "high",
+        "seeds",
+    ]
     assert "not the published settings" in (tmp_path / "out" / "main.md").read_text()
 
     assert main(["reproduce", "synthetic", *arguments]) == 0
@@ -101,8 +145,16 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     assert main(["reproduce", "figure1", *arguments]) == 0
     assert main(["report", runs, "--out", str(page), "--tables", out]) == 0
     html = page.read_text()
-    assert "Figure 1" in html and "other learning rates had failed" in html and "quick: not the published" in html
-    assert "data:image/png;base64," in html and "A quick look" in html and "ct reproduce main" in html
+    assert (
+        "Figure 1" in html
+        and "other learning rates had failed" in html
+        and "quick: not the published" in html
+    )
+    assert (
+        "data:image/png;base64," in html
+        and "A quick look" in html
+        and "ct reproduce main" in html
+    )
     assert "http://" not in html and "https://" not in html
 
 
@@ -111,10 +163,34 @@ def test_a_failed_model_is_told_and_the_rest_is_written(tmp_path, tiny, monkeypa
     monkeypatch.setenv("CT_DATA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setattr(
         "counterfactual_training.experiments.grid.run.load_data",
-        lambda name: (_ for _ in ()).throw(InputError("no data")) if name == "OL" else load_data(name),
+        lambda name: (
+            (_ for _ in ()).throw(InputError("no data")) if name == "OL" else load_data(name)
+        ),
     )
-    arguments = ["--quick", "--data", "LS,OL", "--seeds", "1", "--workers", "1", "--out", str(tmp_path / "out")]
-    assert main(["reproduce", "synthetic", *arguments, *changed(tiny), "--runs", str(tmp_path / "runs")]) == 2
+    arguments = [
+        "--quick",
+        "--data",
+        "LS,OL",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert (
+        main(
+            [
+                "reproduce",
+                "synthetic",
+                *arguments,
+                *changed(tiny),
+                "--runs",
+                str(tmp_path / "runs"),
+            ]
+        )
+        == 2
+    )
     captured = capsys.readouterr()
     assert "2 failed" in captured.err and "no data" in captured.err
     assert pd.read_csv(tmp_path / "out" / "synthetic.csv")["data"].tolist() == ["LS"]

@@ -1,4 +1,6 @@
-"""What the pictures show: fixed steps overshoot, the line search does not, whatever the factor of the logits."""
+"""What the pictures show: fixed steps overshoot, the line search does not, whatever the factor of
+the logits.
+"""
 
 import numpy as np
 import pytest
@@ -40,17 +42,30 @@ def test_fixed_steps_land_past_tau_and_the_line_search_on_it(bench_and_fit):
     mean = ends[ends["model"] == "BL"].groupby("search")[["distance", "probability"]].mean()
     assert (mean.loc[gains.STEPS] > mean.loc[gains.LINE]).all()
     # The same model made flat: the line search ends at the same place.
-    steep, flat = (by_line[by_line["model"] == name]["distance"].to_numpy() for name in ("BL", "BL × 0.25"))
+    steep, flat = (
+        by_line[by_line["model"] == name]["distance"].to_numpy() for name in ("BL", "BL × 0.25")
+    )
     assert np.allclose(steep, flat, rtol=1e-2)
     path = table[(table["step"] >= 0) & (table["model"] == "BL")]
-    last = ends[(ends["model"] == "BL") & (ends["search"] == gains.STEPS) & ends["row"].isin(path["row"])]
-    assert path["distance"].iloc[0] == 0 and np.isclose(path["distance"].iloc[-1], last["distance"]).all()
+    last = ends[
+        (ends["model"] == "BL")
+        & (ends["search"] == gains.STEPS)
+        & ends["row"].isin(path["row"])
+    ]
+    assert (
+        path["distance"].iloc[0] == 0
+        and np.isclose(path["distance"].iloc[-1], last["distance"]).all()
+    )
 
 
 @pytest.mark.check
 def test_the_factor_counts_for_fixed_steps_only(bench_and_fit):
     table = gains.rescaled_table(*bench_and_fit)
-    assert len(table) == 2 * (len(gains.FACTORS) + 1) and table["num"].nunique() == 1 and table["num"].iloc[0] > 0
+    assert (
+        len(table) == 2 * (len(gains.FACTORS) + 1)
+        and table["num"].nunique() == 1
+        and table["num"].iloc[0] > 0
+    )
     baseline = table[table["model"] == "BL"]
     spread = baseline.groupby("search")["cost"].agg(lambda values: values.max() / values.min())
     assert spread[gains.LINE] < 1.01 < 1.1 < spread[gains.STEPS]
@@ -70,7 +85,10 @@ def test_tables_are_made_once_of_the_preferred_data(tmp_path, monkeypatch):
     monkeypatch.setattr(gains, "AS_PUBLISHED", TINY)
     monkeypatch.setattr(gains, "_PREFERRED", ("Moon",))
     made = gains.picture_tables(Scope(tmp_path, caps=TINY), ["LS", "Moon"])
-    assert set(made["overshoot"]["data"]) == set(made["rescaled"]["data"]) == {"Moon"} and made["digits"].empty
+    assert (
+        set(made["overshoot"]["data"]) == set(made["rescaled"]["data"]) == {"Moon"}
+        and made["digits"].empty
+    )
     monkeypatch.setattr(gains, "make_bench", None)
     again = gains.picture_tables(Scope(tmp_path, caps=TINY), ["LS", "Moon"])
     assert all(again[name].equals(made[name]) for name in ("overshoot", "rescaled"))

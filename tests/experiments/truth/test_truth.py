@@ -1,4 +1,6 @@
-"""The truth experiment: rows that never mix, results that are not made twice, tables that compare with the twin."""
+"""The truth experiment: rows that never mix, results that are not made twice, tables that compare
+with the twin.
+"""
 
 import io
 import json
@@ -57,11 +59,18 @@ def test_rows_to_fit_to_explain_and_to_judge_never_mix(on_test):
     data, bench = ct.load_dataset("Moon"), make_bench("Moon", on_test, TINY)
     fit = fit_of(bench, "Moon", 1, TINY, False)
     judged = torch.cat([real.rows for real in bench.judge.classes])
-    kinds = [as_set(fit.x), as_set(fit.x_validation), as_set(bench.individuals.x), as_set(judged)]
+    kinds = [
+        as_set(fit.x),
+        as_set(fit.x_validation),
+        as_set(bench.individuals.x),
+        as_set(judged),
+    ]
     assert [len(kind) for kind in kinds] == [240, 60, 40, 150] and len(set.union(*kinds)) == 490
     assert fit.data.x_test.numel() == 0
     measured_on, other = (data.x_test, data.x_train) if on_test else (data.x_train, data.x_test)
-    assert kinds[2] | kinds[3] <= as_set(measured_on) and not (kinds[2] | kinds[3]) & as_set(other)
+    assert kinds[2] | kinds[3] <= as_set(measured_on) and not (kinds[2] | kinds[3]) & as_set(
+        other
+    )
     assert kinds[0] | kinds[1] <= as_set(data.x_train)
 
 
@@ -72,7 +81,10 @@ def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
     root, _ = done
     place = Scope(root, caps=TINY)
     rows = [pd.read_csv(place.rows("Moon", seed, "BL"), dtype={"tau": str}) for seed in (0, 1)]
-    by_row = [part[(part["tau"] == ".5") & (part["setting"] == "free")].set_index("row")["target"] for part in rows]
+    by_row = [
+        part[(part["tau"] == ".5") & (part["setting"] == "free")].set_index("row")["target"]
+        for part in rows
+    ]
     shared = by_row[0].index.intersection(by_row[1].index)
     assert len(shared) > 5 and by_row[0][shared].equals(by_row[1][shared])
 
@@ -81,7 +93,9 @@ def test_every_cell_is_compared_with_its_twin_beside_the_floors(done):
     _, tables = done
     table = tables["truth"]
     assert set(table["model"]) == set(SOME) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
-    assert set(table["setting"]) == {"free", "protected"} and list(dict.fromkeys(table["data"])) == ["LS", "Moon"]
+    assert set(table["setting"]) == {"free", "protected"} and list(
+        dict.fromkeys(table["data"])
+    ) == ["LS", "Moon"]
     assert len(table) == 2 * 2 * 3 * len(SOME) * 8 and (table["seeds"] == 2).all()
     nearest = table[(table["metric"] == "nn5") & (table["tau"] == ".5")]
     assert nearest["real"].notna().all() and (nearest["real"] < nearest["unmoved"]).all()
@@ -94,7 +108,9 @@ def test_every_seed_stands_by_itself_beside_its_twin(done):
     by_seed, table = tables["truth_by_seed"], tables["truth"]
     assert set(by_seed["seed"]) == {0, 1} and set(by_seed["model"]) == {"BL rescaled", "CT"}
     keys = {"data": "Moon", "setting": "free", "tau": ".5", "model": "CT", "metric": "nn5"}
-    own, whole = (part[(part[list(keys)] == pd.Series(keys)).all(axis=1)] for part in (by_seed, table))
+    own, whole = (
+        part[(part[list(keys)] == pd.Series(keys)).all(axis=1)] for part in (by_seed, table)
+    )
     for column in ("value", "baseline"):
         assert own[column].min() < float(whole[column].iloc[0]) < own[column].max()
 
@@ -114,7 +130,9 @@ def test_the_control_is_the_baseline_where_scale_does_not_count(done):
 def test_the_control_chooses_among_its_factors_by_validation_rows(done):
     fit = fit_of(make_bench("LS", False, TINY), "LS", 0, TINY, True)
     model = fit.model("BL rescaled")
-    assert isinstance(model, Rescaled) and model.scale in SCALES and model.model is fit.model("BL")
+    assert (
+        isinstance(model, Rescaled) and model.scale in SCALES and model.model is fit.model("BL")
+    )
     assert not any(p.requires_grad for p in model.parameters())
 
 
@@ -124,27 +142,42 @@ def test_only_methods_that_know_protection_are_trained_for_it():
     assert set(fit.known) == {("CT", True), ("BL", False)}
     assert not bool(fit.constraints.may_increase[0]) and bool(fit.constraints.may_increase[1])
     assert not bool(fit.setting("full").constraints.may_increase[0])
-    assert fit.setting("full").config.epochs == 2 and fit.setting("full").config.batch_size == 30
+    assert (
+        fit.setting("full").config.epochs == 2 and fit.setting("full").config.batch_size == 30
+    )
 
 
 def test_a_gate_is_fitted_anew_where_features_are_protected_and_decides_nothing():
     bench, known = make_bench("LS", False, TINY), {}
-    free, protected = (fit_of(bench, "LS", 0, TINY, own, known).model("K") for own in (False, True))
+    free, protected = (
+        fit_of(bench, "LS", 0, TINY, own, known).model("K") for own in (False, True)
+    )
     assert set(known) == {("K", False), ("K", True), ("BL", False)}
     assert free.model is protected.model is known[("BL", False)] and float(free.scale) != 1.0
-    assert free.gate.given.tolist() == [False, False] and protected.gate.given.tolist() == [True, False]
+    assert free.gate.given.tolist() == [False, False] and protected.gate.given.tolist() == [
+        True,
+        False,
+    ]
 
 
 def test_cheap_recourse_is_trained_by_the_rules_that_it_is_measured_by(monkeypatch):
     bench, known, seen = make_bench("LS", False, TINY), {}, []
     trained = Fit.trained
-    monkeypatch.setattr(Fit, "trained", lambda fit, setting: seen.append(setting) or trained(fit, setting))
+    monkeypatch.setattr(
+        Fit, "trained", lambda fit, setting: seen.append(setting) or trained(fit, setting)
+    )
     fit = fit_of(bench, "LS", 0, TINY, True, known)
     gated = fit.model("N5c + K")
-    assert set(known) == {("N5c", True), ("N5c + K", True)} and gated.model is known[("N5c", True)]
+    assert (
+        set(known) == {("N5c", True), ("N5c + K", True)} and gated.model is known[("N5c", True)]
+    )
     (setting,) = seen
     assert setting.constraints.immutable.tolist() == [True, False] and setting.budget == 0.0025
-    assert (setting.config.epochs, setting.config.batch_size, setting.config.positives) == (2, 30, 4)
+    assert (setting.config.epochs, setting.config.batch_size, setting.config.positives) == (
+        2,
+        30,
+        4,
+    )
     assert setting.constraints.domain is fit.free_constraints.domain
 
 
@@ -152,18 +185,27 @@ def test_the_default_is_its_network_and_a_gate_on_the_same_rows():
     fit = fit_of(make_bench("Moon", False, TINY), "Moon", 0, TINY, False)
     gated, network = fit.model("default"), fit.model("default net")
     assert gated.model is network and METHODS["default"].twin == "default net"
-    classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(fit.x.numpy(), fit.y.numpy())
+    classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(
+        fit.x.numpy(), fit.y.numpy()
+    )
     assert [type(layer) for layer in network] == [type(layer) for layer in classifier.model_]
-    assert [p.shape for p in network.parameters()] == [p.shape for p in classifier.model_.parameters()]
+    assert [p.shape for p in network.parameters()] == [
+        p.shape for p in classifier.model_.parameters()
+    ]
     assert type(gated.gate) is type(classifier.gate_)
 
 
 def test_gates_are_measured_like_any_model(tmp_path):
     failures, tables = run(tmp_path, ["K"], data=["LS"], seeds=1)
     table, accuracy = tables["truth"], tables["truth_performance"]
-    nearest = table[(table["model"] == "K") & (table["metric"] == "nn5") & (table["tau"] == ".5")]
+    nearest = table[
+        (table["model"] == "K") & (table["metric"] == "nn5") & (table["tau"] == ".5")
+    ]
     assert failures == {} and (nearest["change"] > 0).all()
-    assert (accuracy.loc[(accuracy["model"] == "K") & (accuracy["metric"] == "accuracy"), "change"] == 0).all()
+    assert (
+        accuracy.loc[(accuracy["model"] == "K") & (accuracy["metric"] == "accuracy"), "change"]
+        == 0
+    ).all()
 
 
 def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypatch):
@@ -184,12 +226,20 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     assert place.numbers("LS", 0, "CT").stat().st_mtime_ns == before
     assert json.loads(place.numbers("LS", 0, "flat").read_text())["rows"] == "tuning"
     again = io.StringIO()
-    assert run(root, ["flat"], again, data=["LS"])[0] == {} and again.getvalue() == "" and len(made) == 2
+    assert (
+        run(root, ["flat"], again, data=["LS"])[0] == {}
+        and again.getvalue() == ""
+        and len(made) == 2
+    )
 
 
 def test_methods_of_tables_leave_images_alone():
     kept = Scope("").methods_of(truth.Piece("MNIST", 0))
-    assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {"K", "K + G", "default"} & set(kept)
+    assert {"BL", "CT", "N5c", "G", "best"} <= set(kept) and not {
+        "K",
+        "K + G",
+        "default",
+    } & set(kept)
     assert Scope("").methods_of(truth.Piece("CH", 0)) == list(METHOD_NAMES)
     assert list(METHODS) == [*METHOD_NAMES]
 
@@ -200,7 +250,10 @@ def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setitem(METHODS, "broken", Method(broken))
     failures, tables = run(tmp_path, ["broken"], data=["LS"], seeds=1)
-    assert list(failures) == ["LS broken seed 0"] and "no such network" in failures["LS broken seed 0"]
+    assert (
+        list(failures) == ["LS broken seed 0"]
+        and "no such network" in failures["LS broken seed 0"]
+    )
     assert set(tables["truth"]["model"]) == {"BL"}
     empty = truth_tables(Scope(tmp_path / "none", caps=TINY))
     assert all(table.empty for table in empty.values()) and truth_texts(empty) == []
@@ -228,11 +281,24 @@ def test_tables_for_people_say_who_is_better(done):
     titles = [text.title for text in texts]
     assert titles[0].startswith("What is left") and any("τ = .95*" in title for title in titles)
     for text in texts:
-        assert all(len(row) == len(text.header) for row in text.rows) and text.markdown() and text.latex()
+        assert (
+            all(len(row) == len(text.header) for row in text.rows)
+            and text.markdown()
+            and text.latex()
+        )
     gains = tables["truth_gains"].set_index(["data", "metric"])
     assert gains.loc[("LS", "implausibility"), "published"] == 26.26
-    shown = next(text for text in texts if text.title.startswith("Counterfactuals at τ = .5, every"))
-    assert [row[1] for row in shown.rows][:4] == ["(real rows)", "(unmoved)", "(nearest unlike)", "BL"]
+    shown = next(
+        text for text in texts if text.title.startswith("Counterfactuals at τ = .5, every")
+    )
+    assert [row[1] for row in shown.rows][:4] == [
+        "(real rows)",
+        "(unmoved)",
+        "(nearest unlike)",
+        "BL",
+    ]
     accuracy = tables["truth_performance"]
-    control = accuracy[(accuracy["model"] == "BL rescaled") & (accuracy["metric"] == "accuracy")]
+    control = accuracy[
+        (accuracy["model"] == "BL rescaled") & (accuracy["metric"] == "accuracy")
+    ]
     assert (control["change"] == 0).all()

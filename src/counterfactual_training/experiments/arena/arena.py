@@ -1,8 +1,10 @@
-"""Train and measure every contestant on the same rows; results are kept, so that a run can be stopped and resumed.
+"""Train and measure every contestant on the same rows; results are kept, so that a run can be
+stopped and resumed.
 
-Rows are split as for the truth tables (:mod:`truth`): to fit, to explain, and for judges. All seeds of a contestant
-are one piece of work, because counterfactuals of one model are also shown to the others: would they still be valid
-after retraining?
+Rows are split as for the truth tables (:mod:`truth`): to fit, to explain, and for judges. All seeds
+    of a contestant
+are one piece of work, because counterfactuals of one model are also shown to the others: would they
+still be valid after retraining?
 """
 
 from __future__ import annotations
@@ -31,14 +33,24 @@ from counterfactual_training.evaluation.plugins import Measured
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.evaluation.stepfree import STEP_FREE, floor_table, stepfree_table
 from counterfactual_training.experiments.arena.caps import GENERATORS, GRADIENTS
-from counterfactual_training.experiments.arena.contestants import BASELINE, Contestant, all_names
+from counterfactual_training.experiments.arena.contestants import (
+    BASELINE,
+    Contestant,
+    all_names,
+)
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER, short_name
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.methods import Fit
-from counterfactual_training.experiments.truth.truth import TruthBench, bench_of, fit_of, make_bench, write_table
+from counterfactual_training.experiments.truth.truth import (
+    TruthBench,
+    bench_of,
+    fit_of,
+    make_bench,
+    write_table,
+)
 from counterfactual_training.gates import search_gated
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.search import GENERATORS as RECIPES
@@ -64,9 +76,11 @@ class Arena:
     """Who is compared on what, and where the results are: per bout a CSV file and then a JSON file.
 
     Attributes:
-        root: folder of results; grows. Results that exist are not made again: use another folder, or delete its files.
+        root: folder of results; grows. Results that exist are not made again: use another folder,
+            or delete its files.
         data: data sets, or names of the paper's; by default all nine of them.
-        contestants: see :mod:`contestants`; by default all. The conventional network always takes part.
+        contestants: see :mod:`contestants`; by default all. The conventional network always takes
+            part.
         generators: recipes that search the counterfactuals the models are measured by.
         seeds: training seeds; by default those of the paper's main table.
         gradients: input gradients per row and epoch that a regime may take.
@@ -108,7 +122,10 @@ class Arena:
     @cached_property
     def seeds_of(self) -> dict[str, list[int]]:
         """Training seeds by data set, the paper's first and in its order."""
-        names = None if self.data is None else [short_name(name) for name in self.data if isinstance(name, str)]
+        if self.data is None:
+            names = None
+        else:
+            names = [short_name(name) for name in self.data if isinstance(name, str)]
         grid = load_grid("main").changed(names, self.seeds)
         paper = [name for name in PAPER_ORDER if names is None or name in names]
         found = {name: list(grid.seeds_of(name)) for name in paper}
@@ -119,26 +136,51 @@ class Arena:
         # Images take longest, so they start first.
         order = sorted(self.seeds_of, key=lambda name: name not in IMAGES)
         classes = {
-            data: self.own[data].num_classes if data in self.own else 10 if data in IMAGES else 2 for data in order
+            data: self.own[data].num_classes
+            if data in self.own
+            else 10
+            if data in IMAGES
+            else 2
+            for data in order
         }
         pairs = [Bout(data, name) for data in order for name in self.names]
-        return [bout for bout in pairs if Contestant.named(bout.contestant).takes(classes[bout.data])]
+        return [
+            bout
+            for bout in pairs
+            if Contestant.named(bout.contestant).takes(classes[bout.data])
+        ]
 
     @cached_property
     def left_out(self) -> list[Bout]:
         """Those that cannot be: CounterNet on more than two classes."""
-        return [bout for data in self.seeds_of for name in self.names if (bout := Bout(data, name)) not in self.bouts]
+        return [
+            bout
+            for data in self.seeds_of
+            for name in self.names
+            if (bout := Bout(data, name)) not in self.bouts
+        ]
 
     @property
     def kind_of_rows(self) -> str:
-        return "test" if self.on_test else "tuning"
+        if self.on_test:
+            return "test"
+        return "tuning"
 
     @property
     def folder(self) -> Path:
         """Of results of one kind of rows, seeds, searches and caps."""
-        about = {"format": FORMAT, "gradients": self.gradients, "generators": list(self.generators)}
-        content = json.dumps({**about, "seeds": self.seeds, **asdict(self.caps)}, sort_keys=True)
-        return Path(self.root) / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        about = {
+            "format": FORMAT,
+            "gradients": self.gradients,
+            "generators": list(self.generators),
+        }
+        content = json.dumps(
+            {**about, "seeds": self.seeds, **asdict(self.caps)}, sort_keys=True
+        )
+        return (
+            Path(self.root)
+            / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        )
 
     def rows(self, bout: Bout) -> Path:
         return self.folder / f"{self._key(bout.data)}-{_slug(bout.contestant)}.csv"
@@ -150,8 +192,12 @@ class Arena:
         return self.folder / f"{self._key(data)}-floors.csv"
 
     def _key(self, data: str) -> str:
-        """A data set of the user's own is known by its content: the same file may hold other rows tomorrow."""
-        return f"{_slug(data)}-{self._digests[data]}" if data in self.own else data
+        """A data set of the user's own is known by its content: the same file may hold other rows
+        tomorrow.
+        """
+        if data in self.own:
+            return f"{_slug(data)}-{self._digests[data]}"
+        return data
 
     @cached_property
     def _digests(self) -> dict[str, str]:
@@ -160,7 +206,10 @@ class Arena:
 
 def _digest(data: Dataset) -> str:
     rules = json.dumps(data.schema.to_dict(), sort_keys=True, default=str).encode()
-    parts = [t.contiguous().numpy().tobytes() for t in (data.x_train, data.y_train, data.x_test, data.y_test)]
+    parts = [
+        t.contiguous().numpy().tobytes()
+        for t in (data.x_train, data.y_train, data.x_test, data.y_test)
+    ]
     return hashlib.sha256(b"".join([*parts, rules])).hexdigest()[:8]
 
 
@@ -169,7 +218,9 @@ def _slug(name: str) -> str:
 
 
 class Result(NamedTuple):
-    """Of a bout: one row per seed, search, τ and individual; numbers of the models; floors of the data set."""
+    """Of a bout: one row per seed, search, τ and individual; numbers of the models; floors of the
+    data set.
+    """
 
     rows: pd.DataFrame
     about: dict[str, Any]
@@ -184,7 +235,9 @@ class _Work:
     benches: Mapping[str, TruthBench]
 
     def bench(self, data: str) -> TruthBench:
-        return self.benches[data] if data in self.benches else _bench(self.arena, data)
+        if data in self.benches:
+            return self.benches[data]
+        return _bench(self.arena, data)
 
 
 def _bench(arena: Arena, data: str) -> TruthBench:
@@ -193,18 +246,29 @@ def _bench(arena: Arena, data: str) -> TruthBench:
     return bench_of(replace(arena.own[data], _frames=None), arena.on_test, arena.caps)
 
 
-def run_arena(arena: Arena, engine: Engine | None = None, stream: TextIO | None = None) -> dict[str, str]:
-    """Train and measure what is missing; returns failed bouts with the reasons. The others are not affected."""
+def run_arena(
+    arena: Arena, engine: Engine | None = None, stream: TextIO | None = None
+) -> dict[str, str]:
+    """Train and measure what is missing; returns failed bouts with the reasons. The others are not
+    affected.
+    """
     engine = engine or Engine()
     bouts = [bout for bout in arena.bouts if not arena.numbers(bout).exists()]
     if stream is not None and bouts:
-        stream.writelines(f"{b.data} {b.contestant}: left out, it needs two classes\n" for b in arena.left_out)
+        stream.writelines(
+            f"{b.data} {b.contestant}: left out, it needs two classes\n" for b in arena.left_out
+        )
     # Workers of a cluster see no disk of ours; the user's own data no worker can load.
-    sent = [data for data in dict.fromkeys(b.data for b in bouts) if engine.name == "ray" or data in arena.own]
+    sent = [
+        data
+        for data in dict.fromkeys(b.data for b in bouts)
+        if engine.name == "ray" or data in arena.own
+    ]
     work = _Work(arena, {data: _bench(arena, data) for data in sent})
     failures: dict[str, str] = {}
     for count, (bout, result) in enumerate(launch(_run, bouts, work, engine=engine), 1):
-        label, said = f"{bout.data} {bout.contestant}", "done"
+        label = f"{bout.data} {bout.contestant}"
+        said = "done"
         if isinstance(result, Failed):
             failures[label] = said = result.reason
         else:
@@ -220,24 +284,44 @@ def _save(arena: Arena, bout: Bout, result: Result) -> None:
     write_table(arena.floors(bout.data), result.floors)
     made = {"versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
     # After the tables: where this file is, the result is complete.
-    atomic_write(arena.numbers(bout), (json.dumps(result.about | made, indent=2) + "\n").encode())
+    atomic_write(
+        arena.numbers(bout), (json.dumps(result.about | made, indent=2) + "\n").encode()
+    )
 
 
 def _run(work: _Work, bout: Bout) -> Result:
     """Train all seeds of a contestant, then measure them."""
-    arena, bench, contestant = work.arena, work.bench(bout.data), Contestant.named(bout.contestant)
-    fits = {seed: fit_of(bench, bout.data, seed, arena.caps, protected=False) for seed in arena.seeds_of[bout.data]}
+    arena = work.arena
+    bench = work.bench(bout.data)
+    contestant = Contestant.named(bout.contestant)
+    fits = {
+        seed: fit_of(bench, bout.data, seed, arena.caps, protected=False)
+        for seed in arena.seeds_of[bout.data]
+    }
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
-        # Of the processor: by the clock, bouts that run beside each other would slow each other down.
+        # Of the processor: by the clock, bouts that run beside each other would slow each other
+        # down.
         started = time.process_time()
-        models = dict(zip(fits, contestant.make(list(fits.values()), arena.gradients), strict=True))
+        models = dict(
+            zip(fits, contestant.make(list(fits.values()), arena.gradients), strict=True)
+        )
         seconds = (time.process_time() - started) / len(fits)
-    parts, numbers = [], []
+    parts = []
+    numbers = []
     for seed, fit in fits.items():
-        others = [decider(m, fit.x[:1], bench.data.num_classes) for other, m in models.items() if other != seed]
-        parts += [rows.assign(seed=seed) for rows in _counterfactuals(arena, bench, fit, bout, models[seed], others)]
-        numbers.append({"seed": seed, "seconds": round(seconds, 3), **_of_model(bench, fit, models[seed])})
+        others = [
+            decider(m, fit.x[:1], bench.data.num_classes)
+            for other, m in models.items()
+            if other != seed
+        ]
+        parts += [
+            rows.assign(seed=seed)
+            for rows in _counterfactuals(arena, bench, fit, bout, models[seed], others)
+        ]
+        numbers.append(
+            {"seed": seed, "seconds": round(seconds, 3), **_of_model(bench, fit, models[seed])}
+        )
     first = fits[min(fits)]
     about = {
         **bout._asdict(),
@@ -247,22 +331,43 @@ def _run(work: _Work, bout: Bout) -> Result:
         "notes": list(dict.fromkeys(str(one.message) for one in said)),
         "caps": asdict(arena.caps),
     }
-    floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
-    return Result(pd.concat(parts, ignore_index=True).assign(data=bout.data), about, floors.assign(data=bout.data))
+    floors = floor_table(
+        bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train)
+    )
+    return Result(
+        pd.concat(parts, ignore_index=True).assign(data=bout.data),
+        about,
+        floors.assign(data=bout.data),
+    )
 
 
 def _counterfactuals(
-    arena: Arena, bench: TruthBench, fit: Fit, bout: Bout, model: nn.Module, others: Sequence[nn.Module]
+    arena: Arena,
+    bench: TruthBench,
+    fit: Fit,
+    bout: Bout,
+    model: nn.Module,
+    others: Sequence[nn.Module],
 ) -> list[pd.DataFrame]:
     """One table per search; a model that answers by itself is asked in place of all of them."""
     find = Contestant.named(bout.contestant).explainer or search_gated
-    metrics = {"retrained": partial(_retrained, others)} if others else {}
+    if others:
+        metrics = {"retrained": partial(_retrained, others)}
+    else:
+        metrics = {}
     found = []
     for name in arena.generators:
         table = stepfree_table(
-            {bout.contestant: model}, bench.individuals, bench.judge, (fit.x, fit.y), fit.constraints, STEP_FREE,
-            _generator(name, fit), find, metrics,
-        )  # fmt: skip
+            {bout.contestant: model},
+            bench.individuals,
+            bench.judge,
+            (fit.x, fit.y),
+            fit.constraints,
+            STEP_FREE,
+            _generator(name, fit),
+            find,
+            metrics,
+        )
         found.append(table.assign(setting=name))
     return found
 
@@ -278,7 +383,9 @@ def _generator(name: str, fit: Fit) -> Generator:
 
 def _retrained(others: Sequence[nn.Module], measured: Measured) -> Tensor:
     """The share of models, trained by other seeds, that also give the target class ``(n,)``."""
-    votes = [predict_logits(other, measured.x_cf).argmax(-1) == measured.y_target for other in others]
+    votes = [
+        predict_logits(other, measured.x_cf).argmax(-1) == measured.y_target for other in others
+    ]
     return torch.stack(votes).double().mean(0)
 
 
@@ -286,5 +393,9 @@ def _of_model(bench: TruthBench, fit: Fit, model: nn.Module) -> dict[str, float]
     """Accuracy, F1, calibration and accuracy under attack, of the classifier inside a gate."""
     inner = decider(model, bench.x_held, bench.data.num_classes)
     found = performance(predict_logits(inner, bench.x_held), bench.y_held)
-    (curve,) = attack_curves(inner, bench.x_held, bench.y_held, ATTACK, fit.constraints).values()
-    return found | {f"robust_accuracy@{e:g}": float(v) for e, v in zip(ATTACK.epsilons, curve, strict=True)}
+    (curve,) = attack_curves(
+        inner, bench.x_held, bench.y_held, ATTACK, fit.constraints
+    ).values()
+    return found | {
+        f"robust_accuracy@{e:g}": float(v) for e, v in zip(ATTACK.epsilons, curve, strict=True)
+    }

@@ -1,7 +1,8 @@
 """Who takes part: every regime on the paper's network, with at most as many input gradients.
 
-A name is that of a regime, such as ``pgd`` or ``ensemble of jem``; ``gated`` is a conventional network with the gate of
-:class:`CounterfactualClassifier`, ``gated pgd`` that of another regime; ``counternet itself`` answers without a search.
+A name is that of a regime, such as ``pgd`` or ``ensemble of jem``; ``gated`` is a conventional
+network with the gate of :class:`CounterfactualClassifier`, ``gated pgd`` that of another regime;
+``counternet itself`` answers without a search.
 """
 
 from __future__ import annotations
@@ -19,19 +20,37 @@ from counterfactual_training.estimator.parameters import DEFAULT
 from counterfactual_training.experiments.arena.caps import MEMBERS
 from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.trained import untrained, with_weights
-from counterfactual_training.experiments.truth.methods import Fit, cheap_recourse_setting, with_gate
+from counterfactual_training.experiments.truth.methods import (
+    Fit,
+    cheap_recourse_setting,
+    with_gate,
+)
 from counterfactual_training.models import Ensemble, counternet, counternet_explainer
-from counterfactual_training.training import AS_PRINTED, REGIMES, ClipGradient, Fleet, Member, Setting, make_regime
+from counterfactual_training.training import (
+    AS_PRINTED,
+    REGIMES,
+    ClipGradient,
+    Fleet,
+    Member,
+    Setting,
+    make_regime,
+)
 from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
 
 BASELINE = "conventional"
-_GATED, _ITSELF = "gated", "counternet itself"
+_GATED = "gated"
+_ITSELF = "counternet itself"
 # Objectives of the paper's experiments, by regime.
-_PAPER = {"conventional": "vanilla", "ct": "full", "ct_divergence": "divergence", "ct_adversarial": "adversarial"}
+_PAPER = {
+    "conventional": "vanilla",
+    "ct": "full",
+    "ct_divergence": "divergence",
+    "ct_adversarial": "adversarial",
+}
 # Regimes that search as Eq. 2 does: a share of the rows, up to T steps each.
 _SEARCHING = ("ct", "as_printed", "cheap_recourse", "ct_divergence", "ct_adversarial")
-# Numbers of a recipe at K input gradients per row and epoch, T of them per counterfactual. Recipes that are not here
-# take one, or as many as their searches need.
+# Numbers of a recipe at K input gradients per row and epoch, T of them per counterfactual. Recipes
+# that are not here take one, or as many as their searches need.
 _AT: dict[str, Callable[[int, int], dict[str, float]]] = {
     "pgd": lambda k, t: {"steps": k},
     "trades": lambda k, t: {"steps": k},
@@ -39,7 +58,8 @@ _AT: dict[str, Callable[[int, int], dict[str, float]]] = {
     "dat": lambda k, t: {"steps": max(1, k // 2), "most": max(1, k - k // 2)},
     "cat": lambda k, t: {"share": min(1.0, k / t)},
 }
-# Gradients of the networks of :data:`OWN_NETWORK` are cut to this length, as the authors of CounterNet did.
+# Gradients of the networks of :data:`OWN_NETWORK` are cut to this length, as the authors of
+# CounterNet did.
 _CLIP = 0.5
 _FIXED = {"ross": 1, "gradient_supervision": 1, "counternet": 0}
 
@@ -67,7 +87,10 @@ class Contestant:
         if name == _ITSELF:
             return cls(name, "counternet", explainer=counternet_explainer)
         gated = name.split()[:1] == [_GATED]
-        regime = (name.removeprefix(_GATED).strip() or BASELINE) if gated else name
+        if gated:
+            regime = name.removeprefix(_GATED).strip() or BASELINE
+        else:
+            regime = name
         inner = inner_regime(regime)
         # Only trained networks are gated or averaged.
         check_name("regime", inner, REGIMES if gated or inner != regime else all_names())
@@ -78,20 +101,33 @@ class Contestant:
         return num_classes == 2 or self.regime not in OWN_NETWORK
 
     def make(self, fits: Sequence[Fit], gradients: int) -> list[nn.Module]:
-        """A trained classifier per seed, in eval mode, with k outputs, or k + 1 if it is gated; trained as one fleet.
+        """A trained classifier per seed, in eval mode, with k outputs, or k + 1 if it is gated;
+        trained as one fleet.
 
         Args:
             fits: of one data set, with as many rows each.
         """
         size = self.size
         # Seeds of their own: members of one ensemble share none with those of another.
-        each = [replace(fit, seed=1000 + size * fit.seed + i) if size > 1 else fit for fit in fits for i in range(size)]
+        each = [
+            replace(fit, seed=1000 + size * fit.seed + i) if size > 1 else fit
+            for fit in fits
+            for i in range(size)
+        ]
         trained = _trained(each, self.regime, gradients)
-        models = [Ensemble(trained[i : i + size]) if size > 1 else trained[i] for i in range(0, len(each), size)]
+        models = [
+            Ensemble(trained[i : i + size]) if size > 1 else trained[i]
+            for i in range(0, len(each), size)
+        ]
         if self.gated:
             # Distances between pixels mean little, so images have a learned gate.
-            kind = "learned" if fits[0].name in IMAGES else DEFAULT.gate
-            models = [with_gate(model, fit, kind) for model, fit in zip(models, fits, strict=True)]
+            if fits[0].name in IMAGES:
+                kind = "learned"
+            else:
+                kind = DEFAULT.gate
+            models = [
+                with_gate(model, fit, kind) for model, fit in zip(models, fits, strict=True)
+            ]
         return [model.eval().requires_grad_(False) for model in models]
 
     def input_gradients(self, fit: Fit, gradients: int) -> float:
@@ -103,7 +139,10 @@ class Contestant:
         setting = setting_of(fit, self.regime, gradients)
         searches = self.regime in _SEARCHING or setting.regime is not None
         steps = int(setting.generator.numbers()["max_steps"])
-        share = setting.config.num_counterfactuals / len(fit.x) if setting.regime is None else 1.0
+        if setting.regime is None:
+            share = setting.config.num_counterfactuals / len(fit.x)
+        else:
+            share = 1.0
         return round(self.size * searches * share * steps, 1)
 
 
@@ -113,16 +152,23 @@ def all_names() -> list[str]:
 
 
 def setting_of(fit: Fit, name: str, gradients: int) -> Setting:
-    """How a regime trains here: the paper's epochs, batches and search, its own numbers, and the gradients allowed."""
+    """How a regime trains here: the paper's epochs, batches and search, its own numbers, and the
+    gradients allowed.
+    """
     usual = fit.setting(_PAPER.get(name, "full"))
     if name == "cheap_recourse":
         usual = cheap_recourse_setting(fit)
     elif name == "as_printed":
         config = replace(
-            AS_PRINTED.config, epochs=usual.config.epochs, batch_size=usual.config.batch_size, seed=fit.seed
+            AS_PRINTED.config,
+            epochs=usual.config.epochs,
+            batch_size=usual.config.batch_size,
+            seed=fit.seed,
         )
         tau = usual.generator.numbers()["decision_threshold"]
-        usual = replace(usual, generator=AS_PRINTED.generator.replace(decision_threshold=tau), config=config)
+        usual = replace(
+            usual, generator=AS_PRINTED.generator.replace(decision_threshold=tau), config=config
+        )
     steps = int(usual.generator.numbers()["max_steps"])
     if name in _PAPER or name in _SEARCHING:
         count = max(1, round(gradients * len(fit.x) / steps))
@@ -141,12 +187,20 @@ def _trained(fits: Sequence[Fit], name: str, gradients: int) -> list[nn.Module]:
     with warnings.catch_warnings():
         # A network with dropout cannot be stacked, which changes no number.
         warnings.filterwarnings("ignore", message="The fleet is trained one by one")
-        callbacks = [ClipGradient(_CLIP)] if name in OWN_NETWORK else []
-        return [result.model for result in Fleet(members).train(x, y, callbacks=callbacks, progress=False)]
+        if name in OWN_NETWORK:
+            callbacks = [ClipGradient(_CLIP)]
+        else:
+            callbacks = []
+        return [
+            result.model
+            for result in Fleet(members).train(x, y, callbacks=callbacks, progress=False)
+        ]
 
 
 def _network(fit: Fit, name: str) -> nn.Module:
     """The paper's, or that of the regime."""
     if name not in OWN_NETWORK:
         return untrained(fit.data, fit.seed)
-    return with_weights(fit.seed, lambda: counternet(fit.data.num_features, fit.data.num_classes))
+    return with_weights(
+        fit.seed, lambda: counternet(fit.data.num_features, fit.data.num_classes)
+    )

@@ -35,11 +35,13 @@ class Engine:
 
     Attributes:
         name: processes of this machine, or tasks of a Ray cluster.
-        workers: items run at once; with one, everything runs in the calling process. An existing Ray cluster decides
-            this itself, one item per processor: see :func:`capacity`.
-        address: of the Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. Without one, the environment
-            variable ``RAY_ADDRESS`` counts, and without that Ray is started on this machine.
-        max_retries: how often an item is started again after its worker or node died. An item that raises is not.
+        workers: items run at once; with one, everything runs in the calling process. An existing
+            Ray cluster decides this itself, one item per processor: see :func:`capacity`.
+        address: of the Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``. Without one,
+            the environment variable ``RAY_ADDRESS`` counts, and without that Ray is started on this
+            machine.
+        max_retries: how often an item is started again after its worker or node died. An item that
+            raises is not.
     """
 
     name: EngineName = "processes"
@@ -54,7 +56,10 @@ class Engine:
         if self.max_retries < 0:
             raise InputError(f"max_retries must be 0 or more, got {self.max_retries}.")
         if self.address is not None and self.name != "ray":
-            raise InputError(f"The address {self.address!r} is one of a Ray cluster: choose the engine 'ray' with it.")
+            raise InputError(
+                f"The address {self.address!r} is one of a Ray cluster: choose the engine 'ray' "
+                "with it."
+            )
 
 
 @dataclass(frozen=True)
@@ -70,18 +75,19 @@ _DEFAULT = Engine()
 def launch(
     task: Task, items: Sequence[Any], shared: Any = None, *, engine: Engine = _DEFAULT
 ) -> Iterator[tuple[Any, Any | Failed]]:
-    """Run ``task(shared, item)`` for each item; yields item and result as they finish, each item exactly once.
+    """Run ``task(shared, item)`` for each item; yields item and result as they finish, each item
+    exactly once.
 
-    An item that raises gives :class:`Failed`, and so does one whose worker died too often; the others continue.
-    Closing the iterator stops the work. Workers of a cluster share no disk with the caller, so the caller should write
-    the results.
+    An item that raises gives :class:`Failed`, and so does one whose worker died too often; the
+    others continue. Closing the iterator stops the work. Workers of a cluster share no disk with
+    the caller, so the caller should write the results.
 
     Args:
         task: a function of a module, so that workers can import it; must not change ``shared``.
         items: what differs between the calls; small.
         shared: what they have in common, such as the data; sent once to each worker or node.
-        engine: where to run. More than one worker means processes that import the caller's main module: a script needs
-            its ``if __name__ == "__main__":``.
+        engine: where to run. More than one worker means processes that import the caller's main
+            module: a script needs its ``if __name__ == "__main__":``.
     """
     if not items:
         return iter(())
@@ -98,7 +104,8 @@ def launch(
 def capacity(engine: Engine) -> int:
     """How many items run at once.
 
-    A cluster is asked, so an address that does not answer raises here, before anything has been prepared.
+    A cluster is asked, so an address that does not answer raises here, before anything has been
+    prepared.
     """
     if engine.name == "processes":
         return engine.workers
@@ -107,7 +114,7 @@ def capacity(engine: Engine) -> int:
     return num_processors(engine)
 
 
-# ---- what both kinds of workers share -------------------------------------------------------------------------------
+# ---- what both kinds of workers share ------------------------------------------------------------
 
 
 def reason(error: BaseException) -> str:
@@ -115,14 +122,20 @@ def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, CounterfactualTrainingError):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if text:
+        return f"{type(error).__name__}: {text}"
+    return type(error).__name__
 
 
 def lost(times: int) -> Failed:
     """The result of an item whose worker died too often."""
-    count = "once" if times == 1 else f"{times} times"
+    if times == 1:
+        count = "once"
+    else:
+        count = f"{times} times"
     return Failed(
-        f"Its worker process died {count}. Most often memory ran out: use fewer workers, smaller fleets or a larger "
+        f"Its worker process died {count}. Most often memory ran out: use fewer workers, smaller "
+        "fleets or a larger "
         "machine."
     )
 
@@ -130,8 +143,8 @@ def lost(times: int) -> Failed:
 def set_up_worker() -> None:
     """One thread.
 
-    Two processes of one thread each use two cores well; threads that compete do not. The library itself never calls
-    this: the threads of a process belong to whoever started it.
+    Two processes of one thread each use two cores well; threads that compete do not. The library
+    itself never calls this: the threads of a process belong to whoever started it.
     """
     import torch  # not above: the command line asks this module for the usual engine, and must not wait for torch
 
@@ -146,13 +159,15 @@ def attempt(task: Task, shared: Any, item: Any) -> Any | Failed:
         return Failed(reason(error))
 
 
-# ---- processes of this machine ---------------------------------------------------------------------------------------
+# ---- processes of this machine -------------------------------------------------------------------
 
 
-def in_processes(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
+def in_processes(
+    task: Task, items: Sequence[Any], shared: Any, engine: Engine
+) -> Iterator[tuple[Any, Any | Failed]]:
     """Pairs of item and result from ``engine.workers`` processes."""
-    # A file, because a process that dies while it starts would block us forever if it had more than the buffer of a
-    # pipe left to read.
+    # A file, because a process that dies while it starts would block us forever if it had more than
+    # the buffer of a pipe left to read.
     with TemporaryDirectory() as folder:
         path = Path(folder) / "payload"
         path.write_bytes(_packed(task, shared))
@@ -164,24 +179,35 @@ def _packed(task: Task, shared: Any) -> bytes:
         return pickle.dumps((task, shared), protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
-            f"The work cannot be sent to other processes ({reason(error)}): the task must be a function of a module, "
+            f"The work cannot be sent to other processes ({reason(error)}): the task must be a "
+            "function of a module, "
             "and shared data must be picklable. Use one worker to run in this process."
         ) from error
 
 
-def _run(items: Sequence[Any], payload: str, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
-    waiting, losses = deque(range(len(items))), Counter[int]()
-    # A dead process breaks the whole pool, and we cannot tell which item caused it. So all items that were running
-    # become suspects and run one at a time after the others: the item that breaks the pool again is the cause.
+def _run(
+    items: Sequence[Any], payload: str, engine: Engine
+) -> Iterator[tuple[Any, Any | Failed]]:
+    waiting = deque(range(len(items)))
+    losses = Counter[int]()
+    # A dead process breaks the whole pool, and we cannot tell which item caused it. So all items
+    # that were running become suspects and run one at a time after the others: the item that breaks
+    # the pool again is the cause.
     suspects: deque[int] = deque()
     while waiting or suspects:
         alone = not waiting
         running: dict[Future[Any], int] = {}
-        workers = 1 if alone else min(engine.workers, len(waiting))
+        if alone:
+            workers = 1
+        else:
+            workers = min(engine.workers, len(waiting))
         with _pool(payload, workers) as (pool, started):
             try:
                 while waiting or running or (alone and suspects):
-                    queue = suspects if alone else waiting
+                    if alone:
+                        queue = suspects
+                    else:
+                        queue = waiting
                     while queue and len(running) < workers:
                         with _no_interrupts():  # this may start a process
                             running[pool.submit(_work, items[queue[0]])] = queue[0]
@@ -207,14 +233,16 @@ def _result(future: Future[Any]) -> Any | Failed:
     except BrokenProcessPool:
         raise
     except Exception as error:  # errors of the task itself are caught in the worker
-        return Failed(f"The item or its result cannot be sent between processes ({reason(error)}).")
+        return Failed(
+            f"The item or its result cannot be sent between processes ({reason(error)})."
+        )
 
 
 def _context() -> Any:
     """How worker processes start.
 
-    Forks of this process may hang if it has used torch's threads. Forks of a server that only imports the package are
-    safe, and start much faster than a new interpreter.
+    Forks of this process may hang if it has used torch's threads. Forks of a server that only
+    imports the package are safe, and start much faster than a new interpreter.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -226,10 +254,11 @@ def _context() -> Any:
 
 @contextlib.contextmanager
 def _pool(payload: str, workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
-    """Worker processes that exit when this process does and are stopped with the iteration; and what they set once
-    the first of them is ready."""
+    """Worker processes that exit when this process does and are stopped with the iteration; and
+    what they set once the first of them is ready."""
     context = _context()
-    # Workers hold the reading end. It closes when this process closes its end, or dies, even by kill -9.
+    # Workers hold the reading end. It closes when this process closes its end, or dies, even by
+    # kill -9.
     theirs, lifeline = context.Pipe(duplex=False)
     started = context.Event()
     initial = (payload, theirs, started, dict(os.environ))
@@ -249,14 +278,18 @@ def _check_started(started: Any) -> None:
     """Raise if no process got as far as its first item: another attempt would fail as well."""
     if not started.is_set():
         raise CounterfactualTrainingError(
-            "The worker processes failed to start. If a script of yours started them, put its work under "
-            '`if __name__ == "__main__":`; otherwise memory may be short. One worker needs no other processes.'
+            "The worker processes failed to start. If a script of yours started them, put its "
+            "work under "
+            '`if __name__ == "__main__":`; otherwise memory may be short. One worker needs no '
+            "other processes."
         )
 
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Processes started inside never receive Ctrl-C, not even while they import: this process decides."""
+    """Processes started inside never receive Ctrl-C, not even while they import: this process
+    decides.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -267,14 +300,18 @@ def _no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# ---- in the worker ---------------------------------------------------------------------------------------------------
+# ---- in the worker -------------------------------------------------------------------------------
 
 _payload: list[Path] = []
 
 
-def _begin(payload: str, lifeline: Connection, started: Any, environment: dict[str, str]) -> None:
+def _begin(
+    payload: str, lifeline: Connection, started: Any, environment: dict[str, str]
+) -> None:
     _payload.append(Path(payload))
-    os.environ.update(environment)  # the server that this process was forked from may have an older one
+    os.environ.update(
+        environment
+    )  # the server that this process was forked from may have an older one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(lifeline,), daemon=True).start()
     set_up_worker()
@@ -294,5 +331,6 @@ def _work(item: Any) -> Any | Failed:
 
 @lru_cache(maxsize=1)
 def _unpacked() -> tuple[Task, Any]:
-    # Not security-sensitive: the process that started this one wrote the file, in a folder that only the user may read.
+    # Not security-sensitive: the process that started this one wrote the file, in a folder that
+    # only the user may read.
     return pickle.loads(_payload[0].read_bytes())  # noqa: S301

@@ -24,7 +24,8 @@ class Running(NamedTuple):
 
 
 class CellProgress:
-    """Counts cells, estimates the time left from the expected cost of what is done, shows the best so far.
+    """Counts cells, estimates the time left from the expected cost of what is done, shows the best
+    so far.
 
     Args:
         total: number of cells; ``done`` of them were finished before.
@@ -34,9 +35,17 @@ class CellProgress:
     """
 
     def __init__(
-        self, total: int, done: int, cost: float, stream: TextIO, watch: Callable[[], Sequence[Running]] = list
+        self,
+        total: int,
+        done: int,
+        cost: float,
+        stream: TextIO,
+        watch: Callable[[], Sequence[Running]] = list,
     ) -> None:
-        self.total, self.count, self.cost, self.watch = total, done, cost, watch
+        self.total = total
+        self.count = done
+        self.cost = cost
+        self.watch = watch
         self.started = time.monotonic()
         self.spent = 0.0  # cost of what has been finished
         self.best = ""
@@ -58,12 +67,18 @@ class CellProgress:
             self._thread.join()
             self._status.close()
 
-    def finished(self, label: str, cells: int, cost: float, seconds: float, best: str = "") -> None:
+    def finished(
+        self, label: str, cells: int, cost: float, seconds: float, best: str = ""
+    ) -> None:
         """Some cells are done."""
         self.count += cells
         self.spent += cost
         self.best = best or self.best
-        parts = [f"[{self.count}/{self.total}] {label}: {duration(seconds)}", self._left(()), self.best]
+        parts = [
+            f"[{self.count}/{self.total}] {label}: {duration(seconds)}",
+            self._left(()),
+            self.best,
+        ]
         self.say(" · ".join(filter(None, parts)))
 
     def failed(self, label: str, cost: float, reason: str) -> None:
@@ -74,7 +89,9 @@ class CellProgress:
     def line(self) -> str:
         """The state now, in one line."""
         running = self.watch()
-        share = (self.count + sum(task.members * task.share for task in running)) / max(1, self.total)
+        share = (self.count + sum(task.members * task.share for task in running)) / max(
+            1, self.total
+        )
         parts = [
             f"{bar(share)} {self.count}/{self.total} models",
             f"{sum(task.members for task in running)} training" if running else "",

@@ -19,16 +19,30 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import counterfactual_training
-from counterfactual_training.errors import CounterfactualTrainingError, InputError, MissingExtraError
-from counterfactual_training.experiments.engine.launch import Engine, Failed, Task, attempt, lost, reason, set_up_worker
+from counterfactual_training.errors import (
+    CounterfactualTrainingError,
+    InputError,
+    MissingExtraError,
+)
+from counterfactual_training.experiments.engine.launch import (
+    Engine,
+    Failed,
+    Task,
+    attempt,
+    lost,
+    reason,
+    set_up_worker,
+)
 
 _AHEAD = 2  # tasks submitted per processor, so that none waits for its next
 _POLL_SECONDS = 10.0  # after which the size of the cluster is asked again: nodes come and go
 _CONNECT_SECONDS = 5.0
 _HOW_TO_INSTALL = 'pip install "counterfactual-training[ray]"'
 _HOW_TO_START = (
-    "Start one with `ray start --head --port=6379` on the first machine and `ray start --address=HOST:6379` on each "
-    "of the others, this one included; from outside use ray://HOST:10001. Without an address Ray runs on this machine."
+    "Start one with `ray start --head --port=6379` on the first machine and `ray start "
+    "--address=HOST:6379` on each "
+    "of the others, this one included; from outside use ray://HOST:10001. Without an address Ray "
+    "runs on this machine."
 )
 
 
@@ -41,21 +55,35 @@ def require_ray() -> Any:
     return ray
 
 
-def on_ray(task: Task, items: Sequence[Any], shared: Any, engine: Engine) -> Iterator[tuple[Any, Any | Failed]]:
-    """Pairs of item and result from a Ray cluster; a session that the caller has opened is used and left open."""
+def on_ray(
+    task: Task, items: Sequence[Any], shared: Any, engine: Engine
+) -> Iterator[tuple[Any, Any | Failed]]:
+    """Pairs of item and result from a Ray cluster; a session that the caller has opened is used and
+    left open.
+    """
     ray = require_ray()
     with _connected(ray, engine):
         remote = ray.remote(num_cpus=1, max_retries=engine.max_retries)(_run)
         work = ray.put((task, shared))  # one copy per node
-        waiting, running = deque(range(len(items))), dict[Any, int]()
+        waiting = deque(range(len(items)))
+        running = dict[Any, int]()
         try:
             while waiting or running:
                 while waiting and len(running) < _AHEAD * _num_cpus(ray):
                     index = waiting.popleft()
                     try:
-                        running[remote.remote(counterfactual_training.__version__, work, items[index])] = index
+                        running[
+                            remote.remote(
+                                counterfactual_training.__version__, work, items[index]
+                            )
+                        ] = index
                     except TypeError as error:
-                        yield items[index], Failed(f"The item cannot be sent to another process ({reason(error)}).")
+                        yield (
+                            items[index],
+                            Failed(
+                                f"The item cannot be sent to another process ({reason(error)})."
+                            ),
+                        )
                 for done in _finished(ray, list(running)):
                     yield items[running.pop(done)], _result(ray, done, engine)
         finally:
@@ -77,7 +105,8 @@ def _run(version: str, work: tuple[Task, Any], item: Any) -> Any:
     mine = counterfactual_training.__version__
     if mine != version:
         raise InputError(
-            f"Versions differ: node {platform.node()} has counterfactual-training {mine}, the driver has {version}. "
+            f"Versions differ: node {platform.node()} has counterfactual-training {mine}, the "
+            f"driver has {version}. "
             "Install the same one everywhere and start again."
         )
     set_up_worker()
@@ -87,7 +116,9 @@ def _run(version: str, work: tuple[Task, Any], item: Any) -> Any:
 def _num_cpus(ray: Any) -> int:
     found = int(ray.cluster_resources().get("CPU", 0))
     if not found:
-        warnings.warn("The cluster has no processors yet; waiting for nodes to join.", stacklevel=2)
+        warnings.warn(
+            "The cluster has no processors yet; waiting for nodes to join.", stacklevel=2
+        )
     return max(found, 1)
 
 
@@ -103,21 +134,29 @@ def _result(ray: Any, done: Any, engine: Engine) -> Any | Failed:
     errors = ray.exceptions
     try:
         return ray.get(done)
-    except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError):
+    except (
+        errors.WorkerCrashedError,
+        errors.NodeDiedError,
+        errors.OutOfMemoryError,
+        errors.ObjectLostError,
+    ):
         return lost(engine.max_retries + 1)
     except errors.RayTaskError as error:
-        if isinstance(error.cause, InputError):  # errors of the task itself are caught on the node
+        if isinstance(
+            error.cause, InputError
+        ):  # errors of the task itself are caught on the node
             raise error.cause from None
         last = ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1]
         if "pickle" in last:
             return Failed(f"The result cannot be sent back ({last}).")
         raise CounterfactualTrainingError(
-            f"A node of the cluster cannot run this package ({last}). Every node needs the same Python and the same "
+            f"A node of the cluster cannot run this package ({last}). Every node needs the same "
+            "Python and the same "
             f"version: {_HOW_TO_INSTALL}."
         ) from error
 
 
-# ---- the session -----------------------------------------------------------------------------------------------------
+# ---- the session ---------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -141,7 +180,8 @@ def _connected(ray: Any, engine: Engine) -> Iterator[None]:
         raise InputError(
             f"Cannot connect to a Ray cluster at {address!r} ({reason(error)}). {_HOW_TO_START}"
         ) from error
-    # Ray prints pages about dead nodes, at any moment, to standard output, which belongs to our results.
+    # Ray prints pages about dead nodes, at any moment, to standard output, which belongs to our
+    # results.
     with redirect_stdout(sys.stderr):
         try:
             yield
@@ -154,16 +194,28 @@ def _address(engine: Engine) -> str:
 
 
 def _check_answers(address: str) -> None:
-    """Raise unless something listens at ``host:port`` or ``ray://host:port``: Ray itself would try for minutes."""
+    """Raise unless something listens at ``host:port`` or ``ray://host:port``: Ray itself would try
+    for minutes.
+    """
     if address == "auto":
         return
-    match = re.fullmatch(r"(?P<client>ray://)?(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", address)
+    match = re.fullmatch(
+        r"(?P<client>ray://)?(?P<host>[^/:\s]+|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})", address
+    )
     if match is None or int(match["port"]) > 65535:
-        raise InputError(f"{address!r} is not a valid Ray address: expected auto, host:port or ray://host:port.")
+        raise InputError(
+            f"{address!r} is not a valid Ray address: expected auto, host:port or ray://host:port."
+        )
     if match["client"] and importlib.util.find_spec("grpc") is None:
-        raise MissingExtraError(f"An address that begins with ray:// needs Ray's client: {_HOW_TO_INSTALL}.")
+        raise MissingExtraError(
+            f"An address that begins with ray:// needs Ray's client: {_HOW_TO_INSTALL}."
+        )
     try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), _CONNECT_SECONDS).close()
+        socket.create_connection(
+            (match["host"].strip("[]"), int(match["port"])), _CONNECT_SECONDS
+        ).close()
     except OSError as error:
         problem = error.strerror or str(error)
-        raise InputError(f"No Ray cluster answers at {address!r} ({problem}). {_HOW_TO_START}") from error
+        raise InputError(
+            f"No Ray cluster answers at {address!r} ({problem}). {_HOW_TO_START}"
+        ) from error

@@ -10,17 +10,24 @@ from functools import cached_property
 from typing import Any
 
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
-from counterfactual_training.experiments.grid.settings import Settings, canonical, is_conventional
+from counterfactual_training.experiments.grid.settings import (
+    Settings,
+    canonical,
+    is_conventional,
+)
 from counterfactual_training.training.regimes import OWN_NETWORK
 
 # Increase it whenever results of older code must not be mixed with new ones.
 FORMAT = 1
 ROWS = ("train", "validation", "test")
-# Searched under the constraints of training; conventional models, which know none, under both kinds.
+# Searched under the constraints of training; conventional models, which know none, under both
+# kinds.
 AS_TRAINED = "as_trained"
 ALL_ROWS = "all"
 # The published protocol with the paper's numbers for grids (Note 2).
-PROTOCOL = replace(PUBLISHED, num_individuals=100, num_runs=5, attacks=("fgsm",), attribution_rounds=0)
+PROTOCOL = replace(
+    PUBLISHED, num_individuals=100, num_runs=5, attacks=("fgsm",), attribution_rounds=0
+)
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,18 @@ class Measurement:
     """How the models of a grid are measured.
 
     Attributes:
-        on: rows whose counterfactuals are searched. The paper's grids use training rows, so that nobody picks a setting
-            by test rows; accuracy is always that of test rows, as in the paper.
-        protected: whether the protected features are immutable in these searches, or :data:`AS_TRAINED`.
+        on: rows whose counterfactuals are searched. The paper's grids use training rows, so that
+            nobody picks a setting by test rows; accuracy is always that of test rows, as in the
+            paper.
+        protected: whether the protected features are immutable in these searches, or
+            :data:`AS_TRAINED`.
         protocol: everything else.
-        protected_threshold: τ of searches with protected features immutable; by default the protocol's.
-        paired: individuals of the paired protocol, measured beside the other: a number, or ``"all"`` rows.
-        own_draws: individuals and attacks are drawn by the seed of the model instead of the protocol's.
+        protected_threshold: τ of searches with protected features immutable; by default the
+            protocol's.
+        paired: individuals of the paired protocol, measured beside the other: a number, or
+            ``"all"`` rows.
+        own_draws: individuals and attacks are drawn by the seed of the model instead of the
+            protocol's.
     """
 
     on: str = "train"
@@ -47,17 +59,30 @@ class Measurement:
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Measurement:
         """The inverse of :meth:`content`, also after a trip through JSON."""
-        return cls(**{**content, "protocol": EvaluationProtocol(**as_tuples(content["protocol"]))})
+        return cls(
+            **{**content, "protocol": EvaluationProtocol(**as_tuples(content["protocol"]))}
+        )
 
     def content(self) -> dict[str, Any]:
-        """Plain values. Fields that came later appear only where they differ: stored cells keep their identity."""
-        later = {f.name: f.default for f in fields(self) if f.name in ("protected_threshold", "paired", "own_draws")}
-        return {name: value for name, value in asdict(self).items() if name not in later or value != later[name]}
+        """Plain values. Fields that came later appear only where they differ: stored cells keep
+        their identity.
+        """
+        later = {
+            f.name: f.default
+            for f in fields(self)
+            if f.name in ("protected_threshold", "paired", "own_draws")
+        }
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in later or value != later[name]
+        }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One model: everything that decides its numbers, and nothing else. Equal cells give equal results.
+    """One model: everything that decides its numbers, and nothing else. Equal cells give equal
+    results.
 
     Attributes:
         settings: as :func:`canonical` returns them, sorted by name.
@@ -70,19 +95,31 @@ class Cell:
     measurement: Measurement = Measurement()
 
     @classmethod
-    def from_settings(cls, data: str, seed: int, settings: Settings, measurement: Measurement) -> Cell:
+    def from_settings(
+        cls, data: str, seed: int, settings: Settings, measurement: Measurement
+    ) -> Cell:
         return cls(data, seed, tuple(sorted(canonical(settings).items())), measurement)
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Cell:
         """The inverse of :meth:`content`, also after a trip through JSON."""
         settings = tuple(sorted(as_tuples(content["settings"]).items()))
-        return cls(content["data"], content["seed"], settings, Measurement.from_content(content["measurement"]))
+        return cls(
+            content["data"],
+            content["seed"],
+            settings,
+            Measurement.from_content(content["measurement"]),
+        )
 
     def content(self) -> dict[str, Any]:
         """The cell as plain values."""
         measurement = self.measurement.content()
-        return {"data": self.data, "seed": self.seed, "settings": dict(self.settings), "measurement": measurement}
+        return {
+            "data": self.data,
+            "seed": self.seed,
+            "settings": dict(self.settings),
+            "measurement": measurement,
+        }
 
     @cached_property
     def id(self) -> str:
@@ -101,7 +138,9 @@ class Cell:
     @property
     def model(self) -> str:
         """``vanilla``, ``full``, ``full protected``, …"""
-        return f"{self.objective} protected" if self.protected else self.objective
+        if self.protected:
+            return f"{self.objective} protected"
+        return self.objective
 
     @property
     def own_network(self) -> bool:
@@ -117,7 +156,9 @@ class Cell:
             return "vanilla"
         if not self.values["objective.lambda_adv"]:
             return "divergence"
-        return "full" if self.values["objective.lambda_div"] else "adversarial"
+        if self.values["objective.lambda_div"]:
+            return "full"
+        return "adversarial"
 
     @property
     def is_conventional(self) -> bool:
@@ -142,7 +183,9 @@ class Cell:
     @cached_property
     def ungated(self) -> Cell:
         """What is trained; a gate comes after."""
-        return replace(self, settings=tuple(pair for pair in self.settings if pair[0] != "gate"))
+        return replace(
+            self, settings=tuple(pair for pair in self.settings if pair[0] != "gate")
+        )
 
     @property
     def generator(self) -> str:
@@ -154,33 +197,55 @@ class Cell:
         """Constraints of the searches at evaluation: ``free``, ``protected`` or both."""
         protected = self.measurement.protected
         if protected != AS_TRAINED:
-            return ("protected",) if protected else ("free",)
+            if protected:
+                return ("protected",)
+            return ("free",)
         if self.protected:
             return ("protected",)
-        return ("free", "protected") if self.is_conventional else ("free",)
+        if self.is_conventional:
+            return ("free", "protected")
+        return ("free",)
 
     def protocol(self, kind: str) -> EvaluationProtocol:
         """The protocol of searches under these constraints."""
-        # Individuals are drawn by each model's own predictions, as by the authors; models of one seed that predict
-        # alike also draw alike, which makes our spread between runs a little smaller than independent draws would.
-        seed = self.seed if self.measurement.own_draws else self.measurement.protocol.seed
-        return replace(self.measurement.protocol, decision_threshold=self._threshold(kind), seed=seed)
+        # Individuals are drawn by each model's own predictions, as by the authors; models of one
+        # seed that predict alike also draw alike, which makes our spread between runs a little
+        # smaller than independent draws would.
+        if self.measurement.own_draws:
+            seed = self.seed
+        else:
+            seed = self.measurement.protocol.seed
+        return replace(
+            self.measurement.protocol, decision_threshold=self._threshold(kind), seed=seed
+        )
 
     def paired_protocol(self, kind: str) -> EvaluationProtocol:
         """The paired one; unfaithfulness, which no table reports, is left out."""
-        count = None if self.measurement.paired == ALL_ROWS else int(self.measurement.paired)
-        return replace(PAIRED, num_individuals=count, decision_threshold=self._threshold(kind), langevin_steps=0)
+        if self.measurement.paired == ALL_ROWS:
+            count = None
+        else:
+            count = int(self.measurement.paired)
+        return replace(
+            PAIRED,
+            num_individuals=count,
+            decision_threshold=self._threshold(kind),
+            langevin_steps=0,
+        )
 
     def _threshold(self, kind: str) -> float:
         own = self.measurement.protected_threshold
-        return own if own is not None and kind == "protected" else self.measurement.protocol.decision_threshold
+        if own is not None and kind == "protected":
+            return own
+        return self.measurement.protocol.decision_threshold
 
 
 def as_tuples(content: Any) -> Any:
     """Plain values with tuples for the lists that JSON made of them."""
     if isinstance(content, Mapping):
         return {name: as_tuples(value) for name, value in content.items()}
-    return tuple(map(as_tuples, content)) if isinstance(content, (list, tuple)) else content
+    if isinstance(content, (list, tuple)):
+        return tuple(map(as_tuples, content))
+    return content
 
 
 def digest(content: Mapping[str, Any]) -> str:

@@ -14,7 +14,9 @@ from counterfactual_training.experiments.grid.cell import Cell, Measurement, as_
 from counterfactual_training.experiments.grid.settings import Settings, published
 from counterfactual_training.experiments.paper_data import IMAGES, kind_of, short_name
 
-QUICK_EPOCHS, QUICK_RUNS, QUICK_INDIVIDUALS = 0.1, 2, 50
+QUICK_EPOCHS = 0.1
+QUICK_RUNS = 2
+QUICK_INDIVIDUALS = 50
 _PAIR = {"full", "vanilla"}
 
 
@@ -26,7 +28,8 @@ class Point:
         seed: the grid's; the model's own may differ, see :class:`Grid`.
         values: what the grid says of this setting, by dotted name.
         cell: the model.
-        baseline: the conventional model of the same shape and seed that it is compared with; it has no gate.
+        baseline: the conventional model of the same shape and seed that it is compared with; it has
+            no gate.
     """
 
     data: str
@@ -41,13 +44,16 @@ class Grid:
     """The Cartesian product of lists of settings, on each data set, from each seed.
 
     Attributes:
-        values: by dotted name, one value or several; settings that are not named are as published for the data set.
-        own_seeds: every setting trains from a seed of its own, derived from its content and shared only with its
-            baseline and with settings that differ in their gate; otherwise all settings train from the same seeds, and
-            those that lead to the same numbers (an energy penalty without ECCo, say) share one model.
+        values: by dotted name, one value or several; settings that are not named are as published
+            for the data set.
+        own_seeds: every setting trains from a seed of its own, derived from its content and shared
+            only with its baseline and with settings that differ in their gate; otherwise all
+            settings train from the same seeds, and those that lead to the same numbers (an energy
+            penalty without ECCo, say) share one model.
         quick: whether it was shortened for a quick look.
         image_seeds: seeds of image data sets, if others.
-        individuals: by kind of data, evaluation individuals per run; otherwise the protocol's number.
+        individuals: by kind of data, evaluation individuals per run; otherwise the protocol's
+            number.
         changes: what the user changed in the grid's file, by dotted name.
     """
 
@@ -66,12 +72,21 @@ class Grid:
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> Grid:
         """A grid from what ``dataclasses.asdict`` made of it, also after a trip through JSON."""
-        return cls(**{**as_tuples(content), "measurement": Measurement.from_content(content["measurement"])})
+        return cls(
+            **{
+                **as_tuples(content),
+                "measurement": Measurement.from_content(content["measurement"]),
+            }
+        )
 
     @property
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """The settings that vary; whether counterfactuals are used at all is not one of them."""
-        return {k: v for k, v in self.values if len(v) > 1 and not (k == "objective.name" and set(v) <= _PAIR)}
+        return {
+            k: v
+            for k, v in self.values
+            if len(v) > 1 and not (k == "objective.name" and set(v) <= _PAIR)
+        }
 
     @property
     def num_settings(self) -> int:
@@ -93,9 +108,13 @@ class Grid:
         return f"{self.name}-{digest(asdict(self))[:8]}"
 
     def seeds_of(self, data: str) -> tuple[int, ...]:
-        return self.image_seeds if self.image_seeds is not None and data in IMAGES else self.seeds
+        if self.image_seeds is not None and data in IMAGES:
+            return self.image_seeds
+        return self.seeds
 
-    def changed(self, data: Sequence[str] | None = None, seeds: int | None = None, quick: bool = False) -> Grid:
+    def changed(
+        self, data: Sequence[str] | None = None, seeds: int | None = None, quick: bool = False
+    ) -> Grid:
         """The same grid on other data, from other seeds, or shortened for a quick look."""
         out = self
         if data:
@@ -104,15 +123,27 @@ class Grid:
             if seeds < 1:
                 raise InputError(f"seeds must be 1 or more, got {seeds}.")
             out = replace(out, seeds=tuple(range(seeds)), image_seeds=None)
-        return out._shortened() if quick and not self.quick else out
+        if quick and not self.quick:
+            return out._shortened()
+        return out
 
     def _shortened(self) -> Grid:
         values = dict(self.values)
         epochs = values.get("training.epochs", (100,))
-        values["training.epochs"] = tuple(max(1, round(QUICK_EPOCHS * number)) for number in epochs)
-        protocol = replace(self.measurement.protocol, num_runs=QUICK_RUNS, num_individuals=QUICK_INDIVIDUALS)
+        values["training.epochs"] = tuple(
+            max(1, round(QUICK_EPOCHS * number)) for number in epochs
+        )
+        protocol = replace(
+            self.measurement.protocol, num_runs=QUICK_RUNS, num_individuals=QUICK_INDIVIDUALS
+        )
         measurement = replace(self.measurement, protocol=protocol)
-        return replace(self, values=tuple(values.items()), measurement=measurement, quick=True, individuals=())
+        return replace(
+            self,
+            values=tuple(values.items()),
+            measurement=measurement,
+            quick=True,
+            individuals=(),
+        )
 
     def points(self, paper: Mapping[str, PaperSettings]) -> Iterator[Point]:
         """All settings, given the published ones of each data set."""
@@ -126,22 +157,36 @@ class Grid:
     def point(self, data: str, seed: int, default: Settings, chosen: Settings) -> Point:
         """One combination of the grid's values, the rest by default."""
         settings = {**default, **chosen}
-        # A gate is fitted to a model: those that differ in their gate only train from the same seed.
+        # A gate is fitted to a model: those that differ in their gate only train from the same
+        # seed.
         conventional = {k: v for k, v in settings.items() if k not in ("gate", "regime")} | {
             "objective.name": "vanilla"
         }
         # Seven hexadecimal digits: a seed that every library takes.
-        own = int(digest({"seed": seed, "data": data, **conventional})[:7], 16) if self.own_seeds else seed
-        cells = [Cell.from_settings(data, own, s, self._measurement_of(data)) for s in (settings, conventional)]
+        if self.own_seeds:
+            own = int(digest({"seed": seed, "data": data, **conventional})[:7], 16)
+        else:
+            own = seed
+        cells = [
+            Cell.from_settings(data, own, s, self._measurement_of(data))
+            for s in (settings, conventional)
+        ]
         return Point(data, seed, tuple(chosen.items()), *cells)
 
     def _measurement_of(self, data: str) -> Measurement:
-        count = dict(self.individuals).get(kind_of(data)) if self.individuals else None
+        if self.individuals:
+            count = dict(self.individuals).get(kind_of(data))
+        else:
+            count = None
         if count is None:
             return self.measurement
-        return replace(self.measurement, protocol=replace(self.measurement.protocol, num_individuals=count))
+        return replace(
+            self.measurement, protocol=replace(self.measurement.protocol, num_individuals=count)
+        )
 
 
 def cells_of(points: Sequence[Point]) -> list[Cell]:
     """Each model once, baselines included."""
-    return list(dict.fromkeys(cell for point in points for cell in (point.baseline, point.cell)))
+    return list(
+        dict.fromkeys(cell for point in points for cell in (point.baseline, point.cell))
+    )

@@ -47,7 +47,9 @@ class CellOutcome:
     def array(self, name: str) -> np.ndarray:
         """A measurement in double precision."""
         if name not in self.arrays:
-            raise FileError(f"{self.cell.label} has no measurement {name!r}; it has {', '.join(self.arrays)}.")
+            raise FileError(
+                f"{self.cell.label} has no measurement {name!r}; it has {', '.join(self.arrays)}."
+            )
         return np.asarray(self.arrays[name], dtype=np.float64)
 
     def metrics(self, kind: str) -> Mapping[str, np.ndarray]:
@@ -55,14 +57,22 @@ class CellOutcome:
         if self.cell.measurement.protected != AS_TRAINED:
             return self.arrays
         start = f"published/{kind}/"
-        return {name.removeprefix(start): array for name, array in self.arrays.items() if name.startswith(start)}
+        return {
+            name.removeprefix(start): array
+            for name, array in self.arrays.items()
+            if name.startswith(start)
+        }
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but tensors: arrays and weights of a model trained alone go to a file of their own."""
+        """Everything but tensors: arrays and weights of a model trained alone go to a file of their
+        own.
+        """
         digits = 17 if self.weights else _DIGITS  # 17 bring every double back exactly
         return {
             "cell": self.cell.content(),
-            "metrics": {} if self.weights else {name: _plain(value, digits) for name, value in self.arrays.items()},
+            "metrics": {}
+            if self.weights
+            else {name: _plain(value, digits) for name, value in self.arrays.items()},
             "numbers": {name: _plain(value, digits) for name, value in self.numbers.items()},
             "history": {name: _plain(value, digits) for name, value in self.history.items()},
             "stopped": self.stopped,
@@ -72,17 +82,24 @@ class CellOutcome:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> CellOutcome:
+    def from_json(
+        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
+    ) -> CellOutcome:
         """The inverse of :meth:`to_json`; ``tensors`` as :meth:`tensors` names them."""
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "measured": {}}
         for name, tensor in (tensors or {}).items():
             part, _, own = name.partition("/")
             parts[part][own] = tensor
-        arrays = {name: np.array(value, dtype=float) for name, value in content["metrics"].items()}
+        arrays = {
+            name: np.array(value, dtype=float) for name, value in content["metrics"].items()
+        }
         return cls(
             Cell.from_content(content["cell"]),
             {**arrays, **{name: tensor.numpy() for name, tensor in parts["measured"].items()}},
-            {name: math.nan if value is None else float(value) for name, value in content["numbers"].items()},
+            {
+                name: math.nan if value is None else float(value)
+                for name, value in content["numbers"].items()
+            },
             {name: np.array(value, dtype=float) for name, value in content["history"].items()},
             content["stopped"],
             content["seconds"],
@@ -92,7 +109,10 @@ class CellOutcome:
 
     def tensors(self) -> dict[str, Tensor]:
         """Arrays and weights, for a file of tensors."""
-        arrays = {f"measured/{name}": torch.from_numpy(np.array(value)) for name, value in self.arrays.items()}
+        arrays = {
+            f"measured/{name}": torch.from_numpy(np.array(value))
+            for name, value in self.arrays.items()
+        }
         return {**arrays, **{f"model/{name}": tensor for name, tensor in self.weights.items()}}
 
 
@@ -102,7 +122,9 @@ def _plain(value: Any, digits: int) -> Any:
         return _plain(value.tolist(), digits)
     if isinstance(value, list):
         return [_plain(entry, digits) for entry in value]
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(f"{value:.{digits}g}")
+    return None
 
 
 def versions() -> dict[str, str]:
@@ -118,16 +140,31 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(outcomes: Sequence[CellOutcome], current: bool = False) -> str:
-    """The one package version that made these results (with ``current``, this one); mixtures raise an error."""
+    """The one package version that made these results (with ``current``, this one); mixtures raise
+    an error.
+    """
     made = [outcome.made["versions"] for outcome in outcomes if outcome.made]
-    advice = "Numbers of different versions do not belong in one table: use another folder, or delete this one."
+    advice = (
+        "Numbers of different versions do not belong in one table: use another folder, or delete "
+        "this one."
+    )
     for name in ("torch", "numpy"):
         used = sorted({str(one.get(name)) for one in made})
         if len(used) > 1:
-            raise FileError(f"These results were made with {name} {' and '.join(used)}. {advice}")
+            raise FileError(
+                f"These results were made with {name} {' and '.join(used)}. {advice}"
+            )
     found = sorted({str(one.get(PACKAGE)) for one in made})
     mine = versions()[PACKAGE]
     if [name for name in found if name != mine] if current else found[1:]:
-        this = f", this is {mine}" if current else ""
-        raise FileError(f"These results were made by version {' and '.join(found)} of the package{this}. {advice}")
-    return found[0] if found else mine
+        if current:
+            this = f", this is {mine}"
+        else:
+            this = ""
+        raise FileError(
+            f"These results were made by version {' and '.join(found)} of the package{this}. "
+            f"{advice}"
+        )
+    if found:
+        return found[0]
+    return mine

@@ -1,4 +1,6 @@
-"""From cells to tasks: fleets of one shape, split so that all workers are busy and members take equally long."""
+"""From cells to tasks: fleets of one shape, split so that all workers are busy and members take
+equally long.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +11,68 @@ from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.task import GridTask
 
 MAX_MEMBERS = 135
-# A smaller fleet loses more to overhead per operation than it gains by members that take equally long.
+# A smaller fleet loses more to overhead per operation than it gains by members that take equally
+# long.
 MIN_MEMBERS = 15
 _TASKS_PER_WORKER = 2
-# Most values of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache, or into memory.
+# Most values of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache,
+# or into memory.
 _MAX_VALUES = 20_000_000
 # How much longer a model trains alone than as a member of a fleet.
 _ALONE = 4.0
 # Fitting a gate takes this long per cell, however many train together.
 _GATE_SECONDS = {"none": 0.0, "density": 0.2, "learned": 2.0, "both": 2.2}
 _SHAPE = (
-    "model.hidden", "model.activation", "training.batch_size", "training.epochs", "training.num_counterfactuals",
-    "training.refresh", "training.shuffle", "training.target_rule", "training.adversarial_label", "training.immature",
-    "training.threads", "training.accumulate", "training.positives",
-)  # fmt: skip
+    "model.hidden",
+    "model.activation",
+    "training.batch_size",
+    "training.epochs",
+    "training.num_counterfactuals",
+    "training.refresh",
+    "training.shuffle",
+    "training.target_rule",
+    "training.adversarial_label",
+    "training.immature",
+    "training.threads",
+    "training.accumulate",
+    "training.positives",
+)
 
 
 def cost(cell: Cell, data: Dataset) -> float:
     """Seconds on one core, by a fit to measurements; good enough to order tasks and to warn."""
-    values, protocol = cell.values, cell.measurement.protocol
+    values = cell.values
+    protocol = cell.measurement.protocol
     rows = len(data.y_train) - data.settings.num_validation
     batches = rows / values["training.batch_size"]
     hidden = sum(values["model.hidden"]) or 1
     wide = 1 + data.num_features * hidden / 1200
     update = 2.4e-5 * batches * wide
     if not cell.is_conventional:
-        num, steps = max(values["training.num_counterfactuals"], batches), values["generator.max_steps"]
-        slow = 2.3 if cell.generator == "revise" else 1.0
+        num = max(values["training.num_counterfactuals"], batches)
+        steps = values["generator.max_steps"]
+        if cell.generator == "revise":
+            slow = 2.3
+        else:
+            slow = 1.0
         active = 1 - values["training.burn_in"]
         update += active * (7e-5 * batches * wide + 3e-7 * num * steps * wide * slow)
-    individuals = (protocol.num_individuals or rows) * protocol.num_runs * len(protocol.lambda_energy)
+    individuals = (
+        (protocol.num_individuals or rows) * protocol.num_runs * len(protocol.lambda_energy)
+    )
     measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
     if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
         measured += 4e-3 * individuals
-    return values["training.epochs"] * update * (_ALONE if cell.alone else 1.0) + measured * len(cell.constraint_kinds)
+    return values["training.epochs"] * update * (
+        _ALONE if cell.alone else 1.0
+    ) + measured * len(cell.constraint_kinds)
 
 
-def plan(costs: Mapping[Cell, float], data: Mapping[str, Dataset], workers: int) -> list[GridTask]:
-    """Every cell in one task, the longest task first: a long one that starts last would keep one worker busy alone.
+def plan(
+    costs: Mapping[Cell, float], data: Mapping[str, Dataset], workers: int
+) -> list[GridTask]:
+    """Every cell in one task, the longest task first: a long one that starts last would keep one
+    worker busy alone.
 
     Args:
         costs: of all cells, see :func:`cost`.
@@ -55,7 +81,10 @@ def plan(costs: Mapping[Cell, float], data: Mapping[str, Dataset], workers: int)
     parts: list[list[Cell]] = []
     for fleet in _grouped(list(costs), _fleet):
         for alike in _alike(fleet):
-            num = alike[0].values["training.num_counterfactuals"] * data[alike[0].data].num_features
+            num = (
+                alike[0].values["training.num_counterfactuals"]
+                * data[alike[0].data].num_features
+            )
             most = max(1, min(MAX_MEMBERS, _MAX_VALUES // num))
             parts += _cut(alike, sum(costs[cell] for cell in alike) / target, most)
     parts.sort(key=lambda part: -sum(costs[cell] for cell in part))
@@ -71,17 +100,32 @@ def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[lis
 
 
 def _shape(cell: Cell) -> tuple[object, ...]:
-    """What all members of a fleet have in common; everything else may differ from member to member."""
-    return (cell.data, cell.measurement, cell.own_network, *(cell.values.get(name) for name in _SHAPE))
+    """What all members of a fleet have in common; everything else may differ from member to
+    member.
+    """
+    return (
+        cell.data,
+        cell.measurement,
+        cell.own_network,
+        *(cell.values.get(name) for name in _SHAPE),
+    )
 
 
 def _fleet(cell: Cell) -> Hashable:
-    # Members without a search would wait for those with one; a latent space cannot be stacked with any other.
-    return _shape(cell), cell.is_conventional, cell.generator == "revise", cell.ungated if cell.alone else None
+    # Members without a search would wait for those with one; a latent space cannot be stacked with
+    # any other.
+    return (
+        _shape(cell),
+        cell.is_conventional,
+        cell.generator == "revise",
+        cell.ungated if cell.alone else None,
+    )
 
 
 def _alike(fleet: list[Cell]) -> list[list[Cell]]:
-    """Members with the same number of search steps, because all wait for the slowest; small groups join the next."""
+    """Members with the same number of search steps, because all wait for the slowest; small groups
+    join the next.
+    """
     ordered = sorted(fleet, key=_steps)
     out: list[list[Cell]] = []
     for group in _grouped(ordered, _steps):

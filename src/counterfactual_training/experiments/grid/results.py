@@ -1,4 +1,6 @@
-"""The results of a grid as tables: every number, changes against the baseline, a row per setting, means per axis."""
+"""The results of a grid as tables: every number, changes against the baseline, a row per setting,
+means per axis.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ Baseline = dict[str, Any]  # means over conventional models: ratios (λ,), and t
 class GridResults:
     """Tables of the finished points of a grid; ``missing`` points are not in them.
 
-    The baseline of a setting is the mean of all conventional models of the grid with the same data set, architecture,
-    epochs, batch size and learning rate, so that a single lucky baseline does not shift a whole figure.
+    The baseline of a setting is the mean of all conventional models of the grid with the same data
+    set, architecture, epochs, batch size and learning rate, so that a single lucky baseline does
+    not shift a whole figure.
 
     Attributes:
         tidy: a row per setting, metric and λ_energy; means over evaluation runs and their spread.
@@ -58,9 +61,13 @@ class GridResults:
         finished = [p for p in points if p.cell.id in done and p.baseline.id in done]
         outcomes = {cell: store.load(cell) for cell in cells_of(finished)}
         baselines = _baselines(finished, outcomes)
-        tidy, summary, changes, maturity = [], [], [], []
+        tidy = []
+        summary = []
+        changes = []
+        maturity = []
         for point in finished:
-            outcome, baseline = outcomes[point.cell], baselines[_group(point)]
+            outcome = outcomes[point.cell]
+            baseline = baselines[_group(point)]
             head = _head(point, grid)
             tidy += [{**head, **row} for row in _tidy(outcome, point.cell)]
             summary.append({**head, **_summary(outcome, baseline)})
@@ -68,7 +75,10 @@ class GridResults:
                 changes += [{**head, **row} for row in _changes(outcome, baseline, point.cell)]
             if not point.cell.is_conventional:
                 shares = enumerate(outcome.history.get("share_mature", ()), 1)
-                maturity += [{**head, "epoch": epoch, "share mature": float(share)} for epoch, share in shares]
+                maturity += [
+                    {**head, "epoch": epoch, "share mature": float(share)}
+                    for epoch, share in shares
+                ]
         wide = pd.DataFrame(summary)
         return cls(
             grid,
@@ -86,21 +96,31 @@ class GridResults:
 
 def _group(point: Point) -> tuple[Any, ...]:
     baseline = point.baseline
-    return baseline.data, baseline.settings, baseline.measurement, point.cell.constraint_kinds[0]
+    return (
+        baseline.data,
+        baseline.settings,
+        baseline.measurement,
+        point.cell.constraint_kinds[0],
+    )
 
 
 def _metrics(outcome: CellOutcome) -> Mapping[str, np.ndarray]:
     return outcome.metrics(outcome.cell.constraint_kinds[0])
 
 
-def _baselines(points: Sequence[Point], outcomes: dict[Cell, CellOutcome]) -> dict[tuple[Any, ...], Baseline]:
+def _baselines(
+    points: Sequence[Point], outcomes: dict[Cell, CellOutcome]
+) -> dict[tuple[Any, ...], Baseline]:
     members: dict[tuple[Any, ...], dict[Cell, CellOutcome]] = {}
     for point in points:
         members.setdefault(_group(point), {})[point.baseline] = outcomes[point.baseline]
     out: dict[tuple[Any, ...], Baseline] = {}
     for key, found in members.items():
         same = list(found.values())  # a mean over models and runs, for each λ_energy
-        out[key] = {m: finite_mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2)) for m in RATIOS}
+        out[key] = {
+            m: finite_mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2))
+            for m in RATIOS
+        }
         out[key]["accuracy"] = float(np.mean([one.numbers["accuracy"] for one in same]))
     return out
 
@@ -109,15 +129,26 @@ def _head(point: Point, grid: Grid) -> dict[str, Any]:
     """What names a setting in every table: the data set, the seed, the axes."""
     values = dict(point.values)
     axes = {name: _shown(values[name]) for name in grid.axes}
-    training = CONVENTIONAL if point.cell.is_conventional else "counterfactual"
+    if point.cell.is_conventional:
+        training = CONVENTIONAL
+    else:
+        training = "counterfactual"
     if point.cell.gate != "none":
         training += ", gated"
-    return {"data": point.data, "seed": point.seed, "training": training, **axes, "cell": point.cell.id}
+    return {
+        "data": point.data,
+        "seed": point.seed,
+        "training": training,
+        **axes,
+        "cell": point.cell.id,
+    }
 
 
 def _shown(value: Any) -> Any:
     """Widths of layers as text, ``32-32``; other values as they are."""
-    return "-".join(map(str, value)) or "linear" if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return "-".join(map(str, value)) or "linear"
+    return value
 
 
 def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
@@ -125,16 +156,35 @@ def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
     for metric, values in _metrics(outcome).items():
         for strength, runs in zip(cell.measurement.protocol.lambda_energy, values, strict=True):
             found = runs[np.isfinite(runs)]
-            mean, sd = found.mean() if len(found) else np.nan, found.std(ddof=1) if len(found) > 1 else np.nan
-            row = {"metric": metric, "evaluation lambda_energy": strength, "value": mean, "sd": sd, "runs": len(found)}
+            if len(found):
+                mean = found.mean()
+            else:
+                mean = np.nan
+            if len(found) > 1:
+                sd = found.std(ddof=1)
+            else:
+                sd = np.nan
+            row = {
+                "metric": metric,
+                "evaluation lambda_energy": strength,
+                "value": mean,
+                "sd": sd,
+                "runs": len(found),
+            }
             rows.append(row)
-    return rows + [{"metric": metric, "value": value, "runs": 1} for metric, value in outcome.numbers.items()]
+    return rows + [
+        {"metric": metric, "value": value, "runs": 1}
+        for metric, value in outcome.numbers.items()
+    ]
 
 
 def _summary(outcome: CellOutcome, baseline: Baseline) -> dict[str, Any]:
-    values = {metric: float(finite_mean(_metrics(outcome)[metric])) for metric in COUNTERFACTUAL}
+    values = {
+        metric: float(finite_mean(_metrics(outcome)[metric])) for metric in COUNTERFACTUAL
+    }
     changes = {
-        f"{metric} change %": 100 * (values[metric] / float(finite_mean(baseline[metric])) - 1) for metric in RATIOS
+        f"{metric} change %": 100 * (values[metric] / float(finite_mean(baseline[metric])) - 1)
+        for metric in RATIOS
     }
     mature = outcome.history.get("share_mature", np.array([np.nan]))
     return {
@@ -152,7 +202,10 @@ def _summary(outcome: CellOutcome, baseline: Baseline) -> dict[str, Any]:
 
 def _changes(outcome: CellOutcome, baseline: Baseline, cell: Cell) -> list[dict[str, Any]]:
     strengths = cell.measurement.protocol.lambda_energy
-    changes = {metric: 100 * (_metrics(outcome)[metric] / baseline[metric][:, None] - 1) for metric in RATIOS}
+    changes = {
+        metric: 100 * (_metrics(outcome)[metric] / baseline[metric][:, None] - 1)
+        for metric in RATIOS
+    }
     return [
         {"metric": metric, "evaluation lambda_energy": strength, "run": run, "change": value}
         for metric, change in changes.items()
@@ -181,7 +234,10 @@ def _spread(part: pd.DataFrame) -> dict[str, Any]:
     for metric in RATIOS:
         low, median, high = part[f"{metric} change %"].quantile([0.25, 0.5, 0.75])
         out |= {f"{metric} low": low, f"{metric} median": median, f"{metric} high": high}
-    out |= {name: part[name].mean() for name in ("validity", "accuracy change, points", "share mature")}
+    out |= {
+        name: part[name].mean()
+        for name in ("validity", "accuracy change, points", "share mature")
+    }
     return {**out, "stopped": int((part["stopped"] != "").sum())}
 
 
@@ -193,7 +249,9 @@ def finite_mean(values: np.ndarray, axis: int | tuple[int, ...] | None = None) -
 
 
 class Leaders:
-    """The best settings so far, for the progress line: per data set, the lowest implausibility among valid ones."""
+    """The best settings so far, for the progress line: per data set, the lowest implausibility
+    among valid ones.
+    """
 
     def __init__(self, points: Sequence[Point], store: Store, done: set[str]) -> None:
         self.points = {point.cell.id: point for point in points if point.cell != point.baseline}
@@ -203,7 +261,11 @@ class Leaders:
             for name, value in point.values:
                 values.setdefault(name, set()).add(str(value))
         # Only settings that vary are shown; all leaders train with counterfactuals.
-        self.varied = [name for name, found in values.items() if len(found) > 1 and name != "objective.name"]
+        self.varied = [
+            name
+            for name, found in values.items()
+            if len(found) > 1 and name != "objective.name"
+        ]
         self.found: dict[str, tuple[float, Point]] = {}
         self.baseline: dict[str, list[float]] = {}
         self.add({cell.id: store.load(cell) for cell in cells_of(points) if cell.id in done})
@@ -212,7 +274,8 @@ class Leaders:
         """Take cells, by identity, into account."""
         for name, outcome in outcomes.items():
             value, valid = (
-                float(finite_mean(_metrics(outcome).get(m, _NOTHING))) for m in ("implausibility", "validity")
+                float(finite_mean(_metrics(outcome).get(m, _NOTHING)))
+                for m in ("implausibility", "validity")
             )
             if name in self.baselines and np.isfinite(value):
                 self.baseline.setdefault(self.baselines[name], []).append(value)
@@ -227,8 +290,14 @@ class Leaders:
             return ""
         value, point = self.found[data]
         usual = np.mean(self.baseline[data]) if data in self.baseline else np.nan
-        change = f" ({100 * (value / usual - 1):+.0f} %)".replace("-", "−") if np.isfinite(usual) else ""
+        if np.isfinite(usual):
+            change = f" ({100 * (value / usual - 1):+.0f} %)".replace("-", "−")
+        else:
+            change = ""
         values = {name: str(chosen) for name, chosen in point.values}
         words = {name: name.rpartition(".")[2] for name in self.varied}
-        settings = [values[name] if word == "name" else f"{word} {values[name]}" for name, word in words.items()]
+        settings = [
+            values[name] if word == "name" else f"{word} {values[name]}"
+            for name, word in words.items()
+        ]
         return ", ".join([f"best on {data}: IP {value:.2f}{change}", *settings])

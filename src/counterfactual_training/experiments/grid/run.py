@@ -1,4 +1,6 @@
-"""Run grids: train and measure what is missing, wherever the engine says; results are saved as they arrive."""
+"""Run grids: train and measure what is missing, wherever the engine says; results are saved as they
+arrive.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,22 @@ import numpy as np
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.experiments.engine.launch import Engine, Failed, capacity, launch, reason
+from counterfactual_training.experiments.engine.launch import (
+    Engine,
+    Failed,
+    capacity,
+    launch,
+    reason,
+)
 from counterfactual_training.experiments.engine.progress import CellProgress, Running
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
 from counterfactual_training.experiments.grid.measure import GridData
-from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions, versions
+from counterfactual_training.experiments.grid.outcome import (
+    CellOutcome,
+    check_versions,
+    versions,
+)
 from counterfactual_training.experiments.grid.plan import cost, plan
 from counterfactual_training.experiments.grid.results import Leaders
 from counterfactual_training.experiments.grid.settings import describe, published
@@ -82,19 +94,27 @@ class GridWork:
                 if strict:
                     raise
                 unavailable[name] = reason(error)
-        paper = {name: found.settings for name, found in data.items()} | dict.fromkeys(unavailable, _NO_SETTINGS)
+        paper = {name: found.settings for name, found in data.items()} | dict.fromkeys(
+            unavailable, _NO_SETTINGS
+        )
         points = [point for grid in grids for point in grid.points(paper)]
         return cls(grids, data, points, cells_of(points), unavailable)
 
     @cached_property
     def costs(self) -> dict[Cell, float]:
         """Expected seconds of each cell whose data set could be loaded."""
-        return {cell: cost(cell, self.data[cell.data]) for cell in self.cells if cell.data in self.data}
+        return {
+            cell: cost(cell, self.data[cell.data])
+            for cell in self.cells
+            if cell.data in self.data
+        }
 
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
         left = sum(seconds for cell, seconds in self.costs.items() if cell.id not in done)
-        return left / workers + _START_SECONDS if left else 0.0
+        if left:
+            return left / workers + _START_SECONDS
+        return 0.0
 
 
 @cache
@@ -112,7 +132,11 @@ def expected_seconds(grid: Grid, workers: int) -> float:
         default = published(data.settings)
         for _ in range(_SAMPLES):
             chosen = {key: values[rng.integers(len(values))] for key, values in grid.values}
-            total += len(grid.seeds_of(name)) * cost(grid.point(name, 0, default, chosen).cell, data) / _SAMPLES
+            total += (
+                len(grid.seeds_of(name))
+                * cost(grid.point(name, 0, default, chosen).cell, data)
+                / _SAMPLES
+            )
     return total * grid.num_settings / workers + _START_SECONDS
 
 
@@ -134,8 +158,14 @@ def run_grid(
     engine = engine or Engine()
     started = time.monotonic()
     store = Store(root)
-    workers = capacity(engine)  # a cluster that does not answer raises before anything is written
-    failures = {cell.label: work.unavailable[cell.data] for cell in work.cells if cell.data in work.unavailable}
+    workers = capacity(
+        engine
+    )  # a cluster that does not answer raises before anything is written
+    failures = {
+        cell.label: work.unavailable[cell.data]
+        for cell in work.cells
+        if cell.data in work.unavailable
+    }
     with store.writing():
         spent = {grid: store.spent(grid) for grid in work.grids}
 
@@ -143,20 +173,27 @@ def run_grid(
             for grid, seconds in spent.items():
                 store.record(grid, command, seconds + more or None, **notes)
 
-        record(0.0)  # before any training, so that `ct grid status` knows a run that is killed at once
+        record(
+            0.0
+        )  # before any training, so that `ct grid status` knows a run that is killed at once
         done = store.done()
         finished = [cell for cell in work.cells if cell.id in done]
         check_versions([store.load(cell) for cell in finished if cell.alone], current=True)
         tasks = _tasks(work, store, done, engine, workers)
         store.clear_heartbeats()
         expected = {task: sum(work.costs[cell] for cell in task.cells) for task in tasks}
-        total, cost_left = len(work.cells), sum(expected.values())
-        board = CellProgress(total, len(finished), cost_left, stream or sys.stderr, lambda: _running(expected))
+        total = len(work.cells)
+        cost_left = sum(expected.values())
+        board = CellProgress(
+            total, len(finished), cost_left, stream or sys.stderr, lambda: _running(expected)
+        )
         leaders = Leaders(work.points, store, done)
         with board:
             for label, why in failures.items():
                 board.failed(label, 0.0, why)
-            for task, result in launch(run_task, tasks, _sources(work, tasks, store), engine=engine):
+            for task, result in launch(
+                run_task, tasks, _sources(work, tasks, store), engine=engine
+            ):
                 if isinstance(result, Failed):
                     why = _explained(result.reason, store)
                     failures[task.label] = why
@@ -166,19 +203,27 @@ def run_grid(
                     for note in result.notes:
                         board.say(f"{task.label}: {note}")
                     best = leaders.best(task.cells[0].data)
-                    board.finished(task.label, len(task.cells), expected[task], result.seconds, best)
+                    board.finished(
+                        task.label, len(task.cells), expected[task], result.seconds, best
+                    )
                 # Noted after every task, so that the time of a killed run counts too.
                 record(time.monotonic() - started)
     return GridRun(total, len(finished), time.monotonic() - started, failures)
 
 
-def _tasks(work: GridWork, store: Store, done: set[str], engine: Engine, workers: int) -> list[GridTask]:
+def _tasks(
+    work: GridWork, store: Store, done: set[str], engine: Engine, workers: int
+) -> list[GridTask]:
     """The same split whatever is done already, so that a killed task finds its checkpoint."""
     out = []
     for task in plan(work.costs, work.data, workers):
         left = GridTask(tuple(cell for cell in task.cells if cell.id not in done))
         if engine.name == "processes":  # a cluster's workers see no disk of ours
-            left = replace(left, checkpoint=str(store.checkpoint(left.id)), heartbeat=str(store.heartbeat(left.id)))
+            left = replace(
+                left,
+                checkpoint=str(store.checkpoint(left.id)),
+                heartbeat=str(store.heartbeat(left.id)),
+            )
         if left.cells:
             out.append(left)
     return out
@@ -186,10 +231,14 @@ def _tasks(work: GridWork, store: Store, done: set[str], engine: Engine, workers
 
 def _sources(work: GridWork, tasks: Sequence[GridTask], store: Store) -> dict[str, GridData]:
     """The data that these tasks need, with a VAE where one of them searches by REVISE."""
-    latent = {cell.data: cell for task in tasks for cell in task.cells if cell.generator == "revise"}
+    latent = {
+        cell.data: cell for task in tasks for cell in task.cells if cell.generator == "revise"
+    }
     out = {}
     for name in dict.fromkeys(cell.data for task in tasks for cell in task.cells):
-        source = GridData(replace(work.data[name], _frames=None))  # tables in the user's units are not needed
+        source = GridData(
+            replace(work.data[name], _frames=None)
+        )  # tables in the user's units are not needed
         if name in latent:
             source = replace(source, vae=store.vae(source.rows(latent[name])["train"][0]))
         out[name] = source
@@ -197,18 +246,33 @@ def _sources(work: GridWork, tasks: Sequence[GridTask], store: Store) -> dict[st
 
 
 def _explained(why: str, store: Store) -> str:
-    """The store's message if the worker met a full disk; torch words a lack of memory differently."""
-    full = why.startswith("OSError") and any(os.strerror(code) in why for code in (errno.ENOSPC, errno.EDQUOT))
-    return store.no_space() if full else why
+    """The store's message if the worker met a full disk; torch words a lack of memory
+    differently.
+    """
+    full = why.startswith("OSError") and any(
+        os.strerror(code) in why for code in (errno.ENOSPC, errno.EDQUOT)
+    )
+    if full:
+        return store.no_space()
+    return why
 
 
-def _saved(store: Store, task: GridTask, result: TaskResult, command: str) -> dict[str, CellOutcome]:
+def _saved(
+    store: Store, task: GridTask, result: TaskResult, command: str
+) -> dict[str, CellOutcome]:
     """The task's outcomes by identity, with how they were made."""
-    made = {"command": command, "versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    made = {
+        "command": command,
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     outcomes = {}
     for cell, outcome in zip(task.cells, result.outcomes, strict=True):
         # The paper's tables list settings; for members of a fleet the cell's own are enough.
-        own = {"settings": describe(cell.values, cell.seed)} if cell.alone else {}
+        if cell.alone:
+            own = {"settings": describe(cell.values, cell.seed)}
+        else:
+            own = {}
         outcomes[cell.id] = replace(outcome, made={**made, **own})
     store.save(task.id, outcomes)
     store.clear(task.id)  # only now: until results are on disk, the checkpoint is all there is

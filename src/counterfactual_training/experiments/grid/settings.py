@@ -18,7 +18,13 @@ from counterfactual_training.models.classifiers import ACTIVATIONS
 from counterfactual_training.models.vae import VAE
 from counterfactual_training.search import GENERATORS, Generator, ecco, make_generator
 from counterfactual_training.search.generator import NUMBERS
-from counterfactual_training.training import OBJECTIVES, Objective, Setting, TrainConfig, make_objective
+from counterfactual_training.training import (
+    OBJECTIVES,
+    Objective,
+    Setting,
+    TrainConfig,
+    make_objective,
+)
 from counterfactual_training.training.regimes import RECIPES
 
 Settings = dict[str, Any]
@@ -27,11 +33,21 @@ Settings = dict[str, Any]
 CT = "ct"
 
 _PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
-# Of TrainConfig. They are part of every cell's identity, so no name may be added here: stored results would be lost.
+# Of TrainConfig. They are part of every cell's identity, so no name may be added here: stored
+# results would be lost.
 _TRAINING = (
-    "epochs", "batch_size", "learning_rate", "num_counterfactuals", "burn_in", "refresh", "shuffle", "target_rule",
-    "adversarial_label", "immature", "max_bad_updates",
-)  # fmt: skip
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "num_counterfactuals",
+    "burn_in",
+    "refresh",
+    "shuffle",
+    "target_rule",
+    "adversarial_label",
+    "immature",
+    "max_bad_updates",
+)
 # Also of TrainConfig, but part of the identity only where they differ from the default.
 _LATER = ("threads", "accumulate", "positives")
 _DEFAULT = TrainConfig()
@@ -47,19 +63,29 @@ TYPES: dict[type, str] = {
 
 
 class Key(NamedTuple):
-    """The type of a setting (``tuple``: widths of layers), and a check that raises if a value is wrong."""
+    """The type of a setting (``tuple``: widths of layers), and a check that raises if a value is
+    wrong.
+    """
 
     kind: type
     check: Callable[[Any], object] = lambda value: None
 
 
 def typed(given: Any, name: str, kind: type) -> Any:
-    """The value if it is of the kind; whole numbers also serve as numbers, and lists of them as widths."""
-    if kind is tuple and isinstance(given, (list, tuple)) and all(type(width) is int for width in given):
+    """The value if it is of the kind; whole numbers also serve as numbers, and lists of them as
+    widths.
+    """
+    if (
+        kind is tuple
+        and isinstance(given, (list, tuple))
+        and all(type(width) is int for width in given)
+    ):
         return tuple(given)
     if kind is float and type(given) is int:
         return float(given)
-    if type(given) is not kind or kind is tuple:  # not isinstance: to Python, true is a whole number
+    if (
+        type(given) is not kind or kind is tuple
+    ):  # not isinstance: to Python, true is a whole number
         raise InputError(f"{name} is {TYPES[kind]}, got {given!r} ({type(given).__name__}).")
     return given
 
@@ -70,7 +96,9 @@ def _among(what: str, valid: Collection[str]) -> Callable[[Any], None]:
 
 def _weight(value: float) -> None:
     if not 0 <= value < float("inf"):
-        raise InputError(f"the weight of a penalty is a finite number of at least 0, got {value}.")
+        raise InputError(
+            f"the weight of a penalty is a finite number of at least 0, got {value}."
+        )
 
 
 def _widths(value: tuple[int, ...]) -> None:
@@ -95,17 +123,24 @@ KEYS: dict[str, Key] = {
     "objective.name": Key(str, _among("objective", OBJECTIVES)),
     **{f"objective.{name}": Key(float, _accepted_by(Objective, name)) for name in _WEIGHTS},
     **{
-        f"generator.{name}": Key(int if name == "max_steps" else float, _accepted_by(partial(Generator, ""), name))
+        f"generator.{name}": Key(
+            int if name == "max_steps" else float, _accepted_by(partial(Generator, ""), name)
+        )
         for name in NUMBERS
     },
-    **{f"training.{n}": Key(type(getattr(_DEFAULT, n)), _accepted_by(TrainConfig, n)) for n in (*_TRAINING, *_LATER)},
+    **{
+        f"training.{n}": Key(type(getattr(_DEFAULT, n)), _accepted_by(TrainConfig, n))
+        for n in (*_TRAINING, *_LATER)
+    },
 }
 
 
 def published(paper: PaperSettings) -> Settings:
     """Every setting as published for a data set, without a gate."""
     generator = ecco(decision_threshold=paper.decision_threshold)
-    config = TrainConfig(batch_size=paper.batch_size, num_counterfactuals=paper.num_counterfactuals)
+    config = TrainConfig(
+        batch_size=paper.batch_size, num_counterfactuals=paper.num_counterfactuals
+    )
     return {
         "protected": False,
         "gate": "none",
@@ -114,7 +149,10 @@ def published(paper: PaperSettings) -> Settings:
         "generator.name": "ecco",
         **{f"generator.{name}": number for name, number in generator.numbers().items()},
         "objective.name": "full",
-        **{f"objective.{name}": getattr(Objective(lambda_reg=paper.lambda_reg), name) for name in _WEIGHTS},
+        **{
+            f"objective.{name}": getattr(Objective(lambda_reg=paper.lambda_reg), name)
+            for name in _WEIGHTS
+        },
         **{f"training.{name}": getattr(config, name) for name in _TRAINING},
     }
 
@@ -122,9 +160,10 @@ def published(paper: PaperSettings) -> Settings:
 def canonical(settings: Settings) -> Settings:
     """The same settings without those that have no effect, so that equal training runs look equal.
 
-    An objective is its weights. A conventional model has no counterfactuals; only ECCo has an energy penalty. Settings
-    that came later (gates, models trained alone, a few of :class:`TrainConfig`) are left out at their default, so that
-    results stored before are still found.
+    An objective is its weights. A conventional model has no counterfactuals; only ECCo has an
+    energy penalty. Settings that came later (gates, models trained alone, a few of
+    :class:`TrainConfig`) are left out at their default, so that results stored before are still
+    found.
     """
     later = {
         "gate": "none",
@@ -132,16 +171,31 @@ def canonical(settings: Settings) -> Settings:
         "regime": CT,
         **{f"training.{name}": getattr(_DEFAULT, name) for name in _LATER},
     }
-    out = {name: value for name, value in settings.items() if name not in later or value != later[name]}
+    out = {
+        name: value
+        for name, value in settings.items()
+        if name not in later or value != later[name]
+    }
     own_loss = settings.get("regime", CT) != CT
-    objective = Objective() if own_loss else _objective(settings)  # which has no effect on a loss of its own
+    objective = (
+        Objective() if own_loss else _objective(settings)
+    )  # which has no effect on a loss of its own
     out.pop("objective.name", None)
     out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}
     if not objective.needs_counterfactuals:
         out.pop("training.positives", None)
-        for name in ("num_counterfactuals", "burn_in", "refresh", "target_rule", "adversarial_label", "immature"):
+        for name in (
+            "num_counterfactuals",
+            "burn_in",
+            "refresh",
+            "target_rule",
+            "adversarial_label",
+            "immature",
+        ):
             out[f"training.{name}"] = getattr(_DEFAULT, name)
-        return {key: value for key, value in out.items() if not key.startswith("generator.")} | {"protected": False}
+        return {
+            key: value for key, value in out.items() if not key.startswith("generator.")
+        } | {"protected": False}
     known = inspect.signature(GENERATORS[settings["generator.name"]]).parameters
     foreign = {f"generator.{name}" for name in _PENALTIES if name not in known}
     return {name: value for name, value in out.items() if name not in foreign}
@@ -160,22 +214,37 @@ def setting_of(
     vae: VAE | None = None,
     y_train: Tensor | None = None,
 ) -> Setting:
-    """What these settings mean for :func:`train`; rows, or a ``vae``, serve generators that learn from data first."""
-    given = {name: settings[f"training.{name}"] for name in (*_TRAINING, *_LATER) if f"training.{name}" in settings}
+    """What these settings mean for :func:`train`; rows, or a ``vae``, serve generators that learn
+    from data first.
+    """
+    given = {
+        name: settings[f"training.{name}"]
+        for name in (*_TRAINING, *_LATER)
+        if f"training.{name}" in settings
+    }
     config = TrainConfig(**given, seed=seed)
     name = settings.get("regime", CT)
-    regime = None if name == CT else RECIPES[name]()
+    if name == CT:
+        regime = None
+    else:
+        regime = RECIPES[name]()
     generator = _generator(settings, x_train, vae, y_train)
     return Setting(generator, constraints, _objective(settings), config, regime=regime)
 
 
 def describe(settings: Settings, seed: int) -> dict[str, Any]:
-    """:meth:`Setting.describe` of :func:`setting_of`, also where the generator could be made from rows only."""
+    """:meth:`Setting.describe` of :func:`setting_of`, also where the generator could be made from
+    rows only.
+    """
     name = settings.get("generator.name")
     if name is None or "x_train" not in inspect.signature(GENERATORS[name]).parameters:
         return setting_of(settings, seed).describe()
     others = {key: value for key, value in settings.items() if not key.startswith("generator.")}
-    own = {key.removeprefix("generator."): value for key, value in settings.items() if key not in others}
+    own = {
+        key.removeprefix("generator."): value
+        for key, value in settings.items()
+        if key not in others
+    }
     return setting_of(others, seed).describe() | {"generator": own}
 
 
@@ -186,11 +255,17 @@ def _objective(settings: Settings) -> Objective:
     return make_objective(settings["objective.name"], **weights)
 
 
-def _generator(settings: Settings, x_train: Tensor | None, vae: VAE | None, y_train: Tensor | None = None) -> Generator:
+def _generator(
+    settings: Settings, x_train: Tensor | None, vae: VAE | None, y_train: Tensor | None = None
+) -> Generator:
     """A conventional model, which never uses one, gets the default."""
     if "generator.name" not in settings:
         return ecco()
-    options = {k.removeprefix("generator."): v for k, v in settings.items() if k.startswith("generator.")}
+    options = {
+        k.removeprefix("generator."): v
+        for k, v in settings.items()
+        if k.startswith("generator.")
+    }
     name = options.pop("name")
     if vae is not None and "vae" in inspect.signature(GENERATORS[name]).parameters:
         options["vae"] = vae

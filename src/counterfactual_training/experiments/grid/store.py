@@ -1,8 +1,10 @@
-"""A folder of finished cells: one small file each, complete or absent, safe against a kill at any moment.
+"""A folder of finished cells: one small file each, complete or absent, safe against a kill at any
+moment.
 
-A fleet finishes many cells at once. Its results are first written as one file under ``pending``, then cell by cell;
-whoever opens the folder next finishes what a kill interrupted, so nothing is lost and nothing runs twice. Arrays and
-weights of a model that trained alone are in a file of tensors beside its cell, written before it.
+A fleet finishes many cells at once. Its results are first written as one file under ``pending``,
+then cell by cell; whoever opens the folder next finishes what a kill interrupted, so nothing is
+lost and nothing runs twice. Arrays and weights of a model that trained alone are in a file of
+tensors beside its cell, written before it.
 """
 
 from __future__ import annotations
@@ -25,16 +27,25 @@ from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.legacy import old_cells, read_json
 from counterfactual_training.experiments.grid.outcome import PACKAGE, CellOutcome, versions
 from counterfactual_training.models.vae import VAE, fit_vae
-from counterfactual_training.persistence import atomic_write, load_file, load_weights, locked, save_file
+from counterfactual_training.persistence import (
+    atomic_write,
+    load_file,
+    load_weights,
+    locked,
+    save_file,
+)
 
-_MARKER, _LOCK = "grid-store.json", ".lock"
-_VAE, _TENSORS = "VAE of a grid", "tensors of a cell"
+_MARKER = "grid-store.json"
+_LOCK = ".lock"
+_VAE = "VAE of a grid"
+_TENSORS = "tensors of a cell"
 
 
 class Store:
     """Outcomes by the content of their cells, all of one version of the package.
 
-    Finished cells of a folder that `ct reproduce` wrote before it used grids are found too (``legacy.py``).
+    Finished cells of a folder that `ct reproduce` wrote before it used grids are found too
+    (``legacy.py``).
 
     Args:
         any_version: open a folder of another version too, to read it.
@@ -45,16 +56,23 @@ class Store:
         if self.root.exists() and not self.root.is_dir():
             raise FileError(f"{str(self.root)!r} is a file; results need a folder.")
         self._old = old_cells(self.root)
-        marker, mine = self.root / _MARKER, _identity()
-        made = [{**mine, "version": old.made["versions"].get(PACKAGE)} for old in self._old.values()]
+        marker = self.root / _MARKER
+        mine = _identity()
+        made = [
+            {**mine, "version": old.made["versions"].get(PACKAGE)} for old in self._old.values()
+        ]
         if marker.exists():
             made.append(read_json(marker))
         elif (self.root / "cells").is_dir() and any((self.root / "cells").iterdir()):
-            raise FileError(f"{str(self.root)!r} holds cells but no {_MARKER} with their version.")
+            raise FileError(
+                f"{str(self.root)!r} holds cells but no {_MARKER} with their version."
+            )
         for found in (one for one in made if one != mine and not any_version):
             raise FileError(
-                f"{str(self.root)!r} was written by version {found.get('version')} of the package (format "
-                f"{found.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers of different versions "
+                f"{str(self.root)!r} was written by version {found.get('version')} of the "
+                "package (format "
+                f"{found.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers "
+                "of different versions "
                 "do not belong in one table: use another folder, or delete this one."
             )
 
@@ -69,7 +87,10 @@ class Store:
             try:
                 stack.enter_context(locked(self.root / _LOCK, 0.0))
             except FileError as error:
-                text = "Another run is writing to it" if error.__cause__ is None else str(error)
+                if error.__cause__ is None:
+                    text = "Another run is writing to it"
+                else:
+                    text = str(error)
                 where = f"{str(self.root)!r} cannot be written to now."
                 raise FileError(f"{where} {text}; wait, or use another folder.") from error
             if not (self.root / _MARKER).exists():
@@ -98,29 +119,46 @@ class Store:
 
     def _settle(self, pending: Path, content: Mapping[str, Any]) -> None:
         for name, outcome in content.items():
-            if not self._path(name).exists():  # a killed run may have written some of them, and they are whole
+            if not self._path(
+                name
+            ).exists():  # a killed run may have written some of them, and they are whole
                 atomic_write(self._path(name), _bytes(outcome))
         pending.unlink()
 
     def load(self, cell: Cell | str) -> CellOutcome:
         """A finished cell, or the one with this identity."""
-        name = cell if isinstance(cell, str) else cell.id
+        if isinstance(cell, str):
+            name = cell
+        else:
+            name = cell.id
         path = self._path(name)
         if name in self._old:
             return self._old[name].load()
         if not path.exists():
-            label = name if isinstance(cell, str) else cell.label
-            raise FileError(f"{label} is not among the finished cells of {str(self.root)!r}; run it first.")
+            if isinstance(cell, str):
+                label = name
+            else:
+                label = cell.label
+            raise FileError(
+                f"{label} is not among the finished cells of {str(self.root)!r}; run it first."
+            )
         content = read_json(path)
         try:
-            tensors = load_file(self._tensors(name), _TENSORS)[0] if content.get("tensors") else None
+            if content.get("tensors"):
+                tensors = load_file(self._tensors(name), _TENSORS)[0]
+            else:
+                tensors = None
             return CellOutcome.from_json(content, tensors)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FileError(f"{str(path)!r} is damaged ({error}); delete it to redo that cell.") from error
+            raise FileError(
+                f"{str(path)!r} is damaged ({error}); delete it to redo that cell."
+            ) from error
 
     def has_model(self, cell: Cell) -> bool:
         """Whether the cell is done and its weights are kept."""
-        return cell.id in self._old or (self._path(cell.id).exists() and self._tensors(cell.id).exists())
+        return cell.id in self._old or (
+            self._path(cell.id).exists() and self._tensors(cell.id).exists()
+        )
 
     def load_model(self, cell: Cell, model: nn.Module) -> nn.Module:
         """Put the cell's weights into a model of its shape."""
@@ -140,7 +178,12 @@ class Store:
         path = self.root / "vae" / f"{name}.safetensors"
         if not path.exists():
             vae = fit_vae(x)
-            save_file(path, _VAE, vae.state_dict(), {"latent": vae.latent_dim, "hidden": vae.mean.in_features})
+            save_file(
+                path,
+                _VAE,
+                vae.state_dict(),
+                {"latent": vae.latent_dim, "hidden": vae.mean.in_features},
+            )
         tensors, content = load_file(path, _VAE)
         vae = VAE(x.shape[1], content["latent"], content["hidden"])
         load_weights(vae, tensors, str(path))
@@ -159,23 +202,36 @@ class Store:
 
     def spent(self, grid: Grid) -> float:
         """Seconds that runs of this very grid have taken so far; an edited one begins at zero."""
-        with suppress(FileError, KeyError, TypeError, ValueError):  # no note yet, or a damaged one that is rewritten
+        with suppress(
+            FileError, KeyError, TypeError, ValueError
+        ):  # no note yet, or a damaged one that is rewritten
             found = read_json(self._record(grid))
             if Grid.from_content(found["grid"]) == grid:
                 return float(found.get("seconds") or 0.0)
         return 0.0
 
-    def record(self, grid: Grid, command: str, seconds: float | None = None, **more: Any) -> None:
+    def record(
+        self, grid: Grid, command: str, seconds: float | None = None, **more: Any
+    ) -> None:
         """Remember which grid was run here, and for how long altogether."""
-        entry = {"grid": asdict(grid), "command": command, "versions": versions(), "seconds": seconds, **more}
-        path, content = self._record(grid), _bytes(entry)
+        entry = {
+            "grid": asdict(grid),
+            "command": command,
+            "versions": versions(),
+            "seconds": seconds,
+            **more,
+        }
+        path = self._record(grid)
+        content = _bytes(entry)
         if not path.exists() or path.read_bytes() != content:
             with self._space():
                 atomic_write(path, content)
 
     def grids(self) -> dict[str, dict[str, Any]]:
         """What :meth:`record` noted, by name."""
-        return {path.stem: read_json(path) for path in sorted((self.root / "grids").glob("*.json"))}
+        return {
+            path.stem: read_json(path) for path in sorted((self.root / "grids").glob("*.json"))
+        }
 
     def noted(self, grid: Grid) -> dict[str, Any]:
         """The command and the seconds that :meth:`record` noted of this grid, if any."""
@@ -183,17 +239,23 @@ class Store:
         return {name: record.get(name) for name in ("command", "seconds")}
 
     def kinds(self) -> list[tuple[Any, list[str]]]:
-        """Of the paper's experiments: how much of them was run, and the finished cells of each such kind."""
-        done, found = self.done(), dict[str, tuple[Any, dict[str, None]]]()
+        """Of the paper's experiments: how much of them was run, and the finished cells of each such
+        kind.
+        """
+        done = self.done()
+        found = dict[str, tuple[Any, dict[str, None]]]()
         old = [{"kind": one.kind, "cells": [name]} for name, one in self._old.items()]
         for note in (*self.grids().values(), *old):
             if "kind" in note:
-                _, cells = found.setdefault(json.dumps(note["kind"], sort_keys=True), (note["kind"], {}))
+                _, cells = found.setdefault(
+                    json.dumps(note["kind"], sort_keys=True), (note["kind"], {})
+                )
                 cells |= {name: None for name in note["cells"] if name in done}
         return [(kind, list(cells)) for kind, cells in found.values() if cells]
 
     def _record(self, grid: Grid) -> Path:
-        # The paper's experiments are run on parts of their data one after the other; each part keeps its note.
+        # The paper's experiments are run on parts of their data one after the other; each part
+        # keeps its note.
         return self.root / "grids" / f"{grid.id if grid.alone else grid.name}.json"
 
     def _path(self, name: str) -> Path:
@@ -215,7 +277,8 @@ class Store:
     def no_space(self) -> str:
         """The message about a full disk."""
         return (
-            f"There is no space left for {str(self.root)!r}. The {len(self.done())} cells that are finished are "
+            f"There is no space left for {str(self.root)!r}. The {len(self.done())} cells that "
+            "are finished are "
             "kept; free some space, and the same command continues from there."
         )
 

@@ -1,4 +1,6 @@
-"""One task of a grid: train a fleet, or a model alone, and measure it. Runs in a worker, maybe on another machine."""
+"""One task of a grid: train a fleet, or a model alone, and measure it. Runs in a worker, maybe on
+another machine.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from counterfactual_training.gates import fit_gate
 from counterfactual_training.models import counternet, mlp
 from counterfactual_training.training import Callback, Fleet, Member, Run, TrainResult
 
-# Columns of the training history that are kept for members of a fleet; a table of hundreds of models needs no others.
+# Columns of the training history that are kept for members of a fleet; a table of hundreds of
+# models needs no others.
 _KEPT = ("loss", "accuracy", "validation_accuracy", "share_mature", "mean_steps")
 
 
@@ -78,24 +81,37 @@ def _run(source: GridData, task: GridTask, started: float) -> list[CellOutcome]:
     rows = source.rows(task.cells[0])
     found = _train(source, rows, task)
     trained = time.perf_counter()
-    models = [_gated(cell, result.model, source, rows) for cell, result in zip(task.cells, found, strict=True)]
+    models = [
+        _gated(cell, result.model, source, rows)
+        for cell, result in zip(task.cells, found, strict=True)
+    ]
     measured = measure(models, task.cells, source)
     count = len(found)
-    seconds = {"train": (trained - started) / count, "evaluate": (time.perf_counter() - trained) / count}
+    seconds = {
+        "train": (trained - started) / count,
+        "evaluate": (time.perf_counter() - trained) / count,
+    }
     outcomes = []
     for cell, numbers, result in zip(task.cells, measured, found, strict=True):
         history = result.history.to_frame()
         names = history.columns if cell.alone else [name for name in _KEPT if name in history]
         kept = {str(name): history[name].to_numpy(dtype=float) for name in names}
         # A model alone is kept: figures and other experiments use it again.
-        state = result.model.state_dict() if cell.alone else {}
+        if cell.alone:
+            state = result.model.state_dict()
+        else:
+            state = {}
         weights = {name: tensor.clone() for name, tensor in state.items()}
-        outcomes.append(CellOutcome(cell, *numbers, kept, result.history.stopped, seconds, weights=weights))
+        outcomes.append(
+            CellOutcome(cell, *numbers, kept, result.history.stopped, seconds, weights=weights)
+        )
     return outcomes
 
 
 def _gated(cell: Cell, model: nn.Module, source: GridData, rows: Rows) -> nn.Module:
-    """The trained model with the cell's gate, fitted to the rows it was trained on under the rules of evaluation."""
+    """The trained model with the cell's gate, fitted to the rows it was trained on under the rules
+    of evaluation.
+    """
     if cell.gate == "none":
         return model
     rules = source.rules(cell.constraint_kinds[0])
@@ -103,24 +119,36 @@ def _gated(cell: Cell, model: nn.Module, source: GridData, rows: Rows) -> nn.Mod
 
 
 def _train(source: GridData, rows: Rows, task: GridTask) -> list[TrainResult]:
-    """A result for each cell, from the fleet; on a disk too full for its checkpoint, once more without one."""
+    """A result for each cell, from the fleet; on a disk too full for its checkpoint, once more
+    without one.
+    """
     try:
         return _fleet(source, rows, task, task.checkpoint)
     except OSError as error:
         if task.checkpoint is None or not is_full(error):
             raise
         warnings.warn(
-            f"no checkpoint could be written ({error.strerror}), so training started again without one: if it is "
+            f"no checkpoint could be written ({error.strerror}), so training started again "
+            "without one: if it is "
             "killed now, it starts from the beginning",
             stacklevel=2,
         )
     return _fleet(source, rows, task, None)
 
 
-def _fleet(source: GridData, rows: Rows, task: GridTask, checkpoint: str | None) -> list[TrainResult]:
-    # Cells that differ in their gate only are one model. A fleet of one is trained exactly as a model alone.
-    members = {cell: place for place, cell in enumerate(dict.fromkeys(cell.ungated for cell in task.cells))}
-    validation = rows["validation"] if len(rows["validation"][1]) else None
+def _fleet(
+    source: GridData, rows: Rows, task: GridTask, checkpoint: str | None
+) -> list[TrainResult]:
+    # Cells that differ in their gate only are one model. A fleet of one is trained exactly as a
+    # model alone.
+    members = {
+        cell: place
+        for place, cell in enumerate(dict.fromkeys(cell.ungated for cell in task.cells))
+    }
+    if len(rows["validation"][1]):
+        validation = rows["validation"]
+    else:
+        validation = None
     found = Fleet([_member(cell, source, rows) for cell in members]).train(
         *rows["train"],
         validation=validation,
@@ -134,17 +162,28 @@ def _fleet(source: GridData, rows: Rows, task: GridTask, checkpoint: str | None)
 def _member(cell: Cell, source: GridData, rows: Rows) -> Member:
     size = source.data.num_features, source.data.num_classes
     layers = cell.values["model.hidden"], cell.values["model.activation"]
-    model = with_weights(cell.seed, lambda: counternet(*size) if cell.own_network else mlp(*size, *layers))
+    model = with_weights(
+        cell.seed, lambda: counternet(*size) if cell.own_network else mlp(*size, *layers)
+    )
     rules = source.data.training_constraints
-    rules = source.data.protect(rules) if cell.protected else rules
-    return Member(model, setting_of(cell.values, cell.seed, rules, rows["train"][0], source.vae, rows["train"][1]))
+    if cell.protected:
+        rules = source.data.protect(rules)
+    return Member(
+        model,
+        setting_of(
+            cell.values, cell.seed, rules, rows["train"][0], source.vae, rows["train"][1]
+        ),
+    )
 
 
 class _Heartbeat(Callback):
     """Writes after every epoch how far the fleet is, for the progress line."""
 
     def __init__(self, path: str | None) -> None:
-        self.path = None if path is None else Path(path)
+        if path is None:
+            self.path = None
+        else:
+            self.path = Path(path)
 
     def on_epoch_end(self, run: Run) -> None:
         if self.path is not None:

@@ -1,12 +1,25 @@
-"""The paper's experiments by name, with their titles; loads nothing heavy, because `ct reproduce --help` lists them."""
+"""The paper's experiments by name, with their titles; loads nothing heavy, because `ct reproduce
+--help` lists them.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
 
-ALL, FIGURE1, MNIST_FIGURES = "all", "figure1", "mnist-figures"
-_NAMES = ("main", "mutability", "ablation", "robustness", "attribution", "synthetic", FIGURE1, MNIST_FIGURES)
+ALL = "all"
+FIGURE1 = "figure1"
+MNIST_FIGURES = "mnist-figures"
+_NAMES = (
+    "main",
+    "mutability",
+    "ablation",
+    "robustness",
+    "attribution",
+    "synthetic",
+    FIGURE1,
+    MNIST_FIGURES,
+)
 _FILES = files("counterfactual_training.experiments.paper") / "files"
 
 

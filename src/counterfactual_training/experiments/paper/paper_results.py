@@ -25,10 +25,19 @@ def over_lambda(values: Array) -> Array:
 
 
 def _effort(cell: Cell) -> str:
-    """How long a cell was trained and how thoroughly it was measured, which all cells of a table share."""
-    measurement, protocol = cell.measurement, cell.measurement.protocol
-    thorough = f"paired {measurement.paired}, {len(protocol.epsilons)} ε, {protocol.attribution_rounds} rounds"
-    return f"{cell.values['training.epochs']} epochs, {protocol.num_runs} evaluation runs ({thorough})"
+    """How long a cell was trained and how thoroughly it was measured, which all cells of a table
+    share.
+    """
+    measurement = cell.measurement
+    protocol = cell.measurement.protocol
+    thorough = (
+        f"paired {measurement.paired}, {len(protocol.epsilons)} ε, {protocol.attribution_rounds} "
+        "rounds"
+    )
+    return (
+        f"{cell.values['training.epochs']} epochs, {protocol.num_runs} evaluation runs "
+        f"({thorough})"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +57,19 @@ class Results:
         check_versions(found)
         efforts = sorted({_effort(outcome.cell) for outcome in found})
         if len(efforts) > 1:
-            raise InputError(f"Results of different settings do not belong in one table: {' and '.join(efforts)}.")
+            raise InputError(
+                "Results of different settings do not belong in one table: "
+                f"{' and '.join(efforts)}."
+            )
         grouped: dict[tuple[str, str], list[CellOutcome]] = {}
         # By seed, so that the rows of two models' stacks are pairs.
         for outcome in sorted(found, key=lambda outcome: outcome.cell.seed):
             same = grouped.setdefault((outcome.cell.data, outcome.cell.model), [])
             if same and same[-1].cell.seed == outcome.cell.seed:
-                raise InputError(f"Results of different settings do not belong in one table: {outcome.cell.label}.")
+                raise InputError(
+                    "Results of different settings do not belong in one table: "
+                    f"{outcome.cell.label}."
+                )
             same.append(outcome)
         return cls(grouped)
 
@@ -63,13 +78,23 @@ class Results:
         return [outcome for outcomes in self.cells.values() for outcome in outcomes]
 
     def shared(self, *models: str) -> list[tuple[str, list[int]]]:
-        """Data sets in the paper's order, each with the seeds that all these models have; none without any."""
-        found = {data: [self.cells.get((data, model), []) for model in models] for data in PAPER_ORDER}
-        seeds = {d: set.intersection(*({r.cell.seed for r in one} for one in each)) for d, each in found.items()}
+        """Data sets in the paper's order, each with the seeds that all these models have; none
+        without any.
+        """
+        found = {
+            data: [self.cells.get((data, model), []) for model in models]
+            for data in PAPER_ORDER
+        }
+        seeds = {
+            d: set.intersection(*({r.cell.seed for r in one} for one in each))
+            for d, each in found.items()
+        }
         return [(data, sorted(common)) for data, common in seeds.items() if common]
 
     def outcomes(self, data: str, model: str, seeds: Sequence[int]) -> list[CellOutcome]:
-        return [result for result in self.cells.get((data, model), []) if result.cell.seed in seeds]
+        return [
+            result for result in self.cells.get((data, model), []) if result.cell.seed in seeds
+        ]
 
     def stack(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
         """A measurement of all these seeds: ``(S, *shape)``."""
@@ -80,16 +105,36 @@ class Results:
         return np.array([result.numbers[name] for result in self.outcomes(data, model, seeds)])
 
     def settings_table(self) -> pd.DataFrame:
-        """What was trained and how: one row per data set, with the settings of CT if such a model is there."""
+        """What was trained and how: one row per data set, with the settings of CT if such a model
+        is there.
+        """
         rows = []
         for data in PAPER_ORDER:
             found = [result for result in self.all if result.cell.data == data]
             if found:
-                first = next((result for result in found if result.cell.objective == "full"), found[0])
+                first = next(
+                    (result for result in found if result.cell.objective == "full"), found[0]
+                )
                 parts = first.made["settings"]
                 models = ", ".join(sorted({result.cell.model for result in found}))
-                flat = {**parts["training"], **parts["objective"], "generator": parts["generator"]["name"]}
-                # Both the training and the search have a learning rate and neither a seed of its own.
-                flat |= {f"search {key}": value for key, value in parts["generator"].items() if key != "name"}
-                rows.append({"data": data, "models": models, "seeds": len({r.cell.seed for r in found}), **flat})
+                flat = {
+                    **parts["training"],
+                    **parts["objective"],
+                    "generator": parts["generator"]["name"],
+                }
+                # Both the training and the search have a learning rate and neither a seed of its
+                # own.
+                flat |= {
+                    f"search {key}": value
+                    for key, value in parts["generator"].items()
+                    if key != "name"
+                }
+                rows.append(
+                    {
+                        "data": data,
+                        "models": models,
+                        "seeds": len({r.cell.seed for r in found}),
+                        **flat,
+                    }
+                )
         return pd.DataFrame(rows).drop(columns=["seed", "threads"], errors="ignore")

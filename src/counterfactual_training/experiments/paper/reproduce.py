@@ -23,8 +23,18 @@ from counterfactual_training.experiments.grid.run import GridWork, load_data, ru
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.panels import DecisionPanel
 from counterfactual_training.experiments.paper import summaries
-from counterfactual_training.experiments.paper.figures import Digits, digits, figure1, pick_factuals
-from counterfactual_training.experiments.paper.names import ALL, EXPERIMENTS, FIGURE1, MNIST_FIGURES
+from counterfactual_training.experiments.paper.figures import (
+    Digits,
+    digits,
+    figure1,
+    pick_factuals,
+)
+from counterfactual_training.experiments.paper.names import (
+    ALL,
+    EXPERIMENTS,
+    FIGURE1,
+    MNIST_FIGURES,
+)
 from counterfactual_training.experiments.paper.paper_results import Results
 from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.trained import untrained
@@ -49,7 +59,10 @@ _TABLES: dict[str, dict[str, Summary]] = {
     },
     "mutability": {"mutability": summaries.mutability_table},
     "ablation": {"ablation": summaries.ablation_table, "maturity": summaries.maturity_table},
-    "robustness": {"robustness": summaries.robustness_table, "performance": summaries.performance_table},
+    "robustness": {
+        "robustness": summaries.robustness_table,
+        "performance": summaries.performance_table,
+    },
     "attribution": {"attribution": summaries.attribution_table},
     "synthetic": {"synthetic": summaries.synthetic_table, "maturity": summaries.maturity_table},
 }
@@ -60,14 +73,21 @@ Effort = dict[str, Any]
 
 
 def effort_of(grid: Grid) -> Effort:
-    """The effort of a grid as it is noted beside finished cells; names must not change, old folders have them."""
-    measurement, protocol = grid.measurement, grid.measurement.protocol
+    """The effort of a grid as it is noted beside finished cells; names must not change, old folders
+    have them.
+    """
+    measurement = grid.measurement
+    protocol = grid.measurement.protocol
     return {
         "name": "quick" if grid.quick else "full",
         "epochs": dict(grid.values)["training.epochs"][0],
         "num_runs": protocol.num_runs,
-        "num_individuals": None if grid.individuals else protocol.num_individuals,  # None: by the kind of data
-        "paired_individuals": None if measurement.paired == ALL_ROWS else int(measurement.paired),  # None: every row
+        "num_individuals": None
+        if grid.individuals
+        else protocol.num_individuals,  # None: by the kind of data
+        "paired_individuals": None
+        if measurement.paired == ALL_ROWS
+        else int(measurement.paired),  # None: every row
         "num_epsilons": len(protocol.epsilons),
         "attribution_rounds": protocol.attribution_rounds,
     }
@@ -82,7 +102,10 @@ FULL = effort_of(load_grid("main"))
 
 def kind_of_grid(grid: Grid) -> list[Any]:
     """Which results belong in one table: those of one effort and the same changed settings."""
-    return [effort_of(grid), [[name.removeprefix("training."), value] for name, value in grid.changes]]
+    return [
+        effort_of(grid),
+        [[name.removeprefix("training."), value] for name, value in grid.changes],
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +138,10 @@ def experiment_grids(
     check_name("experiment", name, (*EXPERIMENTS, ALL))
     names = [one for one in EXPERIMENTS if one != FIGURE1 and name in (one, ALL)]
     grids = {one: load_grid(one, quick, changes) for one in names}
-    return {one: grid if one == MNIST_FIGURES else grid.changed(data, seeds) for one, grid in grids.items()}
+    return {
+        one: grid if one == MNIST_FIGURES else grid.changed(data, seeds)
+        for one, grid in grids.items()
+    }
 
 
 def reproduce(
@@ -135,13 +161,16 @@ def reproduce(
     Args:
         name: see :data:`EXPERIMENTS`, or ``all``.
         root: folder of finished cells; grows.
-        data: the paper's short names; by default all that the experiment uses (for a quick look, those that need no
-            files).
-        seeds: training seeds of every cell; by default five, three of MNIST, and two for a quick look.
-        changes: settings other than the published ones, by dotted name; without a dot, of :class:`TrainConfig`.
+        data: the paper's short names; by default all that the experiment uses (for a quick look,
+            those that need no files).
+        seeds: training seeds of every cell; by default five, three of MNIST, and two for a quick
+            look.
+        changes: settings other than the published ones, by dotted name; without a dot, of
+            :class:`TrainConfig`.
         engine: where to run; by default ``workers`` processes of this machine.
     """
-    engine = Engine(workers=workers) if engine is None else engine
+    if engine is None:
+        engine = Engine(workers=workers)
     grids = experiment_grids(name, data, seeds, quick, changes)
     if name == ALL and not any(image in grids["main"].data for image in IMAGES):
         del grids[MNIST_FIGURES]
@@ -150,13 +179,20 @@ def reproduce(
         work = GridWork.from_grids(*grids.values(), strict=False)
         kind = kind_of_grid(work.grids[0])  # effort and changes are the same for all
         cells = [cell.id for cell in work.cells]
-        failures = run_grid(work, root, engine, command, stream, kind=kind, cells=cells).failures
+        failures = run_grid(
+            work, root, engine, command, stream, kind=kind, cells=cells
+        ).failures
     out = []
     effort = effort_of(load_grid("main", quick, changes))
     for one in EXPERIMENTS:
         if one in grids or (one == FIGURE1 and name in (FIGURE1, ALL)):
-            own_cells = GridWork.from_grids(grids[one], strict=False).cells if one in grids else ()
-            own = {cell.label: failures[cell.label] for cell in own_cells if cell.label in failures}
+            if one in grids:
+                own_cells = GridWork.from_grids(grids[one], strict=False).cells
+            else:
+                own_cells = ()
+            own = {
+                cell.label: failures[cell.label] for cell in own_cells if cell.label in failures
+            }
             results = Results.load(Store(root), [cell.id for cell in own_cells])
             out.append(summarise(one, results, effort, own, command))
     return out
@@ -171,10 +207,11 @@ def step_free(
     workers: int = 2,
     stream: TextIO | None = None,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
-    """The models of the main table and the rescaled baseline, measured independently of step size and scale.
+    """The models of the main table and the rescaled baseline, measured independently of step size
+    and scale.
 
-    The arguments are those of :func:`reproduce`, which must have run before. So little work is left that it stays on
-    this machine, wherever the models were trained.
+    The arguments are those of :func:`reproduce`, which must have run before. So little work is left
+    that it stays on this machine, wherever the models were trained.
 
     Returns:
         The tables of :func:`truth_tables`, and failed models with the reasons.
@@ -207,18 +244,27 @@ def summarise(
     if tables and results.cells:
         warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
     if name in _WITH_DIFFERENCES:
-        tables[f"{name}_differences"] = summaries.differences(name, tables[name], tables.get("main_by_seed"))
+        tables[f"{name}_differences"] = summaries.differences(
+            name, tables[name], tables.get("main_by_seed")
+        )
     panels: list[DecisionPanel] = []
     started = time.perf_counter()
     if name == FIGURE1:
         panels, tables["figure1"] = figure1(effort["epochs"])
-    images = _digits(results) if name == MNIST_FIGURES else []
+    if name == MNIST_FIGURES:
+        images = _digits(results)
+    else:
+        images = []
     dates = sorted(outcome.made["date"] for outcome in results.all)
-    totals = {part: sum(outcome.seconds[part] for outcome in results.all) for part in ("train", "evaluate")}
+    totals = {
+        part: sum(outcome.seconds[part] for outcome in results.all)
+        for part in ("train", "evaluate")
+    }
     provenance = {
         "command": command,
         "versions": versions(),
-        "effort": in_words(effort) + ("" if effort == FULL else f" ({effort['name']}: not the published settings)"),
+        "effort": in_words(effort)
+        + ("" if effort == FULL else f" ({effort['name']}: not the published settings)"),
         "cells": len(dates),
         "first": dates[0] if dates else "",
         "last": dates[-1] if dates else "",
@@ -228,11 +274,22 @@ def summarise(
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
         provenance |= {"cells": len(panels), "first": now, "last": now, "seconds": seconds}
-    return Reproduction(name, EXPERIMENTS[name], effort, tables, panels, images, dict(failures or {}), provenance)
+    return Reproduction(
+        name,
+        EXPERIMENTS[name],
+        effort,
+        tables,
+        panels,
+        images,
+        dict(failures or {}),
+        provenance,
+    )
 
 
 def _digits(results: Results) -> list[Digits]:
-    images = {model: found[0] for (data, model), found in results.cells.items() if data in IMAGES}
+    images = {
+        model: found[0] for (data, model), found in results.cells.items() if data in IMAGES
+    }
     if not {"vanilla", "full", "full protected"} <= set(images):
         return []
     data = load_data(images["vanilla"].cell.data)
@@ -242,5 +299,7 @@ def _digits(results: Results) -> list[Digits]:
     factuals = pick_factuals([models["vanilla"], models["full"]], data)
     return [
         digits("conventional training", models["vanilla"], models["vanilla"], data, factuals),
-        digits("counterfactual training", models["full"], models["full protected"], data, factuals),
+        digits(
+            "counterfactual training", models["full"], models["full protected"], data, factuals
+        ),
     ]

@@ -1,7 +1,8 @@
 """From finished cells to tidy tables, published numbers beside ours.
 
-Every table has the columns ``published``, ``ours``, ``low`` and ``high`` (95 % interval over training seeds and
-evaluation, by hierarchical bootstrap) and ``seeds``, the number of training runs behind it.
+Every table has the columns ``published``, ``ours``, ``low`` and ``high`` (95 % interval over
+training seeds and evaluation, by hierarchical bootstrap) and ``seeds``, the number of training runs
+behind it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Contrast(NamedTuple):
     constraints: str
 
 
-# The cost column comes from other models than the rest: trained and searched with protected features.
+# The cost column comes from other models than the rest: trained and searched with protected
+# features.
 MAIN = (
     Contrast("implausibility", "full", "free"),
     Contrast("implausibility_mmd", "full", "free"),
@@ -47,14 +49,21 @@ MAIN = (
 def main_table(results: Results, protocol: str = "published") -> pd.DataFrame:
     """``data, metric, quantity (baseline | ct | reduction), published, ours, low, high, seeds``.
 
-    The reduction is ``100 (1 − mean CT / mean baseline)``, means over seeds and individuals (or evaluation runs).
+    The reduction is ``100 (1 − mean CT / mean baseline)``, means over seeds and individuals (or
+    evaluation runs).
     """
-    pairs = [(contrast, *found) for contrast in MAIN for found in results.shared("vanilla", contrast.ct)]
+    pairs = [
+        (contrast, *found)
+        for contrast in MAIN
+        for found in results.shared("vanilla", contrast.ct)
+    ]
     return _ordered([row for pair in pairs for row in _contrast_rows(results, *pair, protocol)])
 
 
 def paired_table(results: Results) -> pd.DataFrame:
-    """The main table by the paired protocol, with two-sided p-values, also corrected (Holm) for all its cells."""
+    """The main table by the paired protocol, with two-sided p-values, also corrected (Holm) for all
+    its cells.
+    """
     table = main_table(results, "paired")
     if table.empty:
         return table.assign(p_value=[], p_holm=[])
@@ -64,44 +73,73 @@ def paired_table(results: Results) -> pd.DataFrame:
 
 
 def by_seed_table(results: Results) -> pd.DataFrame:
-    """The paper's own inference, once per training seed: reduction ± SD over evaluation runs, asterisk at 1 %."""
+    """The paper's own inference, once per training seed: reduction ± SD over evaluation runs,
+    asterisk at 1 %.
+    """
     rows: list[dict[str, Any]] = []
     for contrast in MAIN:
         for data, seeds in results.shared("vanilla", contrast.ct):
-            printed = _printed("main", data, contrast.metric, "reduction", "spread", "significant")
+            printed = _printed(
+                "main", data, contrast.metric, "reduction", "spread", "significant"
+            )
             printed["published_significant"] = printed["published_significant"] == 1
             pairs = zip(seeds, *_pair(results, contrast, data, seeds, "published"), strict=True)
             for seed, ct, baseline in pairs:
                 found = published_reduction(ct, baseline)
-                ours = {"ours": found.reduction, "spread": found.standard_deviation, "significant": found.significant}
-                rows.append({"data": data, "metric": contrast.metric, "seed": seed, **printed, **ours})
+                ours = {
+                    "ours": found.reduction,
+                    "spread": found.standard_deviation,
+                    "significant": found.significant,
+                }
+                rows.append(
+                    {"data": data, "metric": contrast.metric, "seed": seed, **printed, **ours}
+                )
     return _ordered(rows)
 
 
 def mutability_table(results: Results) -> pd.DataFrame:
-    """Cost and validity with protected features (τ = 0.5) and, for comparison, without (τ = 0.95)."""
+    """Cost and validity with protected features (τ = 0.5) and, for comparison, without (τ =
+    0.95).
+    """
     rows = []
     for constraints, ct in (("protected", "full protected"), ("free", "full")):
-        suffix = "" if constraints == "protected" else "_free"
+        if constraints == "protected":
+            suffix = ""
+        else:
+            suffix = "_free"
         for data, seeds in results.shared("vanilla", ct):
-            rows += _contrast_rows(results, Contrast("cost", ct, constraints), data, seeds, "published", suffix)
+            rows += _contrast_rows(
+                results, Contrast("cost", ct, constraints), data, seeds, "published", suffix
+            )
             for quantity, model in (("baseline", "vanilla"), ("ct", ct)):
-                shares = over_lambda(results.stack(data, model, f"published/{constraints}/validity", seeds))
+                shares = over_lambda(
+                    results.stack(data, model, f"published/{constraints}/validity", seeds)
+                )
                 published = published_value("validity", data, "validity", quantity, constraints)
                 rows.append(_row(data, f"validity{suffix}", quantity, published, _mean(shares)))
     return _ordered(rows)
 
 
 def ablation_table(results: Results) -> pd.DataFrame:
-    """Reduction of IP and IP* by the adversarial term alone, the divergence alone, both; quantity is the objective."""
+    """Reduction of IP and IP* by the adversarial term alone, the divergence alone, both; quantity
+    is the objective.
+    """
     rows = []
     for metric in ("implausibility", "implausibility_mmd"):
         for objective in ("adversarial", "divergence", "full"):
             for data, seeds in results.shared("vanilla", objective):
-                ct, baseline = _pair(results, Contrast(metric, objective, "free"), data, seeds, "published")
+                ct, baseline = _pair(
+                    results, Contrast(metric, objective, "free"), data, seeds, "published"
+                )
                 estimate = compare(ct, baseline, _rng(), "reduction")
                 rows.append(
-                    _row(data, metric, objective, published_value("ablation", data, metric, objective), estimate)
+                    _row(
+                        data,
+                        metric,
+                        objective,
+                        published_value("ablation", data, metric, objective),
+                        estimate,
+                    )
                 )
     return _ordered(rows)
 
@@ -115,22 +153,33 @@ def robustness_table(results: Results) -> pd.DataFrame:
                 curves = results.stack(data, objective, f"attack/{attack}", seeds)
                 epsilons = results.cells[data, objective][0].cell.measurement.protocol.epsilons
                 for epsilon, column in zip(epsilons, curves.T, strict=True):
-                    read_off = published_value("robustness", data, attack, objective, f"{round(epsilon, 4):g}")
+                    read_off = published_value(
+                        "robustness", data, attack, objective, f"{round(epsilon, 4):g}"
+                    )
                     row = _row(data, attack, objective, read_off, _mean(column[:, None]))
                     rows.append({**row, "epsilon": epsilon})
     return _ordered(rows, ("data", "metric", "quantity", "epsilon"))
 
 
 def attribution_table(results: Results) -> pd.DataFrame:
-    """Sensitivity to protected features: median and 95 % quantiles over rounds, those of all seeds together."""
+    """Sensitivity to protected features: median and 95 % quantiles over rounds, those of all seeds
+    together.
+    """
     rows = []
     for data, seeds in results.shared("vanilla", "full protected"):
         for quantity, model in (("baseline", "vanilla"), ("ct", "full protected")):
             rounds = results.stack(data, model, "attribution", seeds).ravel()
             low, high = percentile_interval(rounds)
-            ours = {"ours": float(np.nanmedian(rounds)), "low": low, "high": high, "seeds": len(seeds)}
+            ours = {
+                "ours": float(np.nanmedian(rounds)),
+                "low": low,
+                "high": high,
+                "seeds": len(seeds),
+            }
             printed = _printed("attribution", data, "sensitivity", quantity, "low", "high")
-            rows.append({"data": data, "metric": "sensitivity", "quantity": quantity, **printed, **ours})
+            rows.append(
+                {"data": data, "metric": "sensitivity", "quantity": quantity, **printed, **ours}
+            )
     return _ordered(rows)
 
 
@@ -141,48 +190,81 @@ def performance_table(results: Results) -> pd.DataFrame:
     for model in MODELS:
         for data, seeds in results.shared(model):
             for metric in ("accuracy", "f1", "calibration_error"):
-                known = published_value("accuracy", data, metric, printed.get(model, ""), source="draft")
+                known = published_value(
+                    "accuracy", data, metric, printed.get(model, ""), source="draft"
+                )
                 estimate = _mean(results.numbers(data, model, metric, seeds)[:, None])
                 rows.append(_row(data, metric, model, known, estimate))
     return _ordered(rows)
 
 
 def by_lambda_table(results: Results) -> pd.DataFrame:
-    """Reduction of IP for every λ_energy of the test-time generator and every evaluation run, for box plots."""
+    """Reduction of IP for every λ_energy of the test-time generator and every evaluation run, for
+    box plots.
+    """
     names = ["seed", "lambda_energy", "run"]
     parts = []
     for data, seeds in results.shared("vanilla", "full"):
-        ct, baseline = (results.stack(data, m, "published/free/implausibility", seeds) for m in ("full", "vanilla"))
+        ct, baseline = (
+            results.stack(data, m, "published/free/implausibility", seeds)
+            for m in ("full", "vanilla")
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
             reduction = 100 * (1 - ct / baseline)  # (S, λ, runs)
         where = ("by_lambda", data, "implausibility", "reduction")
-        known = np.array([published_value(*where, f"{strength:g}", source="draft") for strength in LAMBDA_ENERGY])
-        index = pd.MultiIndex.from_product([seeds, LAMBDA_ENERGY, range(reduction.shape[2])], names=names)
+        known = np.array(
+            [
+                published_value(*where, f"{strength:g}", source="draft")
+                for strength in LAMBDA_ENERGY
+            ]
+        )
+        index = pd.MultiIndex.from_product(
+            [seeds, LAMBDA_ENERGY, range(reduction.shape[2])], names=names
+        )
         published = np.broadcast_to(known[:, None], reduction.shape).ravel()
         columns = {"data": data, "ours": reduction.ravel(), "published": published}
         parts.append(pd.DataFrame(columns, index).reset_index())
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*names, "data", "ours", "published"])
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns=[*names, "data", "ours", "published"])
 
 
 def maturity_table(results: Results) -> pd.DataFrame:
     """Share of mature counterfactuals per epoch: mean, lowest and highest seed."""
     parts = []
-    for data, model in [(data, name) for name in MODELS[1:] for data, _ in results.shared(name)]:
+    for data, model in [
+        (data, name) for name in MODELS[1:] for data, _ in results.shared(name)
+    ]:
         found = results.cells[data, model]
-        shares = pd.concat([pd.Series(r.history["share_mature"], r.history["epoch"]) for r in found], axis=1)
-        frame = pd.DataFrame({"ours": shares.mean(axis=1), "low": shares.min(axis=1), "high": shares.max(axis=1)})
-        parts.append(frame.rename_axis("epoch").assign(data=data, model=model, seeds=len(found)).reset_index())
+        shares = pd.concat(
+            [pd.Series(r.history["share_mature"], r.history["epoch"]) for r in found], axis=1
+        )
+        frame = pd.DataFrame(
+            {"ours": shares.mean(axis=1), "low": shares.min(axis=1), "high": shares.max(axis=1)}
+        )
+        parts.append(
+            frame.rename_axis("epoch")
+            .assign(data=data, model=model, seeds=len(found))
+            .reset_index()
+        )
     columns = ["data", "model", "epoch", "ours", "low", "high", "seeds"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
+    if parts:
+        return pd.concat(parts, ignore_index=True)[columns]
+    return pd.DataFrame(columns=columns)
 
 
 def synthetic_table(results: Results) -> pd.DataFrame:
-    """CT against the baseline at a glance, one row per data set; one column per seed for the reduction of IP."""
+    """CT against the baseline at a glance, one row per data set; one column per seed for the
+    reduction of IP.
+    """
     rows = []
     for data, seeds in results.shared("vanilla", "full"):
         ct, baseline = _pair(results, MAIN[0], data, seeds, "published")
         reductions = 100 * (1 - np.nanmean(ct, axis=1) / np.nanmean(baseline, axis=1))
-        mature = [pd.Series(result.history["share_mature"]).mean() for result in results.outcomes(data, "full", seeds)]
+        mature = [
+            pd.Series(result.history["share_mature"]).mean()
+            for result in results.outcomes(data, "full", seeds)
+        ]
         rows.append(
             {
                 "data": data,
@@ -191,7 +273,9 @@ def synthetic_table(results: Results) -> pd.DataFrame:
                 **{f"seed {seed}": float(r) for seed, r in zip(seeds, reductions, strict=True)},
                 "baseline_ip": float(np.nanmean(baseline)),
                 "ct_ip": float(np.nanmean(ct)),
-                "baseline_accuracy": float(results.numbers(data, "vanilla", "accuracy", seeds).mean()),
+                "baseline_accuracy": float(
+                    results.numbers(data, "vanilla", "accuracy", seeds).mean()
+                ),
                 "ct_accuracy": float(results.numbers(data, "full", "accuracy", seeds).mean()),
                 "share_mature": float(np.mean(mature)),
             }
@@ -203,51 +287,87 @@ def synthetic_table(results: Results) -> pd.DataFrame:
 READING_ERRORS = {"main": 0.005, "mutability": 0.005, "ablation": 1.0, "robustness": 0.01}
 
 
-def differences(name: str, table: pd.DataFrame, by_seed: pd.DataFrame | None = None) -> pd.DataFrame:
+def differences(
+    name: str, table: pd.DataFrame, by_seed: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Cells where ours and the published number differ beyond both uncertainties.
 
-    The published uncertainty is the printed interval, twice the ± of a reduction (in ``by_seed``), or otherwise only
-    the error of reading the number.
+    The published uncertainty is the printed interval, twice the ± of a reduction (in ``by_seed``),
+    or otherwise only the error of reading the number.
     """
     margin: Any = READING_ERRORS.get(name, 0.0)
     if by_seed is not None:
         spread = by_seed.groupby(["data", "metric"])["published_spread"].first()
         keys = pd.MultiIndex.from_frame(table[["data", "metric"]])
-        margin = np.where(table["quantity"] == "reduction", 2 * spread.reindex(keys).to_numpy(), margin)
+        margin = np.where(
+            table["quantity"] == "reduction", 2 * spread.reindex(keys).to_numpy(), margin
+        )
     low = table.get("published_low", table["published"] - margin)
     high = table.get("published_high", table["published"] + margin)
     apart = (low > table["high"]) | (high < table["low"])
     return table[apart].reset_index(drop=True)
 
 
-# ---- pieces ---------------------------------------------------------------------------------------------------------
+# ---- pieces --------------------------------------------------------------------------------------
 
 
 def _contrast_rows(
-    results: Results, contrast: Contrast, data: str, seeds: list[int], protocol: str, suffix: str = ""
+    results: Results,
+    contrast: Contrast,
+    data: str,
+    seeds: list[int],
+    protocol: str,
+    suffix: str = "",
 ) -> list[dict[str, Any]]:
     """Baseline, CT and reduction of one cell of the main table."""
     ct, baseline = _pair(results, contrast, data, seeds, protocol)
-    found = {"baseline": _mean(baseline), "ct": _mean(ct), "reduction": compare(ct, baseline, _rng(), "reduction")}
+    found = {
+        "baseline": _mean(baseline),
+        "ct": _mean(ct),
+        "reduction": compare(ct, baseline, _rng(), "reduction"),
+    }
     # The paper has no means without protected features, only the reduction.
-    table = {"reduction": "unconstrained"} if suffix else {"baseline": "means", "ct": "means", "reduction": "main"}
-    known = {quantity: published_value(table.get(quantity, ""), data, contrast.metric, quantity) for quantity in found}
-    rows = [_row(data, f"{contrast.metric}{suffix}", q, known[q], estimate) for q, estimate in found.items()]
+    if suffix:
+        table = {"reduction": "unconstrained"}
+    else:
+        table = {"baseline": "means", "ct": "means", "reduction": "main"}
+    known = {
+        quantity: published_value(table.get(quantity, ""), data, contrast.metric, quantity)
+        for quantity in found
+    }
+    rows = [
+        _row(data, f"{contrast.metric}{suffix}", q, known[q], estimate)
+        for q, estimate in found.items()
+    ]
     if protocol == "paired":
-        individuals = (~np.isnan(ct)).sum(1).mean()  # for whom both have a valid counterfactual, per seed
-        rows = [{**row, "p_value": float("nan"), "individuals": round(float(individuals))} for row in rows]
+        individuals = (
+            (~np.isnan(ct)).sum(1).mean()
+        )  # for whom both have a valid counterfactual, per seed
+        rows = [
+            {**row, "p_value": float("nan"), "individuals": round(float(individuals))}
+            for row in rows
+        ]
         rows[-1]["p_value"] = found["reduction"].p_value
     return rows
 
 
-def _printed(table: str, data: str, metric: str, quantity: str, *columns: str) -> dict[str, Any]:
+def _printed(
+    table: str, data: str, metric: str, quantity: str, *columns: str
+) -> dict[str, Any]:
     """A published number, and what else the paper says of it."""
-    rest = {f"published_{column}": published_value(table, data, metric, quantity, column=column) for column in columns}
+    rest = {
+        f"published_{column}": published_value(table, data, metric, quantity, column=column)
+        for column in columns
+    }
     return {"published": published_value(table, data, metric, quantity), **rest}
 
 
-def _pair(results: Results, contrast: Contrast, data: str, seeds: list[int], protocol: str) -> list[Array]:
-    """Values ``(S, n)`` of CT and of the baseline; n evaluation runs, or individuals in the paired protocol."""
+def _pair(
+    results: Results, contrast: Contrast, data: str, seeds: list[int], protocol: str
+) -> list[Array]:
+    """Values ``(S, n)`` of CT and of the baseline; n evaluation runs, or individuals in the paired
+    protocol.
+    """
     name = f"{protocol}/{contrast.constraints}/{contrast.metric}"
     both = [results.stack(data, model, name, seeds) for model in (contrast.ct, "vanilla")]
     if protocol != "paired":
@@ -264,12 +384,22 @@ def _mean(values: Array) -> Estimate:
     return bootstrap_mean(values, _rng())
 
 
-def _row(data: str, metric: str, quantity: str, published: float, estimate: Estimate) -> dict[str, Any]:
+def _row(
+    data: str, metric: str, quantity: str, published: float, estimate: Estimate
+) -> dict[str, Any]:
     # One number alone has no interval; saying so is better than an interval of no width.
     alone = estimate.num_seeds == 1 and estimate.num_individuals == 1
-    low, high = (float("nan"), float("nan")) if alone else (estimate.low, estimate.high)
-    if metric.startswith(SHARES):  # a symmetric interval of few seeds may leave the range of what it estimates
-        low, high = max(low, 0.0), min(high, 1.0)
+    if alone:
+        low = float("nan")
+        high = float("nan")
+    else:
+        low = estimate.low
+        high = estimate.high
+    if metric.startswith(
+        SHARES
+    ):  # a symmetric interval of few seeds may leave the range of what it estimates
+        low = max(low, 0.0)
+        high = min(high, 1.0)
     values = (data, metric, quantity, published, estimate.value, low, high, estimate.num_seeds)
     return dict(zip(COLUMNS, values, strict=True))
 

@@ -1,11 +1,25 @@
-"""How much a comparison of methods trains and measures, and which methods there are; loads nothing heavy."""
+"""How much a comparison of methods trains and measures, and which methods there are; loads nothing
+heavy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 # The keys of `METHODS`, which `ct truth --help` lists without loading torch.
-METHOD_NAMES = ("BL", "BL rescaled", "CT", "N5c", "N5c + K", "K", "G", "K + G", "best", "default net", "default")
+METHOD_NAMES = (
+    "BL",
+    "BL rescaled",
+    "CT",
+    "N5c",
+    "N5c + K",
+    "K",
+    "G",
+    "K + G",
+    "best",
+    "default net",
+    "default",
+)
 
 
 @dataclass(frozen=True)
@@ -17,7 +31,8 @@ class Caps:
         individuals: number of people explained.
         judge_rows: most rows that judges are fitted to.
         epochs: of training.
-        batch_size: at most this, or the published one if that is smaller; ``None`` takes the published one.
+        batch_size: at most this, or the published one if that is smaller; ``None`` takes the
+            published one.
         held_out: share of the training rows that tuning measures on.
     """
 

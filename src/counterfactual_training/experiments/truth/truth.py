@@ -1,8 +1,8 @@
 """The truth tables: methods compared by a protocol that depends on neither step size nor scale.
 
-Rows are of three kinds that never mix: those that models fit (and validate on), the individuals who are explained, and
-those that judges are fitted to. For *tuning* the last two are cut from the training rows; the test rows are looked at
-only when asked for.
+Rows are of three kinds that never mix: those that models fit (and validate on), the individuals who
+are explained, and those that judges are fitted to. For *tuning* the last two are cut from the
+training rows; the test rows are looked at only when asked for.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class TruthBench(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """All methods of one data set and seed: they share rows, judge, and the models they build on."""
+    """All methods of one data set and seed: they share rows, judge, and the models they build
+    on.
+    """
 
     data: str
     seed: int
@@ -86,11 +88,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Scope:
-    """Which models are measured, on which rows, and where the results are: per model a CSV file and then a JSON file.
+    """Which models are measured, on which rows, and where the results are: per model a CSV file and
+    then a JSON file.
 
     Attributes:
-        root: folder of results; grows. Results that exist are not made again, even if the code of a method changes: use
-            another folder, or delete its files.
+        root: folder of results; grows. Results that exist are not made again, even if the code of a
+            method changes: use another folder, or delete its files.
         data: the paper's short names; by default all nine.
         seeds: training seeds; by default those of the paper's main table.
         methods: of :data:`METHODS`; by default all. Their twins are included.
@@ -121,7 +124,9 @@ class Scope:
     def pieces(self) -> list[Piece]:
         grid = load_grid("main").changed(self.data, self.seeds)
         # Images take longest, so they start first.
-        order = sorted(grid.data, key=lambda name: (name not in IMAGES, PAPER_ORDER.index(name)))
+        order = sorted(
+            grid.data, key=lambda name: (name not in IMAGES, PAPER_ORDER.index(name))
+        )
         return [Piece(name, seed) for name in order for seed in grid.seeds_of(name)]
 
     def methods_of(self, piece: Piece) -> list[str]:
@@ -129,13 +134,20 @@ class Scope:
 
     @property
     def kind_of_rows(self) -> str:
-        return "test" if self.on_test else "tuning"
+        if self.on_test:
+            return "test"
+        return "tuning"
 
     @property
     def folder(self) -> Path:
         """Of results of one kind of rows, caps and stored models."""
-        content = json.dumps({"format": FORMAT, "cells": self.kind, **asdict(self.caps)}, sort_keys=True)
-        return Path(self.root) / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        content = json.dumps(
+            {"format": FORMAT, "cells": self.kind, **asdict(self.caps)}, sort_keys=True
+        )
+        return (
+            Path(self.root)
+            / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        )
 
     def rows(self, data: str, seed: int, method: str) -> Path:
         slug = re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
@@ -155,7 +167,8 @@ def run_truth(
     generator: Generator | None = None,
     store: str | Path | None = None,
 ) -> dict[str, str]:
-    """Train and measure what is missing; returns failed models with the reasons. The others are not affected.
+    """Train and measure what is missing; returns failed models with the reasons. The others are not
+    affected.
 
     Args:
         generator: of the step-free searches; by default the recipe ``line``.
@@ -163,37 +176,64 @@ def run_truth(
     """
     engine = engine or Engine()
     if engine.name != "processes":
-        raise InputError("The truth tables run in processes of this machine; leave --engine and --address out.")
-    pieces = [p for p in scope.pieces if _missing(scope, p) or not scope.floors(p.data).exists()]
+        raise InputError(
+            "The truth tables run in processes of this machine; leave --engine and --address out."
+        )
+    pieces = [
+        p for p in scope.pieces if _missing(scope, p) or not scope.floors(p.data).exists()
+    ]
     failures: dict[str, str] = {}
-    for count, (piece, outcome) in enumerate(launch(_run_piece, pieces, (scope, generator, store), engine=engine), 1):
-        lost = {piece.label("all"): outcome.reason} if isinstance(outcome, Failed) else outcome
+    for count, (piece, outcome) in enumerate(
+        launch(_run_piece, pieces, (scope, generator, store), engine=engine), 1
+    ):
+        if isinstance(outcome, Failed):
+            lost = {piece.label("all"): outcome.reason}
+        else:
+            lost = outcome
         failures |= lost
         if stream is not None:
-            state = f"{len(lost)} failed, the first: {next(iter(lost.values()))}" if lost else "done"
+            if lost:
+                state = f"{len(lost)} failed, the first: {next(iter(lost.values()))}"
+            else:
+                state = "done"
             stream.write(f"[{count}/{len(pieces)}] {piece.data} seed {piece.seed}: {state}\n")
             stream.flush()
     return failures
 
 
 def _missing(scope: Scope, piece: Piece) -> list[str]:
-    return [name for name in scope.methods_of(piece) if not scope.numbers(*piece, name).exists()]
+    return [
+        name for name in scope.methods_of(piece) if not scope.numbers(*piece, name).exists()
+    ]
 
 
-# ---- one data set and seed -------------------------------------------------------------------------------------------
+# ---- one data set and seed -----------------------------------------------------------------------
 
 
-def _run_piece(shared: tuple[Scope, Generator | None, str | Path | None], piece: Piece) -> dict[str, str]:
-    """Every method that is not done yet. Runs in a worker, which writes each result as soon as there is one."""
+def _run_piece(
+    shared: tuple[Scope, Generator | None, str | Path | None], piece: Piece
+) -> dict[str, str]:
+    """Every method that is not done yet. Runs in a worker, which writes each result as soon as
+    there is one.
+    """
     scope, generator, store = shared
     bench = make_bench(piece.data, scope.on_test, scope.caps)
     if not scope.floors(piece.data).exists():
-        floors = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
+        floors = floor_table(
+            bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train)
+        )
         write_table(scope.floors(piece.data), floors.assign(data=piece.data))
-    known = {} if store is None else _stored(Store(store), scope.cells, bench, piece)
+    if store is None:
+        known = {}
+    else:
+        known = _stored(Store(store), scope.cells, bench, piece)
     task = partial(_run_method, bench=bench, known=known, generator=generator, piece=piece)
     outcomes = {name: attempt(task, scope, name) for name in _missing(scope, piece)}
-    return {piece.label(name): out.reason for name, out in outcomes.items() if isinstance(out, Failed)}
+    return {
+        piece.label(name): out.reason
+        for name, out in outcomes.items()
+        if isinstance(out, Failed)
+    }
 
 
 # What the models of the paper's experiments are called here.
@@ -211,17 +251,33 @@ def _stored(store: Store, cells: Sequence[Cell], bench: TruthBench, piece: Piece
 
 
 def _run_method(
-    scope: Scope, name: str, bench: TruthBench, known: Known, generator: Generator | None, piece: Piece
+    scope: Scope,
+    name: str,
+    bench: TruthBench,
+    known: Known,
+    generator: Generator | None,
+    piece: Piece,
 ) -> None:
-    rows, seconds = [], 0.0
+    rows = []
+    seconds = 0.0
     numbers: dict[str, float] = {}
     for setting in SETTINGS:
         fit = fit_of(bench, *piece, scope.caps, setting == "protected", known)
         started = time.perf_counter()
         model = fit.model(name)
         seconds += time.perf_counter() - started
-        who, rules = bench.individuals, fit.constraints
-        table = stepfree_table({name: model}, who, bench.judge, (fit.x, fit.y), rules, LEVELS, generator, search_gated)
+        who = bench.individuals
+        rules = fit.constraints
+        table = stepfree_table(
+            {name: model},
+            who,
+            bench.judge,
+            (fit.x, fit.y),
+            rules,
+            LEVELS,
+            generator,
+            search_gated,
+        )
         rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
         found = performance(predict_logits(inner, bench.x_held), bench.y_held)
@@ -246,7 +302,8 @@ def _run_method(
 def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
     """Rows to fit, individuals and a judge; the same for all seeds."""
     data = load_dataset(name)
-    # The authors searched with continuous dummies in training; at evaluation categories are categories.
+    # The authors searched with continuous dummies in training; at evaluation categories are
+    # categories.
     data = replace(data, training_constraints=data.constraints.relaxed(), _frames=None)
     bench = bench_of(data, on_test, caps, may_repeat=name in IMAGES)
     # Advice may go wherever a fitted row was, not only two deviations from the mean.
@@ -263,22 +320,30 @@ def bench_of(data: Dataset, on_test: bool, caps: Caps, may_repeat: bool = False)
     rng = torch.Generator().manual_seed(_SPLIT_SEED)
     rows = torch.arange(len(data.y_train))
     if may_repeat and not on_test:
-        # Digits to train on were drawn with replacement, and a judge must not know one that a model was fitted to.
-        rows = torch.from_numpy(np.sort(np.unique(data.x_train.numpy(), axis=0, return_index=True)[1]))
+        # Digits to train on were drawn with replacement, and a judge must not know one that a model
+        # was fitted to.
+        rows = torch.from_numpy(
+            np.sort(np.unique(data.x_train.numpy(), axis=0, return_index=True)[1])
+        )
     rows = rows[torch.randperm(len(rows), generator=rng)]
     if on_test:
         held = torch.randperm(len(data.y_test), generator=rng)
-        x_held, y_held = data.x_test[held], data.y_test[held]
+        x_held = data.x_test[held]
+        y_held = data.y_test[held]
     else:
         cut = int(caps.held_out * len(rows))
-        x_held, y_held, rows = data.x_train[rows[:cut]], data.y_train[rows[:cut]], rows[cut:]
+        x_held = data.x_train[rows[:cut]]
+        y_held = data.y_train[rows[:cut]]
+        rows = rows[cut:]
     if min(len(y_held), len(rows)) < _FEWEST:
         raise InputError(
-            f"{data.name!r} leaves {len(rows)} rows to fit and {len(y_held)} to measure on; both need "
+            f"{data.name!r} leaves {len(rows)} rows to fit and {len(y_held)} to measure on; both "
+            "need "
             f"{_FEWEST}, half of the latter to judge by."
         )
     fitted = rows[: caps.rows].sort().values
-    x, y = data.x_train[fitted], data.y_train[fitted]
+    x = data.x_train[fitted]
+    y = data.y_train[fitted]
     size = min(caps.individuals, len(y_held) // 2)
     judged = slice(size, size + caps.judge_rows)
     return TruthBench(
@@ -291,7 +356,14 @@ def bench_of(data: Dataset, on_test: bool, caps: Caps, may_repeat: bool = False)
     )
 
 
-def fit_of(bench: TruthBench, name: str, seed: int, caps: Caps, protected: bool, known: Known | None = None) -> Fit:
+def fit_of(
+    bench: TruthBench,
+    name: str,
+    seed: int,
+    caps: Caps,
+    protected: bool,
+    known: Known | None = None,
+) -> Fit:
     """What a method sees: the bench's rows to fit, less the seed's validation rows."""
     data = bench.data
     size = min(data.settings.num_validation, len(data.y_train) // 5)
@@ -310,4 +382,7 @@ def fit_of(bench: TruthBench, name: str, seed: int, caps: Caps, protected: bool,
 
 
 def write_table(path: Path, table: pd.DataFrame, digits: int = 7) -> None:
-    atomic_write(path, table.to_csv(index=False, float_format=f"%.{digits}g", lineterminator="\n").encode())
+    atomic_write(
+        path,
+        table.to_csv(index=False, float_format=f"%.{digits}g", lineterminator="\n").encode(),
+    )
