@@ -147,10 +147,9 @@ def broken_alone(
 
 
 def nested(told: ct.Explanation) -> int:
-    """How many plausible options change all columns of another one of the same row."""
-    plausible = told.status == "converged"
-    groups = pd.Series(range(len(told)))[plausible].groupby(
-        told.frame.index.get_level_values(0)[plausible]
+    """How many options change all columns of another one of the same row."""
+    groups = pd.Series(range(len(told)))[told.answered].groupby(
+        told.frame.index.get_level_values(0)[told.answered]
     )
     moved = told.distance > 0
     return sum(
@@ -206,7 +205,7 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
                     len(same),
                     int((~same).sum()),
                 )
-                count("no plausible option contains another", "", len(told[1]), nested(told[1]))
+                count("no option contains another", "", len(told[1]), nested(told[1]))
             for one in told:
                 for law, number in broken_alone(classifier, one).items():
                     count(law, "", len(one), number)

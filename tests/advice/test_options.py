@@ -120,3 +120,7 @@ def test_a_cheaper_answer_of_the_model_alone_never_replaces_the_only_plausible_o
     doubtful = _Answer(torch.zeros(1), int(Status.IMPLAUSIBLE), 0, 1.0, frozenset({1}))
     found = _with_doubtful([plausible], [doubtful], num_options)
     assert found == ([plausible] if num_options == 1 else [plausible, doubtful])
+    # What changes the same columns by less is no option of its own.
+    nested = _Answer(torch.zeros(1), int(Status.IMPLAUSIBLE), 0, 0.5, plausible.columns)
+    assert _with_doubtful([plausible], [nested, doubtful], num_options) == found
+    assert _with_doubtful([plausible], [nested], num_options) == [plausible]

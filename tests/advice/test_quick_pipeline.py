@@ -115,3 +115,37 @@ def test_advice_is_the_same_as_without(rows):
     ]
     pd.testing.assert_frame_equal(told[0].frame, told[1].frame)
     pd.testing.assert_frame_equal(told[0].summary, told[1].summary)
+
+
+@pytest.mark.parametrize("twice", ["a column", "a mask"])
+def test_pipelines_that_take_columns_in_other_ways_are_asked_as_a_whole(twice):
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame(rng.normal(size=(200, 2)).round(2), columns=["a", "b"])
+    y = (frame["a"] + frame["b"] > 0).to_numpy().astype(int)
+    if twice == "a column":
+        parts = [("one", StandardScaler(), ["a"]), ("two", "passthrough", ["a", "b"])]
+    else:
+        parts = [("one", StandardScaler(), [True, True])]
+    model = make_pipeline(ColumnTransformer(parts), LogisticRegression()).fit(frame, y)
+    assert QuickPipeline.of(model, frame) is None
+    denied = frame[model.predict(frame) == 0].head(20)
+    told = ct.Explainer(model, frame, y).explain(denied)
+    assert (model.predict(told.frame) == 1).all()
+
+
+def test_what_the_first_step_raises_is_named(rows):
+    frame, y = rows
+    model = _boosting(rows)
+    explainer = ct.Explainer(model, frame, y, missing="impute")
+    strange = frame.head(1).assign(job=None)
+    with pytest.raises(ct.ModelError, match="predict_proba of"):
+        explainer.explain(strange)
+
+
+def test_missing_cells_are_not_remembered_again_and_again(rows):
+    frame, y = rows
+    frame = frame.assign(job=frame["job"].where(frame["job"] != "none", np.nan))
+    quick = QuickPipeline.of(_boosting((frame, y)), frame)
+    for _ in range(3):
+        quick.numbers("job", frame["job"])
+    assert set(quick._known["job"]) == {"clerk", "nurse", "judge"}

@@ -123,9 +123,8 @@ class Beam:
         self.answer = self.x.clone()
         self.pool = Pool()
         self.levels: list[Candidates] = []
-        self._border = np.full(
-            n, math.inf
-        )  # what the pairs that were asked about first can cost less than
+        # Pairs that can cost less than this were asked about in the first round.
+        self._border = np.full(n, math.inf)
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
 
@@ -152,11 +151,12 @@ class Beam:
         score = self.effort_score.copy()
         self.oracle.gated = False
         with self.oracle.asking():
+            missed = np.isinf(self.best)
             for candidates in self.levels:
                 self.settle(candidates, 1)
-                missed = np.isinf(self.best[candidates.person])
-                if num_options > 1 and missed.any():
-                    self._settle_others(candidates.take(np.flatnonzero(missed)), num_options)
+                rows = np.flatnonzero(missed[candidates.person])
+                if num_options > 1 and len(rows):
+                    self._settle_others(candidates.take(rows), num_options)
             self._go_further()
         alone = self.pool
         self.pool = plausible
@@ -166,7 +166,9 @@ class Beam:
         return alone
 
     def _go_further(self) -> None:
-        """Larger sets, for those who have no answer or might find a cheaper one; then real rows."""
+        """Larger sets, for those who have no answer or might find a cheaper one, and other columns in
+        their answers; then gradients, real rows, and looks around best efforts, for those without.
+        """
         hopeful = np.isinf(self.best)
         helpless = np.flatnonzero(hopeful)
         if self.most > 2:
@@ -466,7 +468,7 @@ class Beam:
         best.
         """
         if only_others:
-            rows = np.flatnonzero((price >= self.best[person]) | np.isinf(self.best[person]))
+            rows = np.flatnonzero(price >= self.best[person])
             person = person[rows]
             points = points[torch.as_tensor(rows)]
             price = price[rows]

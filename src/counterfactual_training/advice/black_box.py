@@ -160,14 +160,12 @@ class BlackBox(nn.Module):
         return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
 
     def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        numbers = self._numbers(quick, x)
+        if numbers is None:
+            return None
         try:
-            numbers = self._numbers(quick, x)
-            if numbers is None:
-                return None
             return quick.predict_proba(numbers)
-        except (
-            Exception
-        ):  # whatever a stranger raises; the whole pipeline will raise it again, and be named
+        except Exception:  # a stranger's; the whole pipeline will raise it again, and be named
             return None
 
     def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
@@ -178,7 +176,7 @@ class BlackBox(nn.Module):
         numbers = np.empty((len(z), len(quick.columns)))
         for j, column in enumerate(self.encoder.columns_):
             known = self._find(j, column, z[:, self.encoder.slices_[column.feature.name]])
-            if known is None:
+            if known is None or self.quick is None:
                 return None
             if column.feature.name in quick.columns:
                 numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[
@@ -229,7 +227,11 @@ class BlackBox(nn.Module):
         """What the first step of a pipeline makes of cells ``(n,)``, if that is known."""
         if self.quick is None or column.feature.name not in self.quick.columns:
             return np.zeros(len(cells))
-        return self.quick.numbers(column.feature.name, cells)
+        try:
+            return self.quick.numbers(column.feature.name, cells)
+        except Exception:  # a stranger's; from now on, the whole pipeline is asked, and named
+            self.quick = None
+            return np.zeros(len(cells))
 
     def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
         """The cells of codes ``(n, width)``."""

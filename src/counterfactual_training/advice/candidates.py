@@ -45,7 +45,7 @@ class Candidates:
         least: ``(c,)`` that each can cost.
         odds: ``(c,)`` that the model gives it.
         kept: ``(c,)`` whether it keeps relations between columns.
-        edge: ``(c,)`` whether it has one number, and misses the bar at the next value back.
+        edge: ``(c,)`` whether it has one number, and is no candidate at the next value back.
     """
 
     moves: Moves

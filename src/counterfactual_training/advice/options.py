@@ -259,25 +259,34 @@ def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
     """The cheapest answers, none of which changes all columns of another."""
     kept: list[_Answer] = []
     for answer in pool:
-        nested = any(
-            answer.columns <= other.columns or other.columns <= answer.columns for other in kept
-        )
-        if answer.columns and not nested:
+        if answer.columns and not _nested(answer, kept):
             kept.append(answer)
         if len(kept) == num_options:
             break
     return kept
 
 
+def _nested(answer: _Answer, others: list[_Answer]) -> bool:
+    """Whether it changes all columns of another answer, or another one all of its columns."""
+    return any(
+        answer.columns <= other.columns or other.columns <= answer.columns for other in others
+    )
+
+
 def _with_doubtful(
     plausible: list[_Answer], doubtful: list[_Answer], num_options: int
 ) -> list[_Answer]:
-    """Plausible answers, then the one of the model alone if it is cheaper; only such ones if there
-    are no others.
+    """Plausible answers, then one of the model alone that is cheaper; only such ones if there are no
+    others.
     """
     if not plausible:
         return _distinct(doubtful, num_options)
     # A single answer is a plausible one.
-    if num_options == 1 or not doubtful or doubtful[0].price >= plausible[0].price:
-        return plausible
-    return [*plausible[: num_options - 1], doubtful[0]]
+    kept = plausible[: num_options - 1]
+    if kept:
+        for answer in doubtful:
+            if answer.price >= plausible[0].price:
+                break
+            if answer.columns and not _nested(answer, kept):
+                return [*kept, answer]
+    return plausible

@@ -51,6 +51,13 @@ class QuickPipeline:
         # scikit-learn.
         if "sklearn.pipeline" not in sys.modules:
             return None
+        try:
+            return cls._of(model, frame)
+        except Exception:  # a pipeline that this cannot read is asked as a whole
+            return None
+
+    @classmethod
+    def _of(cls, model: Any, frame: pd.DataFrame) -> QuickPipeline | None:
         from sklearn.compose import ColumnTransformer
         from sklearn.pipeline import Pipeline
         from sklearn.preprocessing import (
@@ -70,11 +77,15 @@ class QuickPipeline:
             return None
         alone = (OrdinalEncoder, StandardScaler, RobustScaler, MinMaxScaler, MaxAbsScaler)
         for _, step, columns in model[0].transformers_:
-            if not isinstance(columns, list) or not (
-                _passes(step) or isinstance(step, str) or type(step) in alone
-            ):
+            # Masks and slices select in other ways.
+            if not isinstance(columns, list) or {type(name) for name in columns} - {str, int}:
+                return None
+            if not (_passes(step) or isinstance(step, str) or type(step) in alone):
                 return None
         quick = cls(model, frame)
+        # Of a column that is taken twice, each cell becomes two numbers.
+        if len(set(quick.columns)) < len(quick.columns):
+            return None
         some = frame[:_COMPARED]
         expected = model[0].transform(some)
         if not isinstance(expected, np.ndarray) or expected.dtype != np.float64:
@@ -100,7 +111,9 @@ class QuickPipeline:
         frame[name] = cells.reset_index(drop=True)
         found = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
         if known is not None:
-            known.update(zip(cells, found.tolist(), strict=True))
+            # A missing cell is not equal to itself: it would be stored anew every time.
+            pairs = zip(cells, found.tolist(), strict=True)
+            known.update((cell, number) for cell, number in pairs if cell == cell)
         return found
 
     def predict_proba(self, numbers: np.ndarray) -> np.ndarray:
