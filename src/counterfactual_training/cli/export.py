@@ -17,8 +17,7 @@ examples:
   ct export people.safetensors
   ct export loan.safetensors models/loan.onnx --json
 
-A density gate stores encoded training rows: they are in the ONNX file, as they are in the model
-file."""
+A density gate stores encoded training rows: they are in the ONNX file, as they are in the model file."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

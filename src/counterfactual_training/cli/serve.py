@@ -33,8 +33,8 @@ examples:
   ct serve adult.safetensors --data adult --target '>50K' --no-open
   CT_TOKEN=… ct serve people.safetensors --host 0.0.0.0 --allow-host advice.example.org
 
-Rows are shown only if --data is given. On an address that others can reach, the API asks for a
-token: CT_TOKEN, or one that is made up and printed. CT_RECEIPT_KEY signs receipts."""
+Rows are shown only if --data is given. On an address that others can reach, the API asks for a token: CT_TOKEN, or one
+that is made up and printed. CT_RECEIPT_KEY signs receipts."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

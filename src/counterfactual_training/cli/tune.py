@@ -41,9 +41,8 @@ examples:
   ct tune people.csv --target granted --positive yes --immutable age,sex --trials 32 --confirm
   ct tune moons --space ranges.toml --storage postgresql://user@host/base --study moons
 
-An interrupted study is resumed by the same command; several commands with one storage share the
-work. A file of ranges has a table per setting, such as [lambda_reg] with low, high and log, or
-choices = […]; "published" keeps one fixed."""
+An interrupted study is resumed by the same command; several commands with one storage share the work. A file of ranges
+has a table per setting, such as [lambda_reg] with low, high and log, or choices = […]; "published" keeps one fixed."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
