@@ -22,10 +22,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 import counterfactual_training as ct
 from benchmarks.further import Table, asked_for, cut, explain, fit, load, paired
-from counterfactual_training.estimator.parameters import PRESETS
 from counterfactual_training.evaluation.performance import calibration_error
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.tables.estimators.parameters import PRESETS
 
 SEEDS = 2
 MOST_ROWS = 4000

@@ -19,8 +19,8 @@ import pandas as pd
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.advice.candidates import COLUMN
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.tables.advice.candidates import COLUMN
 
 ROWS = 600
 PEOPLE = 150

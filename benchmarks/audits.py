@@ -14,14 +14,14 @@ from pathlib import Path
 
 import torch
 
-from counterfactual_training.audits import Audit, Subject, audit
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.experiments.retrain import dataset_retrainer
 from counterfactual_training.experiments.trained import Recipe, as_classifier, fit
+from counterfactual_training.generators import make_generator
 from counterfactual_training.reports import RunInfo
 from counterfactual_training.reports.audit_page import write_audit
-from counterfactual_training.search import make_generator
+from counterfactual_training.tables.audits import Audit, Subject, audit
 
 _ADULT = (
     "age",

@@ -15,7 +15,7 @@ import counterfactual_training as ct
 from benchmarks.environments import Environments, Peer
 from benchmarks.report import Table, Value
 from counterfactual_training.core.losses import softmax
-from counterfactual_training.search.data_penalties import SetSize
+from counterfactual_training.generators.data_penalties import SetSize
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99)
 SIZES = (

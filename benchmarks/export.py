@@ -25,7 +25,7 @@ from benchmarks.environments import Environments
 from benchmarks.report import Table, Value
 from benchmarks.timing import race
 from counterfactual_training.errors import FileError
-from counterfactual_training.export import export_onnx
+from counterfactual_training.tables.export import export_onnx
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "onnx_service.py"
 GATES = ("none", "density", "learned")

@@ -38,8 +38,8 @@ import counterfactual_training as ct
 from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Record, Table, Value, circumstances
 from counterfactual_training.defaults import EPOCHS, LEARNING_RATE
-from counterfactual_training.estimator.fit import PreparedFit
-from counterfactual_training.estimator.parameters import DEFAULT, usual_batch_size
+from counterfactual_training.tables.estimators.fit import PreparedFit
+from counterfactual_training.tables.estimators.parameters import DEFAULT, usual_batch_size
 
 ROWS = (1_000, 10_000, 100_000, 1_000_000)
 COLUMNS = (10, 100, 1_000)

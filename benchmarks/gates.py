@@ -19,9 +19,9 @@ import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Table, Value
-from counterfactual_training.estimator.parameters import usual_batch_size
 from counterfactual_training.gates import KINDS, search_gated
 from counterfactual_training.models import mlp
+from counterfactual_training.tables.estimators.parameters import usual_batch_size
 
 T = TypeVar("T")
 ROWS = (1_000, 10_000, 100_000, 1_000_000)

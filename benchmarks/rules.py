@@ -29,10 +29,10 @@ import pandas as pd
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.advice.answer import advice_constraints
-from counterfactual_training.advice.rules import Rules
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.tabular.plan_judge import PlanJudge
+from counterfactual_training.tables.advice.answer import advice_constraints
+from counterfactual_training.tables.advice.rules import Rules
+from counterfactual_training.tables.columns.plan_judge import PlanJudge
 
 JOBS = ["clerk", "cook", "nurse", "pilot", "smith"]
 RANKS = ["none", "school", "BSc", "MSc"]

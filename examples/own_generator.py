@@ -7,7 +7,7 @@ from torch import Tensor
 
 import counterfactual_training as ct
 from counterfactual_training.datasets.synthetic import overlapping
-from counterfactual_training.search import SearchState
+from counterfactual_training.generators import SearchState
 
 
 def prototype(means: Tensor, weight: float = 0.05, **settings: float) -> ct.Generator:

@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
-from counterfactual_training.advice import Finder, Question, explain_rows
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.inputs import resolve_schema
 from counterfactual_training.gates import Gate
-from counterfactual_training.search import generic
-from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.generators import generic
+from counterfactual_training.tables.advice import Finder, Question, explain_rows
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.inputs import resolve_schema
 
 DEGREES = ["none", "BSc", "MSc"]
 SCHEMA = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfactual_training.search import GENERATORS
+from counterfactual_training.generators import GENERATORS
 
 pytestmark = pytest.mark.check
 

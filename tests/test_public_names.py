@@ -88,8 +88,8 @@ before = host()
 import counterfactual_training as ct
 heavy = ["optuna", "matplotlib", "ray", "flask", "fastapi", "jinja2", "torchvision", "torch._dynamo", "IPython"]
 print([m for m in heavy if m in sys.modules], host() == before)
-from counterfactual_training.search import line
-import counterfactual_training.search.penalties
+from counterfactual_training.generators import line
+import counterfactual_training.generators.penalties
 from counterfactual_training import search
 print(callable(ct.search), search is ct.search, ct.line is line, "search" in dir(ct))
 x = torch.randn(20, 2)

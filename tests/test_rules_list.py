@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from counterfactual_training.advice.explains import Explains
-from counterfactual_training.advice.rules import Rules
 from counterfactual_training.cli import main as run_ct
 from counterfactual_training.constraints.mutability import DIRECTIONS
 from counterfactual_training.rules import RULES, WAYS, meaning, stated_in
 from counterfactual_training.serve.document import rule_meanings
 from counterfactual_training.serve.questions import rule_fields
 from counterfactual_training.serve.reading import Fields
-from counterfactual_training.tabular import Feature
-from counterfactual_training.tabular.plan_judge import NUMBER_RULES
-from counterfactual_training.tabular.relations import RelationBook
+from counterfactual_training.tables.advice.explains import Explains
+from counterfactual_training.tables.advice.rules import Rules
+from counterfactual_training.tables.columns import Feature
+from counterfactual_training.tables.columns.plan_judge import NUMBER_RULES
+from counterfactual_training.tables.columns.relations import RelationBook
 
 ROOT = Path(__file__).parent.parent
 # Fields of a feature that are no rules.
@@ -42,7 +42,7 @@ def test_names_are_unique_and_sentences_end_without_a_stop():
 
 def test_every_kind_of_relation_is_a_check():
     kinds = {field.name for field in dataclasses.fields(RelationBook)}
-    kept_by = {rule.kept_by.split(".")[2].lower() for rule in RULES if rule.sort == "check"}
+    kept_by = {rule.kept_by.split(".")[3].lower() for rule in RULES if rule.sort == "check"}
     assert kept_by == kinds
 
 
@@ -59,8 +59,9 @@ def test_every_rule_of_a_question_has_an_entry_and_every_entry_a_field():
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kept_by)
 def test_the_function_that_keeps_a_rule_exists(rule):
-    folder, module, *names = rule.kept_by.split(".")
-    found = reduce(getattr, names, import_module(f"counterfactual_training.{folder}.{module}"))
+    tables, folder, module, *names = rule.kept_by.split(".")
+    home = import_module(f"counterfactual_training.{tables}.{folder}.{module}")
+    found = reduce(getattr, names, home)
     assert callable(found)
 
 

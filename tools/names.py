@@ -14,15 +14,15 @@ import counterfactual_training as ct
 
 # Page of the reference, its title, and the modules whose public names it describes.
 GROUPS = {
-    "classifier": ("Data frames", ("estimator", "advice", "tabular")),
+    "classifier": ("Data frames", ("tables.estimators", "tables.advice", "tables.columns")),
     "training": ("Training", ("training", "core.losses")),
-    "search": ("Search", ("search",)),
+    "search": ("Search", ("generators",)),
     "constraints": ("Constraints", ("constraints",)),
     "gates": ("Gates", ("gates",)),
     "models": ("Models", ("models",)),
     "evaluation": ("Evaluation", ("evaluation",)),
     "data": ("Data sets", ("datasets", "datasets.synthetic")),
-    "audits": ("Audits and export", ("audits", "export")),
+    "audits": ("Audits and export", ("tables.audits", "tables.export")),
     "errors": ("Errors", ("errors",)),
 }
 # The first line of a page that comes from code.

@@ -48,7 +48,7 @@ def api_page(group: str) -> str:
     for name in names_of(group):
         lines += ["", f'<a id="{name}"></a>', "", f"::: {_path(name)}"]
         if (
-            GROUPS[group][1][0] == "estimator"
+            GROUPS[group][1][0] == "tables.estimators"
         ):  # what one calls is inherited: fit, explain, tune
             lines += ["    options:", "      inherited_members: true"]
     return "\n".join(lines) + "\n"

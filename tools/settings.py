@@ -10,7 +10,7 @@ from typing import Any
 import griffe
 
 import counterfactual_training as ct
-from counterfactual_training.estimator.parameters import PRESETS
+from counterfactual_training.tables.estimators.parameters import PRESETS
 from tools.names import MADE, PAGE_OF, cell, first_sentence, linked
 
 # What the page lists, in its order. The first sentence of each docstring introduces its table.

@@ -12,13 +12,9 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from counterfactual_training.advice import Explanation
-    from counterfactual_training.audits import Audit, audit
     from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
     from counterfactual_training.core.losses import class_loss
     from counterfactual_training.datasets import Dataset, load_dataset
@@ -31,12 +27,6 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
-    from counterfactual_training.estimator import (
-        CounterfactualClassifier,
-        CounterfactualRegressor,
-        Explainer,
-        explain,
-    )
     from counterfactual_training.evaluation import (
         PAIRED,
         PUBLISHED,
@@ -46,23 +36,8 @@ if TYPE_CHECKING:
         implausibility,
         summarise,
     )
-    from counterfactual_training.export import export_onnx
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
-    from counterfactual_training.models import (
-        CounterNet,
-        Ensemble,
-        cnn,
-        counternet,
-        counternet_explainer,
-        fit_vae,
-        linear,
-        mlp,
-        mlp_ple,
-        mlp_plr,
-        neurotree,
-        tabm,
-    )
-    from counterfactual_training.search import (
+    from counterfactual_training.generators import (
         Binding,
         Generator,
         SearchResult,
@@ -88,7 +63,30 @@ if TYPE_CHECKING:
         sparse,
         wachter,
     )
-    from counterfactual_training.tabular import Encoder, Feature, Schema
+    from counterfactual_training.models import (
+        CounterNet,
+        Ensemble,
+        cnn,
+        counternet,
+        counternet_explainer,
+        fit_vae,
+        linear,
+        mlp,
+        mlp_ple,
+        mlp_plr,
+        neurotree,
+        tabm,
+    )
+    from counterfactual_training.tables.advice import Explanation
+    from counterfactual_training.tables.audits import Audit, audit
+    from counterfactual_training.tables.columns import Encoder, Feature, Schema
+    from counterfactual_training.tables.estimators import (
+        CounterfactualClassifier,
+        CounterfactualRegressor,
+        Explainer,
+        explain,
+    )
+    from counterfactual_training.tables.export import export_onnx
     from counterfactual_training.training import (
         AccuracyBudget,
         AverageWeights,
@@ -224,24 +222,24 @@ _MODULES = {
     "datasets.synthetic": "loan",
     "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError "
     "ModelError",
-    "advice": "Explanation",
-    "audits": "Audit audit",
-    "estimator": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
+    "tables.advice": "Explanation",
+    "tables.audits": "Audit audit",
+    "tables.estimators": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
-    "export": "export_onnx",
+    "tables.export": "export_onnx",
     "gates": "Gate GateConfig Gated fit_gate search_gated",
     "models": (
         "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple "
         "mlp_plr neurotree tabm"
     ),
-    "search": (
+    "generators": (
         "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm generic "
         "gravitational "
         "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator "
         "revise search "
         "sparse wachter"
     ),
-    "tabular": "Encoder Feature Schema",
+    "tables.columns": "Encoder Feature Schema",
     "training": (
         "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch "
         "EarlyStopping "
@@ -251,19 +249,6 @@ _MODULES = {
     ),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-
-class _Package(ModuleType):
-    """A package whose functions keep their names: importing the folder ``search`` does not hide the
-    function.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 if not TYPE_CHECKING:  # a type checker would take every name for defined
 

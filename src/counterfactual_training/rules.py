@@ -8,8 +8,8 @@ A rule is one of three things:
 - a *check* judges a whole row that was changed, because it takes several columns to tell.
 
 To add a rule, describe it here and write the function that keeps it: a filter of numbers in
-``NUMBER_RULES`` of ``tabular/plan_judge.py``, one of categories in ``may_become`` of
-``tabular/constrain.py``, a check in ``worsened`` of ``tabular/relate.py``. It is stated in a field
+``NUMBER_RULES`` of ``tables/columns/plan_judge.py``, one of categories in ``may_become`` of
+``tables/columns/constrain.py``, a check in ``worsened`` of ``tables/columns/relate.py``. It is stated in a field
 of :class:`Feature`, of ``advice.rules.Rules``, or of both. The reference page, the help of ``ct``,
 drafts of ``ct schema``, the document of the HTTP API and the page of ``ct serve`` read their words
 from here. Importing this loads nothing else, because help is to come at once.
@@ -74,7 +74,7 @@ RULES = (
         '`"both"`, `"none"`, `"increase"`, `"decrease"`; or 0, +1, −1 as in scikit-learn\'s '
         "`monotonic_cst`, where 0 "
         'means no limit (`"both"`, not `"none"`)',
-        "tabular.limits.against",
+        "tables.columns.limits.against",
     ),
     Rule(
         "lock",
@@ -83,7 +83,7 @@ RULES = (
         _QUESTION,
         "all",
         '`["age", "sex"]`',
-        "advice.rules.Rules.narrow",
+        "tables.advice.rules.Rules.narrow",
     ),
     Rule(
         "vary",
@@ -92,7 +92,7 @@ RULES = (
         _QUESTION,
         "all",
         '`["debt", "income"]`',
-        "advice.rules.Rules.narrow",
+        "tables.advice.rules.Rules.narrow",
     ),
     Rule(
         "domain",
@@ -102,7 +102,7 @@ RULES = (
         "numbers, ordered categories; in a question, all",
         "`(lower, upper)`, `None` where open; two ordered categories; in a question also a list "
         "of categories",
-        "tabular.limits.outside",
+        "tables.columns.limits.outside",
     ),
     Rule(
         "allowed",
@@ -111,7 +111,7 @@ RULES = (
         _FIT,
         "numbers, categories",
         '`["clerk", "nurse"]`',
-        "tabular.limits.unlisted",
+        "tables.columns.limits.unlisted",
     ),
     Rule(
         "forbidden",
@@ -120,7 +120,7 @@ RULES = (
         _FIT,
         "categories",
         '`[("owned", "rented")]`; the second may be a list',
-        "tabular.constrain.transition_matrix",
+        "tables.columns.constrain.transition_matrix",
     ),
     Rule(
         "categories",
@@ -129,7 +129,7 @@ RULES = (
         _FIT,
         "categories",
         '`["school", "Bachelor", "Master"]`',
-        "tabular.constrain.may_become",
+        "tables.columns.constrain.may_become",
     ),
     Rule(
         "step",
@@ -138,7 +138,7 @@ RULES = (
         _BOTH,
         "numbers",
         "`100`",
-        "tabular.limits.between_steps",
+        "tables.columns.limits.between_steps",
     ),
     Rule(
         "max_change",
@@ -148,7 +148,7 @@ RULES = (
         _BOTH,
         "numbers, ordered categories",
         "`10`",
-        "tabular.limits.too_far",
+        "tables.columns.limits.too_far",
     ),
     Rule(
         "special",
@@ -159,7 +159,7 @@ RULES = (
         _FIT,
         "numbers",
         "`[-9, -8]`, see [special codes](../how-to/special-codes.md)",
-        "tabular.feature.Feature.coded",
+        "tables.columns.feature.Feature.coded",
     ),
     Rule(
         "kind",
@@ -172,7 +172,7 @@ RULES = (
         _FIT,
         "all",
         '`"numeric"`, `"integer"`, `"ordinal"`, `"binary"`, `"categorical"`, `"pixel"`',
-        "tabular.limits.fractional",
+        "tables.columns.limits.fractional",
     ),
     Rule(
         "range",
@@ -183,7 +183,7 @@ RULES = (
         _LEARNED,
         "numbers",
         "–",
-        "tabular.plan_judge.PlanJudge.learned_ends",
+        "tables.columns.plan_judge.PlanJudge.learned_ends",
     ),
     Rule(
         "digits",
@@ -194,7 +194,7 @@ RULES = (
         _LEARNED,
         "numbers",
         "–",
-        "tabular.plan_judge.PlanJudge.learned_values",
+        "tables.columns.plan_judge.PlanJudge.learned_values",
     ),
     Rule(
         "seen",
@@ -203,7 +203,7 @@ RULES = (
         _LEARNED,
         "categories",
         "–",
-        "tabular.constrain.may_become",
+        "tables.columns.constrain.may_become",
     ),
     Rule(
         "missing",
@@ -212,7 +212,7 @@ RULES = (
         _LEARNED,
         "all",
         "–",
-        "tabular.plan_judge.PlanJudge.__call__",
+        "tables.columns.plan_judge.PlanJudge.__call__",
     ),
     Rule(
         "max_changes",
@@ -221,7 +221,7 @@ RULES = (
         _QUESTION,
         "all together",
         "`2`",
-        "advice.beam.Beam",
+        "tables.advice.beam.Beam",
     ),
     Rule(
         "difficulty",
@@ -232,7 +232,7 @@ RULES = (
         _BOTH,
         "all",
         "`2`",
-        "advice.moves.MoveBook.cost",
+        "tables.advice.moves.MoveBook.cost",
     ),
     Rule(
         "relations",
@@ -241,7 +241,7 @@ RULES = (
         _BOTH,
         "numbers",
         '`"satisfactory <= total"`, `"a + 2*b = 100"`: linear, with `<=`, `>=`, `<`, `>` or `=`',
-        "tabular.relations.Linear.breach",
+        "tables.columns.relations.Linear.breach",
     ),
     Rule(
         "relations",
@@ -250,7 +250,7 @@ RULES = (
         _BOTH,
         "numbers",
         '`"ratio = debt / income"`: the column on the left follows',
-        "tabular.relations.Follows.value",
+        "tables.columns.relations.Follows.value",
     ),
     Rule(
         "relations",
@@ -259,7 +259,7 @@ RULES = (
         _BOTH,
         "categories",
         '`"job = pilot requires licence = yes"`',
-        "tabular.relations.Requires.broken",
+        "tables.columns.relations.Requires.broken",
     ),
 )
 

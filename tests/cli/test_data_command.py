@@ -8,7 +8,7 @@ import pytest
 from counterfactual_training import cli
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.images import SIDE
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.schema import Schema
 
 
 @pytest.mark.parametrize("name", ["loan", "moons"])

@@ -14,11 +14,11 @@ import pytest
 
 from counterfactual_training.cli import main, saved_models
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments import portfolio
 from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.portfolio import Pending, explain_file
 from counterfactual_training.persistence import locked
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 ROWS = 60
 ALONE = ["--workers", "1"]

@@ -9,8 +9,8 @@ from counterfactual_training.cli import make_parser
 from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.cli.parsing import assignments, columns, numbers, pasted
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.schema import Schema
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 
 def said(call) -> str:

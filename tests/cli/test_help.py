@@ -9,7 +9,7 @@ import sys
 from counterfactual_training import defaults
 from counterfactual_training.cli import COMMANDS
 from counterfactual_training.evaluation.protocol import PAIRED, PROTOCOLS, PUBLISHED
-from counterfactual_training.search import GENERATORS
+from counterfactual_training.generators import GENERATORS
 from counterfactual_training.tuning import OBJECTIVES
 
 HEAVY = {"torch", "pandas", "numpy", "sklearn", "scipy", "optuna", "matplotlib", "ray"}

@@ -19,9 +19,9 @@ import pytest
 from counterfactual_training.cli import main
 from counterfactual_training.cli import serve as command
 from counterfactual_training.cli.saved_models import open_model
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import Origin
 from counterfactual_training.models import mlp
+from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.file import Origin
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

@@ -13,8 +13,8 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.experiments.truth import gains
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.methods import METHODS, Method
+from counterfactual_training.generators import GENERATORS
 from counterfactual_training.reports.gains_page import PICTURED, gains_page
-from counterfactual_training.search import GENERATORS
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'report'")
 

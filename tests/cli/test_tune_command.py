@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import main
-from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 from counterfactual_training.tuning import RANGES
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'tune'")

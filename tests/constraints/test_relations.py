@@ -12,7 +12,7 @@ from counterfactual_training.constraints import (
     Relations,
 )
 from counterfactual_training.constraints.expression import Expression
-from counterfactual_training.search import generic, line, search
+from counterfactual_training.generators import generic, line, search
 
 
 def related(normals, upper, lower=None, **others):

@@ -6,7 +6,7 @@ import pytest
 
 from counterfactual_training.datasets.frames import frame_dataset
 from counterfactual_training.errors import InputError
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.schema import Schema
 
 
 @pytest.fixture

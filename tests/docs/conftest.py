@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from counterfactual_training.search import GENERATORS
+from counterfactual_training.generators import GENERATORS
 
 
 @pytest.fixture

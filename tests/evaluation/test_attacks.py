@@ -13,7 +13,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.attacks import robust_accuracy
 from counterfactual_training.evaluation.performance import accuracy
-from counterfactual_training.search.perturbations import (
+from counterfactual_training.generators.perturbations import (
     fgsm,
     input_gradient,
     pgd,

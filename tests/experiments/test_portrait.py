@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.portrait import make_portrait
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 
 def make_people(n: int = 160) -> tuple[pd.DataFrame, pd.Series]:

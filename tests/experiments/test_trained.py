@@ -7,7 +7,6 @@ import torch
 
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.trained import (
     Recipe,
     TrainedClassifier,
@@ -17,8 +16,9 @@ from counterfactual_training.experiments.trained import (
     protected_columns,
     protected_constraints,
 )
+from counterfactual_training.generators import ecco, generic
 from counterfactual_training.persistence import save_file
-from counterfactual_training.search import ecco, generic
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 RECIPE = Recipe("loan", objective="full", protected=("age",), hidden=(8, 4), epochs=1, seed=3)
 

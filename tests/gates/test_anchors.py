@@ -14,8 +14,8 @@ from counterfactual_training.gates import (
     search_gated,
     towards_real,
 )
+from counterfactual_training.generators import Status, search
 from counterfactual_training.models import StackedModel
-from counterfactual_training.search import Status, search
 
 
 def test_ends_just_past_the_threshold_near_a_real_row():

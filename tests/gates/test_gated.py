@@ -20,7 +20,7 @@ from counterfactual_training.gates import (
     make_gate,
     search_gated,
 )
-from counterfactual_training.search import Status
+from counterfactual_training.generators import Status
 from counterfactual_training.training import Run
 from covering import repeats
 

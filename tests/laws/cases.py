@@ -1,6 +1,6 @@
 """One table of generators, one of models, one of constraints: the laws hold on their product.
 
-A generator registered in ``counterfactual_training.search.GENERATORS`` is in the table by that
+A generator registered in ``counterfactual_training.generators.GENERATORS`` is in the table by that
 alone.
 
 One search serves several members at once, as in a fleet: each has weights, rows, directions and a
@@ -33,14 +33,14 @@ from counterfactual_training import (
 )
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.constraints.stack_constraints import stack_constraints
-from counterfactual_training.models import VAE, fit_vae
-from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import (
+from counterfactual_training.generators import (
     GENERATORS,
     SearchState,
     make_generator,
     register_generator,
 )
+from counterfactual_training.models import VAE, fit_vae
+from counterfactual_training.models.stack import StackedModel
 
 NUM_FEATURES = 9
 CONTINUOUS = [0, 1, 2]

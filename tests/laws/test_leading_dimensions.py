@@ -29,7 +29,7 @@ from counterfactual_training.core.losses import (
     class_loss,
     class_loss_gradient,
 )
-from counterfactual_training.search import LatentSpace
+from counterfactual_training.generators import LatentSpace
 from covering import each_value
 
 MEMBERS, ROWS, FEATURES, CLASSES = 2, 9, 9, 3

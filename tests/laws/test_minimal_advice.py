@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import counterfactual_training as ct
-from counterfactual_training.advice.candidates import COLUMN
+from counterfactual_training.tables.advice.candidates import COLUMN
 from covering import repeats
 
 BAR = 0.5

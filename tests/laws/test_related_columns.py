@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 import torch
 
-from counterfactual_training.advice import Finder, explain_rows
-from counterfactual_training.advice.answer import advice_constraints
-from counterfactual_training.advice.options import Question
-from counterfactual_training.advice.rules import ask
-from counterfactual_training.search import line
-from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.generators import line
+from counterfactual_training.tables.advice import Finder, explain_rows
+from counterfactual_training.tables.advice.answer import advice_constraints
+from counterfactual_training.tables.advice.options import Question
+from counterfactual_training.tables.advice.rules import ask
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.columns.schema import Schema
 from covering import repeats
 
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}

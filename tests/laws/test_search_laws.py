@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from counterfactual_training import Status
-from counterfactual_training.search import working_set
+from counterfactual_training.generators import working_set
 from covering import each_pair, each_value, on_product
 
 # What searches again takes longer: every generator once, with the models and families in turn;
@@ -273,7 +273,7 @@ def test_rows_that_leave_change_nothing(generator, family, share, monkeypatch):
 def test_blocks_change_nothing(generator, family, monkeypatch):
     run = case(generator, "deep", family, double=True)
     # The package's name ``search`` is the function, so the module is found by its path.
-    module = sys.modules["counterfactual_training.search.search"]
+    module = sys.modules["counterfactual_training.generators.search"]
     monkeypatch.setattr(module, "_BLOCK_VALUES", {"cpu": 3 * MEMBERS * run.x.shape[-1]})
     blocks = run.again(record=True)
     expect_rows(blocks, run.result, slice(None))

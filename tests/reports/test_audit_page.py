@@ -9,8 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.audits import Subject, audit
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.reports import RunInfo
 from counterfactual_training.reports.audit_page import Scale, audit_page
 from counterfactual_training.reports.audit_tables import (
@@ -21,6 +19,8 @@ from counterfactual_training.reports.audit_tables import (
     with_interval,
     worst,
 )
+from counterfactual_training.tables.audits import Subject, audit
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 EVIL = "<script>alert(1)</script>"
 

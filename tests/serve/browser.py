@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from serving import PATIENCE, LocalServer
 
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.serve.served import Model, Rows, Served
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 400, "height": 850}

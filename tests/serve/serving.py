@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.serve.app import make_app
 from counterfactual_training.serve.guard import Guard
 from counterfactual_training.serve.questions import Limits
 from counterfactual_training.serve.served import Served
 from counterfactual_training.serve.server import Address, make_server
 from counterfactual_training.serve.worker import GoneError
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 BASE = "http://127.0.0.1:8000"
 # Seconds: what hangs still fails, and a busy machine does not matter.

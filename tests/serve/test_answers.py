@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.serve.answers import answers_of
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 
 def test_a_change_that_only_follows_others_is_marked():

@@ -9,13 +9,13 @@ import pytest
 from serving import make_people
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.rules import WAYS, meaning, stated_in
 from counterfactual_training.serve.document import RULE_OF
 from counterfactual_training.serve.people import People
 from counterfactual_training.serve.questions import Limits, frame_of, make_bodies, question_of
 from counterfactual_training.serve.reading import parse
 from counterfactual_training.serve.served import Model, Served
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

@@ -16,7 +16,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import InputError
-from counterfactual_training.search import GENERATORS
+from counterfactual_training.generators import GENERATORS
 from covering import by_default
 
 EXPLAINS = {

@@ -25,8 +25,8 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.generators.penalties import Distance
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.penalties import Distance
 from counterfactual_training.training import Callback
 
 QUICK = TrainConfig(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02)

@@ -18,7 +18,7 @@ from counterfactual_training import (
     preset,
 )
 from counterfactual_training.errors import InputError
-from counterfactual_training.search import Energy
+from counterfactual_training.generators import Energy
 from counterfactual_training.training.setting import (
     AS_PRINTED,
     AS_RUN,

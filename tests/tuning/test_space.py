@@ -6,7 +6,7 @@ import pytest
 from toy_task import make_task
 
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.search import generic
+from counterfactual_training.generators import generic
 from counterfactual_training.training import Setting, make_objective
 from counterfactual_training.training.regimes import RECIPES, make_regime
 from counterfactual_training.tuning import RANGES, TUNABLE, Choices, Range, make_space

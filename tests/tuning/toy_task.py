@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 
 from counterfactual_training.constraints import Constraints
+from counterfactual_training.generators import ecco
 from counterfactual_training.models import mlp
-from counterfactual_training.search import ecco
 from counterfactual_training.training import Objective, Setting, TrainConfig
 from counterfactual_training.tuning import RANGES, Goal, Measure, Task, TuningPlan, tune
 from counterfactual_training.tuning.goal import VALIDATION

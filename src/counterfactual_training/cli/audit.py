@@ -18,8 +18,8 @@ from counterfactual_training.errors import InputError, need_extra
 if TYPE_CHECKING:
     import pandas as pd
 
-    from counterfactual_training.audits import Subject
     from counterfactual_training.cli.saved_models import DatasetModel, TableModel
+    from counterfactual_training.tables.audits import Subject
 
 DESCRIPTION = """Measure by group what a model's advice asks of people who are denied: how far they have to go, who \
 has no way at all, whether the columns that may change or the advice itself give the group away, and whether advice of \
@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(
             f"--delta must be a number of at least 0, got {arguments.delta:g}; 0 adds no noise."
         )
-    from counterfactual_training.audits import audit, usual_groups
     from counterfactual_training.cli.saved_models import open_model
+    from counterfactual_training.tables.audits import audit, usual_groups
 
     opened = open_model(arguments.model)
     if arguments.against is None:
@@ -212,9 +212,9 @@ def _both(
 def _subject(
     opened: DatasetModel | TableModel, path: str, people: People, retrain: int
 ) -> Subject:
-    from counterfactual_training.audits import Subject, retrainer
     from counterfactual_training.cli.saved_models import DatasetModel
     from counterfactual_training.experiments.retrain import dataset_retrainer
+    from counterfactual_training.tables.audits import Subject, retrainer
 
     again = None
     if retrain and isinstance(opened, DatasetModel):

@@ -146,7 +146,7 @@ def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
         return [*given]
     from counterfactual_training.cli.table import rules, training_table
     from counterfactual_training.datasets.frames import frame_dataset
-    from counterfactual_training.estimator.inputs import resolve_schema
+    from counterfactual_training.tables.estimators.inputs import resolve_schema
 
     arguments.positive = None  # every class is somebody's target
     table = training_table(arguments)

@@ -60,7 +60,7 @@ def show_info(arguments: argparse.Namespace) -> None:
 
 
 def _info_text(info: dict[str, Any]) -> str:
-    from counterfactual_training.tabular.schema import Schema
+    from counterfactual_training.tables.columns.schema import Schema
 
     counts = []
     for index, name in ((str(entry["index"]), entry["name"]) for entry in info["classes"]):

@@ -21,8 +21,8 @@ from counterfactual_training.errors import InputError, check_name, lookup
 from counterfactual_training.rules import meaning
 
 if TYPE_CHECKING:
-    from counterfactual_training.estimator import CounterfactualClassifier
-    from counterfactual_training.tabular.schema import Schema
+    from counterfactual_training.tables.columns.schema import Schema
+    from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 # Rows explained if none are named.
 _FIRST = 3

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     writable(out, "OUT")
     not_over(out, arguments.model, option="OUT")
     from counterfactual_training.cli.saved_models import open_model
-    from counterfactual_training.export import export_onnx
+    from counterfactual_training.tables.export import export_onnx
 
     opened = open_model(arguments.model)
     file = Path(arguments.model)

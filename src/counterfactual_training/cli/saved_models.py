@@ -25,17 +25,17 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import FileError, InputError, check_name, lookup
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import row_marks
 from counterfactual_training.experiments.portfolio import BLOCK_ROWS, Portfolio, file_mark
 from counterfactual_training.experiments.trained import (
     TrainedClassifier,
     as_classifier,
     protected_constraints,
 )
+from counterfactual_training.generators import make_generator
 from counterfactual_training.models import describe, in_words
-from counterfactual_training.search import make_generator
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.schema import Schema
+from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.file import row_marks
 
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints, str]
 

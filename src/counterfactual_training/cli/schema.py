@@ -19,7 +19,7 @@ from counterfactual_training.rules import meaning
 if TYPE_CHECKING:
     import pandas as pd
 
-    from counterfactual_training.tabular.feature import Feature
+    from counterfactual_training.tables.columns.feature import Feature
 
 DESCRIPTION = r"""Read a CSV file and write a TOML file with a table for every column: its kind and
 its categories, \ and, as comments to be edited, the rules that advice may have to keep. Give the
@@ -44,9 +44,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.cli.table import need_target, read_as_asked, usable
-    from counterfactual_training.tabular.infer import infer_feature
-    from counterfactual_training.tabular.schema_file import feature_to_dict, toml_key
-    from counterfactual_training.tabular.unchangeable import cannot_change
+    from counterfactual_training.tables.columns.infer import infer_feature
+    from counterfactual_training.tables.columns.schema_file import feature_to_dict, toml_key
+    from counterfactual_training.tables.columns.unchangeable import cannot_change
 
     path = Path(arguments.data)
     frame, _ = read_as_asked(arguments)
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
-    from counterfactual_training.tabular.schema_file import toml_key
+    from counterfactual_training.tables.columns.schema_file import toml_key
 
     if target is not None:
         chosen = shlex.quote(target)
@@ -98,8 +98,8 @@ def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
 def _relations(features: Sequence[Feature], frame: pd.DataFrame) -> list[str]:
     """How to write a relation, with two columns of numbers; nothing if there are no two."""
     from counterfactual_training.constraints.expression import Expression
-    from counterfactual_training.tabular.relation_text import Comparison, read_relation
-    from counterfactual_training.tabular.schema_file import relations_key, toml
+    from counterfactual_training.tables.columns.relation_text import Comparison, read_relation
+    from counterfactual_training.tables.columns.schema_file import relations_key, toml
 
     names = [feature.name for feature in features]
     numbers = sorted(
@@ -124,7 +124,11 @@ def _relations(features: Sequence[Feature], frame: pd.DataFrame) -> list[str]:
 
 def _table(feature: Feature, column: pd.Series) -> str:
     """The table of one column: what is stated about it, and as comments what may be."""
-    from counterfactual_training.tabular.schema_file import feature_to_dict, toml, toml_key
+    from counterfactual_training.tables.columns.schema_file import (
+        feature_to_dict,
+        toml,
+        toml_key,
+    )
 
     hints: list[Hint] = []
     aside = []
@@ -175,8 +179,8 @@ def _table(feature: Feature, column: pd.Series) -> str:
 
 def _number_hints(known: pd.Series) -> list[Hint]:
     """What may be stated about a column of numbers, given those that are no codes."""
-    from counterfactual_training.tabular.column import BULK
-    from counterfactual_training.tabular.rounding import seen_decimals
+    from counterfactual_training.tables.columns.column import BULK
+    from counterfactual_training.tables.columns.rounding import seen_decimals
 
     low, high = (float(known.quantile(share)) for share in BULK)
     decimals = seen_decimals(known.to_numpy(), known.dtype)

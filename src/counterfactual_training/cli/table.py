@@ -31,10 +31,10 @@ from counterfactual_training.cli.parsing import (
     pick_label,
 )
 from counterfactual_training.errors import InputError, check_name
-from counterfactual_training.estimator.file import Origin, row_marks
-from counterfactual_training.estimator.fit import validation_split
-from counterfactual_training.tabular.infer import days_since, holds_dates
-from counterfactual_training.tabular.schema_file import read_features
+from counterfactual_training.tables.columns.infer import days_since, holds_dates
+from counterfactual_training.tables.columns.schema_file import read_features
+from counterfactual_training.tables.estimators.file import Origin, row_marks
+from counterfactual_training.tables.estimators.fit import validation_split
 
 # Fewer rows than this may hold different numbers by chance.
 _FEWEST_ROWS = 10

@@ -172,7 +172,7 @@ def _train_named(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _train_csv(arguments: argparse.Namespace) -> dict[str, Any]:
     from counterfactual_training.cli.table import rules, training_table
-    from counterfactual_training.estimator import CounterfactualClassifier
+    from counterfactual_training.tables.estimators import CounterfactualClassifier
 
     if arguments.protect == []:
         raise InputError("--immutable needs names of columns if the data are a CSV file.")

@@ -205,9 +205,9 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
     from sklearn.base import clone
 
     from counterfactual_training.cli.table import rules, training_table
-    from counterfactual_training.estimator import CounterfactualClassifier
-    from counterfactual_training.estimator.fit import checked_space
     from counterfactual_training.experiments.tune import held_out_rows, table_task
+    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.fit import checked_space
 
     table = training_table(arguments)
     classifier = CounterfactualClassifier(

@@ -34,9 +34,9 @@ from counterfactual_training.datasets.synthetic import (
 )
 from counterfactual_training.datasets.tables import DOMAIN_NUM_STD, TABLES, Table, load_table
 from counterfactual_training.errors import lookup
-from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.columns.schema import Schema
 
 NUM_TRAIN = 3600
 NUM_TEST = 900

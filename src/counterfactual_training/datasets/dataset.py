@@ -12,8 +12,8 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.synthetic import stratified_split
-from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.columns.schema import Schema
 
 Variant = Literal["default", "as_run", "full"]
 # Returns the content of a data file, given its name.

@@ -10,8 +10,8 @@ import torch
 
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings
 from counterfactual_training.errors import InputError
-from counterfactual_training.tabular.encode import Encoder, Missing
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.encode import Encoder, Missing
+from counterfactual_training.tables.columns.schema import Schema
 
 # Batches are a hundredth of the rows, between the paper's sizes for small and for large data.
 _SMALLEST_BATCH = 30

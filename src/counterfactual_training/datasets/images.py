@@ -13,8 +13,8 @@ from torch import Tensor
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.synthetic import DATA_SEED
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.columns.schema import Schema
 
 MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte"

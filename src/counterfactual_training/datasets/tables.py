@@ -25,9 +25,9 @@ import torch
 from counterfactual_training.constraints import Constraints, Direction
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.synthetic import DATA_SEED
-from counterfactual_training.tabular.encode import Encoder
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.columns.schema import Schema
 
 # Categories that recourse never recommends.
 NO_ADVICE = ("?", "Never-worked", "Without-pay")

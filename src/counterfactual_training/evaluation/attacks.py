@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
-from counterfactual_training.search.perturbations import fgsm
+from counterfactual_training.generators.perturbations import fgsm
 
 
 class Attack(Protocol):

@@ -17,8 +17,8 @@ from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.findings import Finding, check_completeness, warn
 from counterfactual_training.evaluation.performance import predict_logits
-from counterfactual_training.search import evaluating
-from counterfactual_training.search.model_checks import (
+from counterfactual_training.generators import evaluating
+from counterfactual_training.generators.model_checks import (
     check_broadcast,
     check_inputs,
     check_logits,

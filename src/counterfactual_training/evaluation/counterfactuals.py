@@ -53,8 +53,8 @@ from counterfactual_training.evaluation.recourse import (
     validity,
     validity_strict,
 )
+from counterfactual_training.generators import Status, ecco, search
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search import Status, ecco, search
 from counterfactual_training.torch_modes import ordinary
 
 # Metrics of valid counterfactuals only.

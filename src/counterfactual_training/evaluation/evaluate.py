@@ -43,8 +43,8 @@ from counterfactual_training.evaluation.plugins import (
     broken_rules,
 )
 from counterfactual_training.evaluation.protocol import PAIRED, EvaluationProtocol
-from counterfactual_training.search import Generator, search
-from counterfactual_training.search.perturbations import fgsm, pgd, random_perturbation
+from counterfactual_training.generators import Generator, search
+from counterfactual_training.generators.perturbations import fgsm, pgd, random_perturbation
 from counterfactual_training.torch_modes import with_gradients
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.evaluation.protocol import EvaluationProtocol, draw_individuals
-from counterfactual_training.search import evaluating
-from counterfactual_training.search.perturbations import input_gradient
+from counterfactual_training.generators import evaluating
+from counterfactual_training.generators.perturbations import input_gradient
 
 # Fewer valid counterfactuals than this, or fewer in a group of IP*, are too few for a mean.
 _FEW_VALID = 30

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.search import evaluating
-from counterfactual_training.search.model_checks import check_tensor
+from counterfactual_training.generators import evaluating
+from counterfactual_training.generators.model_checks import check_tensor
 from counterfactual_training.threads import sensible_threads
 
 

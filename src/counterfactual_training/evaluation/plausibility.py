@@ -17,7 +17,7 @@ from counterfactual_training.core.kernels import mmd
 from counterfactual_training.core.precision import accumulating, at_least_single, full_precision
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.search import evaluating
+from counterfactual_training.generators import evaluating
 from counterfactual_training.threads import sensible_threads
 
 # Values of all the groups that are stacked for one call.

@@ -17,7 +17,13 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.performance import decider, predict_logits
-from counterfactual_training.search import Generator, SearchResult, Status, evaluating, search
+from counterfactual_training.generators import (
+    Generator,
+    SearchResult,
+    Status,
+    evaluating,
+    search,
+)
 
 Find = Callable[..., SearchResult]
 

@@ -34,7 +34,7 @@ from counterfactual_training.evaluation.plugins import (
     values_of,
 )
 from counterfactual_training.evaluation.recourse import cost, sparsity
-from counterfactual_training.search import Generator, generic, make_generator, search
+from counterfactual_training.generators import Generator, generic, make_generator, search
 
 CONFIDENCE = 0.95
 # The search stops just past τ; rounding may put a second forward pass just before it.

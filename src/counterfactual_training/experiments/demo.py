@@ -17,15 +17,15 @@ from torch import nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.catalog import load_dataset, loan_dataset
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.file import Origin, row_marks
 from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.experiments.panels import TARGET, DecisionPanel, make_panel
 from counterfactual_training.experiments.trained import as_classifier, encoder_of, with_weights
+from counterfactual_training.generators import ecco, generic
 from counterfactual_training.models import linear, mlp
-from counterfactual_training.search import ecco, generic
+from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.file import Origin, row_marks
 from counterfactual_training.training import (
     History,
     Objective,

@@ -14,7 +14,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.experiments.trained import encoder_of
-from counterfactual_training.search import Generator, search
+from counterfactual_training.generators import Generator, search
 
 TARGET = 1  # the class that people of class 0 want to get into
 _GRID = 161

@@ -27,14 +27,14 @@ import pandas as pd
 import torch
 
 from counterfactual_training import __version__
-from counterfactual_training.advice.explains import Explains
 from counterfactual_training.errors import CounterfactualTrainingError, InputError, check_count
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
 from counterfactual_training.persistence import atomic_file, atomic_write, locked
 from counterfactual_training.progress import StatusLine, bar
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.advice.explains import Explains
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.columns.schema import Schema
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 from counterfactual_training.text import duration
 
 # Larger blocks are searched no faster, and are lost whole when a run is stopped.

@@ -17,9 +17,9 @@ import pandas as pd
 from sklearn.base import clone
 from sklearn.metrics import confusion_matrix
 
-from counterfactual_training.advice import Explanation
-from counterfactual_training.advice.why import in_short
-from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.tables.advice import Explanation
+from counterfactual_training.tables.advice.why import in_short
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 # Enough for a share with two digits; of wide tables, whose searches take longer, fewer.
 _MOST_ASKED = 200

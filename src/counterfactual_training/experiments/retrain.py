@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from counterfactual_training.audits.people import Predicts, Retrain
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.experiments.trained import Recipe, as_classifier, fit
-from counterfactual_training.search import make_generator
+from counterfactual_training.generators import make_generator
+from counterfactual_training.tables.audits.people import Predicts, Retrain
 
 
 def dataset_retrainer(recipe: Recipe, data: Dataset) -> Retrain:

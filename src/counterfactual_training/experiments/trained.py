@@ -16,11 +16,11 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset, Variant
 from counterfactual_training.defaults import GENERATOR, VARIANT
 from counterfactual_training.errors import FileError, lookup
-from counterfactual_training.estimator import CounterfactualClassifier
+from counterfactual_training.generators import Generator, make_generator
 from counterfactual_training.models import mlp
 from counterfactual_training.persistence import load_file, load_weights, save_file
-from counterfactual_training.search import Generator, make_generator
-from counterfactual_training.tabular.encode import Encoder
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 from counterfactual_training.torch_modes import single_precision
 from counterfactual_training.training import (
     History,

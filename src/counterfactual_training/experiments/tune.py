@@ -18,17 +18,17 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.defaults import EPOCHS, SEED, TRAININGS_PER_TRIAL
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier
-from counterfactual_training.estimator.fit import (
+from counterfactual_training.experiments.grid.settings import published, setting_of
+from counterfactual_training.experiments.trained import untrained
+from counterfactual_training.persistence import atomic_write
+from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.fit import (
     VALIDATION_SHARE,
     PreparedFit,
     prepare,
     tuning_task,
 )
-from counterfactual_training.estimator.inputs import training_rows
-from counterfactual_training.experiments.grid.settings import published, setting_of
-from counterfactual_training.experiments.trained import untrained
-from counterfactual_training.persistence import atomic_write
+from counterfactual_training.tables.estimators.inputs import training_rows
 from counterfactual_training.training.setting import in_parts
 from counterfactual_training.tuning import (
     MEASURED,

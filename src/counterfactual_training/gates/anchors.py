@@ -20,8 +20,7 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Gate, Gated
-from counterfactual_training.models import StackedModel
-from counterfactual_training.search import (
+from counterfactual_training.generators import (
     Generator,
     SearchResult,
     Status,
@@ -29,6 +28,7 @@ from counterfactual_training.search import (
     line,
     search,
 )
+from counterfactual_training.models import StackedModel
 from counterfactual_training.torch_modes import with_gradients
 
 # The nearest real rows, which are tried first.

@@ -16,8 +16,8 @@ from counterfactual_training.gates.calibration import FEWEST_ROWS
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.gated import Both, Gate, Gated
 from counterfactual_training.gates.learned import GateConfig, Learned
-from counterfactual_training.search import evaluating
-from counterfactual_training.search.model_checks import check_inputs, first_logits
+from counterfactual_training.generators import evaluating
+from counterfactual_training.generators.model_checks import check_inputs, first_logits
 from counterfactual_training.torch_modes import with_gradients
 
 # Share of the real rows of a class that a gate rejects; less for each of two gates.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates.gated import Gated
-from counterfactual_training.search import line, search
+from counterfactual_training.generators import line, search
 
 if TYPE_CHECKING:
     from counterfactual_training.gates.learned import GateConfig

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterfactual_training.audits import Audit
 from counterfactual_training.reports.audit_tables import (
     Line,
     audit_markdown,
@@ -19,6 +18,7 @@ from counterfactual_training.reports.audit_tables import (
 )
 from counterfactual_training.reports.demo_report import RunInfo
 from counterfactual_training.reports.files import csv_text, render, write_files
+from counterfactual_training.tables.audits import Audit
 
 _TICKS = 5
 

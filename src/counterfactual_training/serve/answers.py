@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.advice import Explanation
-from counterfactual_training.advice.why import in_short
-from counterfactual_training.advice.words import plain_value
 from counterfactual_training.serve.served import Model
+from counterfactual_training.tables.advice import Explanation
+from counterfactual_training.tables.advice.why import in_short
+from counterfactual_training.tables.advice.words import plain_value
 
 _PLAUSIBILITY = re.compile(r"; plausibility [0-9.]+(?=\.$)")
 # Decimals of a plausibility: sums over a thousand kernels in single precision have no more.

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from counterfactual_training.advice.points import in_blocks
-from counterfactual_training.advice.words import plain_value, say_number
 from counterfactual_training.serve.questions import frame_of
 from counterfactual_training.serve.reading import RefusedError
 from counterfactual_training.serve.served import Model, Served
-from counterfactual_training.tabular.column import Column
-from counterfactual_training.tabular.model_space import device_and_dtype, encode_rows
+from counterfactual_training.tables.advice.points import in_blocks
+from counterfactual_training.tables.advice.words import plain_value, say_number
+from counterfactual_training.tables.columns.column import Column
+from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 
 _MOST_PEOPLE = 400
 _MOST_ROWS = 2000

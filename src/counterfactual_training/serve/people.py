@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.advice.words import plain_value
 from counterfactual_training.serve.answers import rounded, row_values
 from counterfactual_training.serve.reading import RefusedError
 from counterfactual_training.serve.served import Served
+from counterfactual_training.tables.advice.words import plain_value
 
 
 @dataclass(frozen=True, eq=False)

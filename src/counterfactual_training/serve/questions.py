@@ -11,10 +11,7 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training import defaults
-from counterfactual_training.advice.rules import Rules
-from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import InputError, unknown
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.serve.reading import (
     Anything,
     ByName,
@@ -32,7 +29,10 @@ from counterfactual_training.serve.reading import (
     shown,
 )
 from counterfactual_training.serve.served import Model, Served
-from counterfactual_training.tabular.feature import Feature
+from counterfactual_training.tables.advice.rules import Rules
+from counterfactual_training.tables.advice.words import plain_value
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 # An unknown category is shown again in notes, so it is not to fill the screen.
 _LONGEST_CATEGORY = 200

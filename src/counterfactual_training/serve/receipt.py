@@ -18,9 +18,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import counterfactual_training
-from counterfactual_training.advice.answer import advice_constraints
-from counterfactual_training.advice.rules import Rules
-from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import InputError
 from counterfactual_training.serve.answers import predictions_of, row_values
 from counterfactual_training.serve.questions import frame_of, rule_fields, rules_of
@@ -35,7 +32,10 @@ from counterfactual_training.serve.reading import (
     Text,
 )
 from counterfactual_training.serve.served import Model
-from counterfactual_training.tabular.plan_judge import PlanJudge
+from counterfactual_training.tables.advice.answer import advice_constraints
+from counterfactual_training.tables.advice.rules import Rules
+from counterfactual_training.tables.advice.words import plain_value
+from counterfactual_training.tables.columns.plan_judge import PlanJudge
 
 KIND = "counterfactual-training receipt"
 # A probability is the same on another machine up to rounding.

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 import counterfactual_training
-from counterfactual_training.advice.words import plain_value
 from counterfactual_training.errors import InputError
-from counterfactual_training.estimator import CounterfactualClassifier
 from counterfactual_training.rules import WAYS
-from counterfactual_training.tabular.column import Column
+from counterfactual_training.tables.advice.words import plain_value
+from counterfactual_training.tables.columns.column import Column
+from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 # Of the API; a change that breaks its users makes another number.
 API = 1

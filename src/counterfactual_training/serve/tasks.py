@@ -64,8 +64,8 @@ def audit(
 ) -> dict[str, Any]:
     """The audit of one model; of both, if ``which`` is ``"main"`` and there is another one."""
     # Here, because only audits need trees and forests, which take their memory.
-    from counterfactual_training.audits import Subject
-    from counterfactual_training.audits import audit as audit_groups
+    from counterfactual_training.tables.audits import Subject
+    from counterfactual_training.tables.audits import audit as audit_groups
 
     model = served.named(which)
     frame, labels = _measured(served)

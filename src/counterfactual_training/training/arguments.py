@@ -17,8 +17,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError, from_outside
-from counterfactual_training.search import evaluating
-from counterfactual_training.search.model_checks import check_inputs, check_tensor, first_logits
+from counterfactual_training.generators import evaluating
+from counterfactual_training.generators.model_checks import (
+    check_inputs,
+    check_tensor,
+    first_logits,
+)
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.distributed import Ranks

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.search import SearchResult, Status, evaluating, search
+from counterfactual_training.generators import SearchResult, Status, evaluating, search
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.regime import Find, Round
 from counterfactual_training.training.run import Run

@@ -15,8 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from counterfactual_training.core.losses import CONTRAST_GOAL
+from counterfactual_training.generators.chain import (
+    Chain,
+    StackedChain,
+    activation,
+    chain_layers,
+)
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.chain import Chain, StackedChain, activation, chain_layers
 from counterfactual_training.torch_internals import log_softmax_backward, tensor_hooked
 from counterfactual_training.training.objective import Batch, Objective, Role, RowTerms
 

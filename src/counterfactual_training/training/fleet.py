@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import constraint_structure
 from counterfactual_training.errors import InputError, from_outside
+from counterfactual_training.generators import Generator
+from counterfactual_training.generators.stack_generators import compatible, generator_structure
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
-from counterfactual_training.search import Generator
-from counterfactual_training.search.stack_generators import compatible, generator_structure
 from counterfactual_training.torch_modes import ordinary, with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.callbacks import Callback

@@ -13,8 +13,8 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.losses import class_loss, value_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, lookup
-from counterfactual_training.search import Generator, SearchResult, search
-from counterfactual_training.search.perturbations import Box, attack_box
+from counterfactual_training.generators import Generator, SearchResult, search
+from counterfactual_training.generators.perturbations import Box, attack_box
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.sampling import Streams, draw_targets, each

@@ -21,7 +21,7 @@ from counterfactual_training.core.energy import mean_rows
 from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, check_count, check_name, unknown
-from counterfactual_training.search.perturbations import ascend, input_gradient
+from counterfactual_training.generators.perturbations import ascend, input_gradient
 from counterfactual_training.training.counternet import counternet
 from counterfactual_training.training.objective import Batch, LossTerms, make_objective
 from counterfactual_training.training.recipe import recipe

@@ -20,8 +20,8 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError
+from counterfactual_training.generators.stack_generators import stack_generators
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.search.stack_generators import stack_generators
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.learner import Gradients, Learner

@@ -16,7 +16,7 @@ from torch import Tensor
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.defaults import BURN_IN, EPOCHS, LEARNING_RATE, SEED
 from counterfactual_training.errors import InputError, check_count, check_name, lookup
-from counterfactual_training.search import Generator, ecco
+from counterfactual_training.generators import Generator, ecco
 from counterfactual_training.training.objective import Objective, make_objective
 from counterfactual_training.training.regime import Regime, RegimeLoss
 from counterfactual_training.training.sampling import TargetRule

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.search import evaluating
+from counterfactual_training.generators import evaluating
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
 

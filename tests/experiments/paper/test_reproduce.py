@@ -20,8 +20,8 @@ from counterfactual_training.experiments.paper.reproduce import (
 )
 from counterfactual_training.experiments.paper_data import SYNTHETIC
 from counterfactual_training.experiments.truth.methods import METHODS, Method
+from counterfactual_training.generators import GENERATORS, generic
 from counterfactual_training.reports import paper_report
-from counterfactual_training.search import GENERATORS, generic
 
 
 @pytest.mark.check

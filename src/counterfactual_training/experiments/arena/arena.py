@@ -52,9 +52,9 @@ from counterfactual_training.experiments.truth.truth import (
     write_table,
 )
 from counterfactual_training.gates import search_gated
+from counterfactual_training.generators import GENERATORS as RECIPES
+from counterfactual_training.generators import Generator, make_generator
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.search import GENERATORS as RECIPES
-from counterfactual_training.search import Generator, make_generator
 
 # Raised whenever stored results of older code must not be mixed with new ones.
 FORMAT = 1

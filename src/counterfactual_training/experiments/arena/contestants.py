@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from counterfactual_training.errors import check_name
-from counterfactual_training.estimator.parameters import DEFAULT
 from counterfactual_training.experiments.arena.caps import MEMBERS
 from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.trained import untrained, with_weights
@@ -26,6 +25,7 @@ from counterfactual_training.experiments.truth.methods import (
     with_gate,
 )
 from counterfactual_training.models import Ensemble, counternet, counternet_explainer
+from counterfactual_training.tables.estimators.parameters import DEFAULT
 from counterfactual_training.training import (
     AS_PRINTED,
     REGIMES,

@@ -248,7 +248,7 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # What nearly every task imports, once for all workers; the package itself imports nothing.
-    context.set_forkserver_preload([__name__, "counterfactual_training.estimator"])
+    context.set_forkserver_preload([__name__, "counterfactual_training.tables.estimators"])
     return context
 
 

@@ -13,11 +13,11 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.gates import KINDS as GATES
+from counterfactual_training.generators import GENERATORS, Generator, ecco, make_generator
+from counterfactual_training.generators.generator import NUMBERS
 from counterfactual_training.models import mlp
 from counterfactual_training.models.classifiers import ACTIVATIONS
 from counterfactual_training.models.vae import VAE
-from counterfactual_training.search import GENERATORS, Generator, ecco, make_generator
-from counterfactual_training.search.generator import NUMBERS
 from counterfactual_training.training import (
     OBJECTIVES,
     Objective,

@@ -24,10 +24,10 @@ from counterfactual_training.evaluation.plausibility import implausibility
 from counterfactual_training.evaluation.protocol import PUBLISHED
 from counterfactual_training.experiments.demo import DemoPlan, DemoTrial, run_trials
 from counterfactual_training.experiments.panels import DecisionPanel, make_panel
+from counterfactual_training.generators import ecco, generic, search
 from counterfactual_training.models import linear
-from counterfactual_training.search import ecco, generic, search
-from counterfactual_training.tabular.feature import Feature
-from counterfactual_training.tabular.schema import Schema
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.training import Objective, Setting, TrainConfig
 
 # The authors' proof of concept; its settings differ from those of the tables. Their learning rate

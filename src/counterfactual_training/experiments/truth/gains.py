@@ -36,7 +36,7 @@ from counterfactual_training.experiments.truth.truth import (
     write_table,
 )
 from counterfactual_training.gates import search_gated
-from counterfactual_training.search import generic, make_generator, search
+from counterfactual_training.generators import generic, make_generator, search
 
 # Of a baseline's logits; the flat model of the first picture is the baseline times FLAT.
 FACTORS = tuple(2.0 ** (power / 2) for power in range(-6, 3))

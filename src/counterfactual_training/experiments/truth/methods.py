@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import lookup
-from counterfactual_training.estimator.parameters import DEFAULT, usual_batch_size
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import (
     FIXED_STEPS,
@@ -29,8 +28,9 @@ from counterfactual_training.experiments.paper_data import IMAGES
 from counterfactual_training.experiments.trained import untrained, with_weights
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.gates import fit_gate
+from counterfactual_training.generators import search
 from counterfactual_training.models import bend, mlp
-from counterfactual_training.search import search
+from counterfactual_training.tables.estimators.parameters import DEFAULT, usual_batch_size
 from counterfactual_training.training import CHEAP_RECOURSE, EarlyStopping, Setting, train
 
 # Factors of the logits that the control tries.

@@ -50,8 +50,8 @@ from counterfactual_training.experiments.trained import untrained
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.methods import METHODS, Fit, Known
 from counterfactual_training.gates import search_gated
+from counterfactual_training.generators import Generator
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.search import Generator
 
 SETTINGS = ("free", "protected")
 LEVELS = (FIXED_STEPS, *STEP_FREE)

@@ -1,7 +1,0 @@
-"""Trained classifiers for programs without torch: predictions, gradients and rules in one ONNX
-file.
-"""
-
-from counterfactual_training.export.onnx_file import export_onnx
-
-__all__ = ["export_onnx"]

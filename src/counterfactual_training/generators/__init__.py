@@ -1,0 +1,67 @@
+"""Find x′: one loop, and the published methods as recipes for it."""
+
+from counterfactual_training.generators.generator import Generator
+from counterfactual_training.generators.penalties import Distance, Energy, Penalty, SearchState
+from counterfactual_training.generators.perturbations import fgsm, pgd
+from counterfactual_training.generators.recipes import (
+    GENERATORS,
+    claproar,
+    dice,
+    eccco,
+    ecco,
+    generic,
+    gravitational,
+    greedy,
+    growing_spheres,
+    line,
+    make_generator,
+    nearest_unlike,
+    probe,
+    register_generator,
+    revise,
+    sparse,
+    wachter,
+)
+from counterfactual_training.generators.result import Binding, SearchResult, Status
+from counterfactual_training.generators.search import evaluating, search
+from counterfactual_training.generators.spaces import FeatureSpace, LatentSpace, Space
+from counterfactual_training.generators.steps import Adam, Greedy, Normalised, Shrink
+
+__all__ = [
+    "GENERATORS",
+    "Adam",
+    "Binding",
+    "Distance",
+    "Energy",
+    "FeatureSpace",
+    "Generator",
+    "Greedy",
+    "LatentSpace",
+    "Normalised",
+    "Penalty",
+    "SearchResult",
+    "SearchState",
+    "Shrink",
+    "Space",
+    "Status",
+    "claproar",
+    "dice",
+    "eccco",
+    "ecco",
+    "evaluating",
+    "fgsm",
+    "generic",
+    "gravitational",
+    "greedy",
+    "growing_spheres",
+    "line",
+    "make_generator",
+    "nearest_unlike",
+    "pgd",
+    "probe",
+    "register_generator",
+    "revise",
+    "search",
+    "sparse",
+    "wachter",
+]

@@ -1,0 +1,730 @@
+"""Recipes: one function per published method, which returns a :class:`Generator`.
+
+To add your own, write a function that returns a :class:`Generator` and pass it to
+:func:`register_generator`; every command and config file then knows it by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ParamSpec
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.core.broadcast import Number
+from counterfactual_training.defaults import GENERATORS as NAMES
+from counterfactual_training.errors import InputError, check_count, check_name, lookup
+from counterfactual_training.generators.data_penalties import (
+    Gravity,
+    Invalidation,
+    ScaledDistance,
+    SetSize,
+    TargetLoss,
+    median_deviation,
+)
+from counterfactual_training.generators.diversity import HINGE, Diversity, Scatter
+from counterfactual_training.generators.generator import NUMBERS, Generator
+from counterfactual_training.generators.gradient_free import (
+    GrowingSpheres,
+    NearestRows,
+    SeedSpace,
+)
+from counterfactual_training.generators.model_checks import check_finite
+from counterfactual_training.generators.penalties import Decay, Distance, Energy
+from counterfactual_training.generators.spaces import LatentSpace
+from counterfactual_training.generators.steps import Greedy, Shrink
+from counterfactual_training.models.vae import VAE, fit_vae
+
+Recipe = Callable[..., Generator]
+P = ParamSpec("P")
+
+_PER_CLASS, _MOST = 1000, 2000  # training rows kept of each class, and in all
+
+
+def _recipe(make: Callable[P, Generator]) -> Callable[P, Generator]:
+    """A recipe that says which names it takes, if it is given another one."""
+    own = [
+        name
+        for name, part in inspect.signature(make).parameters.items()
+        if part.kind is not part.VAR_KEYWORD
+    ]
+    valid = dict.fromkeys(
+        [*own, *(part.name for part in fields(Generator) if part.name != "name")]
+    )
+
+    @wraps(make)
+    def named(*args: P.args, **settings: P.kwargs) -> Generator:
+        for name in settings:
+            check_name(f"setting of {make.__name__!r}:", name, valid)
+        return make(*args, **settings)
+
+    return named
+
+
+@_recipe
+def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
+    """Class loss and distance: Wachter, Mittelstadt and Russell (2017).
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.generic())  # towards the other class
+        >>> result.x_cf.shape
+        torch.Size([900, 2])
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
+    return Generator("generic", penalties=(Distance(lambda_cost),), **settings)
+
+
+@_recipe
+def ecco(
+    lambda_cost: float = 0.001,
+    lambda_energy: float = 5.0,
+    decay: Decay = "polynomial",
+    energy_ridge: float = 1e-3,
+    **settings: Any,
+) -> Generator:
+    """Generic plus an energy penalty, for faithfulness: ECCCo (Altmeyer et al. 2024) without its
+    conformal term.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_energy: weight of the energy, the negative logit of the target class.
+        decay: how that weight falls during the search, ``"polynomial"`` or ``"none"``.
+        energy_ridge: weight of the squared energy, relative to the energy.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> x, y_target = data.x_test, 1 - data.y_test
+        >>> plain, faithful = (ct.search(model, x, y_target, generator) for generator in (ct.generic(), ct.ecco()))
+        >>> energy = [-model(result.x_cf).gather(1, y_target[:, None]).mean() for result in (plain, faithful)]
+        >>> bool(energy[1] < energy[0])
+        True
+    """
+    penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge))
+    return Generator("ecco", penalties=penalties, **settings)
+
+
+@_recipe
+def revise(
+    vae: VAE | None = None,
+    lambda_cost: float = 0.001,
+    reencode: bool = True,
+    x_train: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """Generic in the latent space of a VAE: REVISE (Joshi et al. 2019).
+
+    Args:
+        vae: the autoencoder, from :func:`fit_vae`; without one, it is fitted to ``x_train``.
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        reencode: draw the latent point anew after every step, as the authors do.
+        x_train: ``(n, d)`` training rows, used if there is no ``vae``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> generator = ct.revise(ct.fit_vae(data.x_train[:200], epochs=10))
+        >>> generator.space.vae.latent_dim
+        2
+        >>> result = ct.search(ct.mlp(2, 2), data.x_test, 1 - data.y_test, generator)
+        >>> result.x_cf.shape
+        torch.Size([900, 2])
+    """
+    if vae is None:
+        if x_train is None:
+            raise InputError(
+                "REVISE searches the latent space of a VAE: pass vae=fit_vae(x), or x_train= to "
+                "fit one."
+            )
+        vae = fit_vae(x_train)
+    return Generator(
+        "revise",
+        penalties=(Distance(lambda_cost),),
+        space=LatentSpace(vae, reencode),
+        **settings,
+    )
+
+
+@_recipe
+def line(
+    learning_rate: float = 0.05,
+    max_steps: int = 300,
+    decision_threshold: float = 0.5,
+    **settings: Any,
+) -> Generator:
+    """Class loss alone, by a line search that no step size and no scale of the logits affects
+    (:mod:`line_search`).
+
+    Args:
+        learning_rate: η, which limits the length of a step.
+        max_steps: how many steps to try.
+        decision_threshold: τ, on which the search ends.
+        **settings: other fields of :class:`Generator`, such as ``epsilon``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.line(decision_threshold=0.6))
+        >>> round(float(result.confidence[result.mature].max()), 3)
+        0.6
+    """
+    return Generator(
+        "line",
+        learning_rate=learning_rate,
+        max_steps=max_steps,
+        decision_threshold=decision_threshold,
+        step_rule="line",
+        **settings,
+    )
+
+
+@_recipe
+def wachter(
+    lambda_cost: float = 0.1,
+    x_train: Tensor | None = None,
+    scale: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """Class loss and distance in units of the median absolute deviation of ``x_train``: Wachter et
+    al. (2017).
+
+    Args:
+        lambda_cost: weight of the distance.
+        x_train: ``(n, d)`` training rows.
+        scale: ``(d,)`` the unit of each feature, instead of ``x_train``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.wachter(x_train=data.x_train))
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
+    if scale is None:
+        scale = median_deviation(_flat("wachter", x_train))
+    return Generator("wachter", penalties=(ScaledDistance(lambda_cost, scale),), **settings)
+
+
+@_recipe
+def greedy(
+    most: int | None = None, learning_rate: Number = 0.1, max_steps: int = 100, **settings: Any
+) -> Generator:
+    """One feature per step, by η, the one with the largest gradient and at most ``most`` times:
+    Schut et al. (2021).
+
+    Class loss alone.
+
+    Args:
+        most: how often one feature may move; by default 1/η.
+        learning_rate: η, the length of every step.
+        max_steps: how many steps to make.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.greedy(learning_rate=0.25))
+        >>> moves = (result.x_cf - data.x_test) / 0.25  # whole numbers of steps
+        >>> bool((moves - moves.round()).abs().max() < 0.001)
+        True
+    """
+    settings = {"step_rule": Greedy(most), **settings}
+    return Generator("greedy", learning_rate=learning_rate, max_steps=max_steps, **settings)
+
+
+@_recipe
+def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any) -> Generator:
+    """Class loss and λ‖Δ‖₁ by proximal steps, which leave most features exactly as they are (Beck
+    and Teboulle 2009).
+
+    Args:
+        lambda_sparse: λ.
+        most: how many features may change; after each step all but the largest changes are taken
+            back (Blumensath and Davies 2009). ``None`` sets no limit.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.sparse(most=1))
+        >>> int((result.x_cf != data.x_test).sum(-1).max())  # features changed in a row
+        1
+    """
+    return Generator("sparse", **{"step_rule": Shrink(lambda_sparse, most), **settings})
+
+
+@_recipe
+def gravitational(
+    lambda_cost: float = 0.1,
+    lambda_gravity: float = 0.5,
+    nearest: int = 50,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    rows: Tensor | None = None,
+    labels: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """Generic plus the distance to the ``nearest`` rows of the target class: Altmeyer et al.
+    (2023).
+
+    At most 1000 rows of each class are kept.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_gravity: weight of the mean distance to those rows.
+        nearest: how many rows pull.
+        x_train: ``(n, d)`` training rows.
+        y_train: ``(n,)`` their classes.
+        rows: ``(m, d)`` the rows themselves, instead of a sample of ``x_train``.
+        labels: ``(m,)`` their classes.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> generator = ct.gravitational(x_train=data.x_train, y_train=data.y_train)
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
+    if rows is None or labels is None:
+        rows, labels = _sample("gravitational", x_train, y_train)
+    pull = Gravity(lambda_gravity, rows, labels, check_count("nearest", nearest))
+    return Generator("gravitational", penalties=(Distance(lambda_cost), pull), **settings)
+
+
+@_recipe
+def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any) -> Generator:
+    """Generic plus the loss of a model trained on x′: Altmeyer et al. (2023).
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_loss: weight of the cross-entropy CE(M(x′), y⁺).
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.claproar())
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
+    return Generator(
+        "claproar", penalties=(Distance(lambda_cost), TargetLoss(lambda_loss)), **settings
+    )
+
+
+@_recipe
+def eccco(
+    lambda_cost: float = 0.001,
+    lambda_energy: float = 5.0,
+    lambda_conformal: float = 0.4,
+    decay: Decay = "polynomial",
+    energy_ridge: float = 1e-3,
+    coverage: float = 0.95,
+    size: float = 1.0,
+    temperature: float = 0.1,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    x_calibration: Tensor | None = None,
+    y_calibration: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """ECCo plus the size of the conformal set of classes, for certainty: Altmeyer et al. (2024).
+
+    The sets are calibrated at the start of every search, on rows that the model should not have
+    been trained on. Without such rows up to 1000 training rows of each class serve, which makes
+    sets somewhat too small.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_energy: weight of the energy, as in :func:`ecco`.
+        lambda_conformal: weight of the set size.
+        decay: as in :func:`ecco`.
+        energy_ridge: as in :func:`ecco`.
+        coverage: how often a set must contain the true class.
+        size: set size that costs nothing.
+        temperature: smoothness of the set size.
+        x_train: ``(n, d)`` training rows, used without calibration rows.
+        y_train: ``(n,)`` their classes.
+        x_calibration: ``(m, d)`` calibration rows.
+        y_calibration: ``(m,)`` their classes.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> generator = ct.eccco(x_calibration=data.x_test, y_calibration=data.y_test, coverage=0.9)
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
+    if x_calibration is None or y_calibration is None:
+        x_calibration, y_calibration = _sample("eccco", x_train, y_train)
+    certainty = SetSize(
+        lambda_conformal, x_calibration, y_calibration, coverage, size, temperature
+    )
+    penalties = (Distance(lambda_cost), Energy(lambda_energy, decay, energy_ridge), certainty)
+    return Generator("eccco", penalties=penalties, **settings)
+
+
+@_recipe
+def probe(
+    lambda_cost: float = 0.001,
+    lambda_invalidation: float = 3.0,
+    sigma: float = 0.1,
+    rate: float = 0.45,
+    **settings: Any,
+) -> Generator:
+    """Generic plus the chance that noise undoes x′, above a tolerated rate: PROBE (Pawelczyk et al.
+    2023).
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        lambda_invalidation: weight of that chance.
+        sigma: standard deviation of the noise.
+        rate: the chance that is tolerated.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> x_cf = ct.search(model, data.x_test, 1 - data.y_test, ct.probe()).x_cf
+        >>> noisy = x_cf + 0.1 * x_cf.new_empty(x_cf.shape).normal_()
+        >>> bool((model(noisy).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
+        True
+    """
+    penalties = (Distance(lambda_cost), Invalidation(lambda_invalidation, sigma, rate))
+    return Generator("probe", penalties=penalties, **settings)
+
+
+@_recipe
+def nearest_unlike(
+    max_steps: int = 100,
+    x_train: Tensor | None = None,
+    rows: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """The nearest training row that the model gives the target class, moved inside the rules: no
+    gradient is needed.
+
+    Known as the nearest unlike neighbour (Dasarathy 1995; Nugent and Cunningham 2005). One row is
+    tried per step, of at most 2000.
+
+    Args:
+        max_steps: how many rows to try.
+        x_train: ``(n, d)`` training rows.
+        rows: ``(m, d)`` the rows to try, instead of a sample of ``x_train``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], ct.nearest_unlike(x_train=data.x_train))
+        >>> found = result.x_cf[result.mature]
+        >>> bool((found[:, None] == data.x_train).all(-1).any(-1).all())  # each is a training row
+        True
+    """
+    if rows is None:
+        rows = _flat("nearest_unlike", x_train)
+        # A random sample, because rows may be sorted.
+        rows = rows[
+            torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_MOST].to(
+                rows.device
+            )
+        ]
+    settings = {"step_rule": NearestRows(rows), **settings}
+    return Generator("nearest_unlike", max_steps=max_steps, **settings)
+
+
+@_recipe
+def dice(
+    num: int = 4,
+    lambda_cost: float = 0.5,
+    lambda_diversity: float = 1.0,
+    learning_rate: Number = 0.05,
+    max_steps: int = 100,
+    x_train: Tensor | None = None,
+    scale: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """``num`` answers to each row that differ from each other, in ``SearchResult.answers``:
+    Mothilal et al. (2020).
+
+    A hinge as class loss, λ_cost times the mean of |Δ_d|/MAD_d, −λ_diversity · det K
+    (:class:`Diversity`), and Adam. The answers to a row end together: at τ, not before half of the
+    steps. With ``num=1`` nothing is there to differ from: the search ends at τ, its result is the
+    answer, and ``answers`` is None.
+
+    Args:
+        num: answers per row.
+        lambda_cost: weight of the distance.
+        lambda_diversity: weight of the diversity.
+        learning_rate: η of Adam.
+        max_steps: how many steps to make.
+        x_train: ``(n, d)`` training rows, for the MAD of each feature; without them it is 1.
+        scale: ``(d,)`` what each |Δ_d| is divided by, instead of d · MAD_d of ``x_train``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], ct.dice(num=3, x_train=data.x_train))
+        >>> result.x_cf.shape, result.answers.x_cf.shape  # the best one, and all
+        (torch.Size([20, 2]), torch.Size([20, 3, 2]))
+    """
+    if scale is None and x_train is not None:
+        rows = _flat("dice", x_train)
+        scale = median_deviation(rows) * rows.shape[1]  # their distance is a mean over features
+    penalties = (HINGE, ScaledDistance(lambda_cost, scale), Diversity(lambda_diversity, scale))
+    settings = {
+        "learning_rate": learning_rate,
+        "max_steps": max_steps,
+        "step_rule": Scatter(),
+        **settings,
+    }
+    return Generator("dice", penalties=penalties, num_answers=num, **settings)
+
+
+@_recipe
+def growing_spheres(
+    learning_rate: Number = 0.2, max_steps: int = 50, num: int = 1000, **settings: Any
+) -> Generator:
+    """The nearest of ``num`` random points in shells of width η around x, with few changes: Laugel
+    et al. (2018).
+
+    No gradient is needed.
+
+    Args:
+        learning_rate: η, the width of a shell.
+        max_steps: how many shells to try.
+        num: points per shell.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test[:50], 1 - data.y_test[:50], ct.growing_spheres(num=200))
+        >>> bool(result.converged.float().mean() > 0.9)
+        True
+    """
+    settings = {"step_rule": GrowingSpheres(num), "space": SeedSpace(), **settings}
+    return Generator(
+        "growing_spheres", learning_rate=learning_rate, max_steps=max_steps, **settings
+    )
+
+
+def _flat(name: str, x_train: Tensor | None) -> Tensor:
+    """Training rows ``(n, d)``; raises if there are none."""
+    if x_train is None or len(x_train) == 0:
+        raise InputError(
+            f"The generator {name!r} learns from training rows: fit with generator={name!r}, or "
+            "pass "
+            f"make_generator({name!r}, x_train, y_train)."
+        )
+    if not isinstance(x_train, Tensor):
+        raise InputError(
+            f"x_train must be a torch tensor, got {type(x_train).__name__}; use torch.as_tensor."
+        )
+    rows = x_train.detach().reshape(len(x_train), -1)
+    try:
+        check_finite(rows)
+    except InputError as error:
+        raise InputError(f"x_train of the generator {name!r}: {error}") from error
+    return rows
+
+
+def _sample(name: str, x_train: Tensor | None, y_train: Tensor | None) -> tuple[Tensor, Tensor]:
+    """At most 1000 training rows of each class, always the same ones, and their classes."""
+    x = _flat(name, x_train)
+    if y_train is None or y_train.shape != x.shape[:1]:
+        if y_train is None:
+            came = "none"
+        else:
+            came = f"shape {tuple(y_train.shape)}"
+        raise InputError(
+            f"The generator {name!r} needs y_train, one class for each of {len(x)} rows; got "
+            f"{came}."
+        )
+    # A random sample, because rows may be sorted; seeded, so that searches are repeatable.
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
+    y = y_train.to(x.device)
+    kept = torch.cat([order[y[order] == label][:_PER_CLASS] for label in y.unique().tolist()])
+    return x[kept], y[kept].long()
+
+
+_RECIPES: tuple[Recipe, ...] = (
+    *(
+        generic,
+        ecco,
+        revise,
+        line,
+        wachter,
+        greedy,
+        sparse,
+        gravitational,
+        claproar,
+        eccco,
+        probe,
+    ),
+    *(nearest_unlike, growing_spheres, dice),
+)
+GENERATORS: dict[str, Recipe] = dict(zip(NAMES, _RECIPES, strict=True))
+
+
+def register_generator(name: str, recipe: Recipe) -> None:
+    """Register a recipe under a name.
+
+    Args:
+        name: what :func:`make_generator`, classifiers and config files read in this process then
+            call it; the command ``ct`` knows its own recipes only.
+        recipe: a function that returns a :class:`Generator`; it is passed ``x_train`` and
+            ``y_train`` if it takes them.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> from counterfactual_training.generators import GENERATORS
+        >>> def quick(**settings):
+        ...     return ct.generic(max_steps=5, **settings)
+        >>> ct.register_generator("quick", quick)
+        >>> ct.make_generator("quick", decision_threshold=0.5).max_steps
+        5
+        >>> del GENERATORS["quick"]  # forget it again
+    """
+    if name in NAMES:
+        raise InputError(
+            f"{name!r} is a generator of this package; register yours under another name."
+        )
+    GENERATORS[name] = recipe
+
+
+def make_generator(
+    name: str | Generator,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """The generator of that name.
+
+    Args:
+        name: of a recipe; or a :class:`Generator`, of which ``settings`` are changed.
+        x_train: ``(n, d)`` training rows, for recipes that learn from them.
+        y_train: ``(n,)`` their classes, for the same recipes.
+        **settings: arguments of the recipe.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> generator = ct.make_generator("gravitational", data.x_train, data.y_train, max_steps=50)
+        >>> generator.name, generator.max_steps, len(generator.penalties)
+        ('gravitational', 50, 2)
+    """
+    if isinstance(name, Generator):
+        if settings:
+            return name.replace(**settings)
+        return name
+    recipe = lookup("generator", name, GENERATORS)
+    # Only recipes that fit something name the rows; others would refuse them.
+    rows = {"x_train": x_train, "y_train": y_train}
+    takes = inspect.signature(recipe).parameters
+    return recipe(
+        **{n: value for n, value in rows.items() if value is not None and n in takes} | settings
+    )
+
+
+def make_alike(
+    name: str,
+    like: Generator,
+    x_train: Tensor | None = None,
+    y_train: Tensor | None = None,
+    **settings: Any,
+) -> Generator:
+    """The generator of that name, with ``settings``, and otherwise with the settings of ``like``
+    that it shares.
+
+    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Search
+    settings are copied if ``like`` differs from a plain :class:`Generator` in them, and weights if
+    they differ from those of its recipe, because a recipe may have defaults of its own;
+    ``learning_rate`` and ``max_steps`` are copied only if both use the same step rule.
+    """
+    # What of ``like`` was stated, as far as that can be told: whatever differs from a plain
+    # generator.
+    usual = {
+        f.name: f.default
+        for f in fields(Generator)
+        if f.name in (*NUMBERS, "strict_epsilon", "step_rule")
+    }
+    search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
+    stated = {n: value for n, value in settings.items() if n in usual}
+    plain = (
+        inspect.signature(GENERATORS[like.name]).parameters if like.name in GENERATORS else {}
+    )
+    weights = {n: weight for n, weight in like.numbers().items() if n not in NUMBERS}
+    # Weights of a fleet are tensors, which no recipe has by default.
+    own = {n: plain[n].default for n in weights if n in plain}
+    weights = {
+        n: w for n, w in weights.items() if n not in own or isinstance(w, Tensor) or w != own[n]
+    }
+    energies = [
+        {"decay": p.decay, "energy_ridge": p.ridge}
+        for p in like.penalties
+        if isinstance(p, Energy)
+    ]
+    # Later wins: settings stated for this call override what is taken from ``like``.
+    rest = weights | (energies[0] if energies else {}) | settings
+    takes = inspect.signature(lookup("generator", name, GENERATORS)).parameters
+    made = make_generator(
+        name,
+        x_train,
+        y_train,
+        **{n: v for n, v in rest.items() if n in takes and n not in usual},
+    )
+    # η and T of one step rule mean something else to another; a recipe's own rule is what the
+    # recipe is about.
+    if made.step_rule != like.step_rule:
+        search = {
+            n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")
+        }
+    if made.step_rule != "fixed":
+        search.pop("step_rule", None)
+    return made.replace(**(search | stated))

@@ -1,0 +1,300 @@
+"""The search: counterfactuals of a whole batch by gradient descent (Eq. 1, Algorithm 1 lines
+4-6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import repeat
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.core.broadcast import per_member
+from counterfactual_training.core.losses import softmax
+from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.errors import InputError
+from counterfactual_training.generators.chain import (
+    Chain,
+    Differentiable,
+    StackedChain,
+    differentiable,
+)
+from counterfactual_training.generators.diagnosis import diagnose_rows
+from counterfactual_training.generators.generator import Generator
+from counterfactual_training.generators.gradient import search_gradient
+from counterfactual_training.generators.line_search import search_line
+from counterfactual_training.generators.model_checks import (
+    check_inputs,
+    check_tensor,
+    first_logits,
+)
+from counterfactual_training.generators.penalties import SearchState
+from counterfactual_training.generators.recipes import ecco
+from counterfactual_training.generators.result import SearchResult
+from counterfactual_training.generators.steps import Turn
+from counterfactual_training.generators.working_set import WorkingSet
+from counterfactual_training.threads import sensible_threads
+from counterfactual_training.torch_modes import with_gradients
+
+# Values per block. Rows do not interact, so a block can run all its steps while it stays in the
+# processor's cache, instead of streaming the whole batch through memory at every step. An
+# accelerator wants large blocks.
+_BLOCK_VALUES = {"cpu": 2**19}
+_BLOCK_VALUES_ACCELERATOR = 2**26
+
+
+@with_gradients
+def search(
+    model: nn.Module,
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator | None = None,
+    constraints: Constraints | None = None,
+    rng: torch.Generator | Sequence[torch.Generator] | None = None,
+    *,
+    held: Tensor | None = None,
+    difficulty: Tensor | None = None,
+    record: bool = False,
+    diagnose: bool = True,
+    threads: int | None = None,
+) -> SearchResult:
+    """Search for a counterfactual of every row, all rows at once.
+
+    The search runs in eval mode and leaves the model's weights, mode, buffers and gradients as they
+    were.
+
+    Args:
+        model: maps ``(n, *features)`` to logits ``(n, k)``; for a fleet, both with leading
+            dimensions.
+        x: ``(..., n, *features)`` factuals.
+        y_target: ``(..., n)`` target class of each row.
+        generator: what to minimise and how; see :mod:`recipes`. The default is :func:`ecco`.
+        constraints: what may move; ``None`` lets everything move.
+        rng: for generators that draw random numbers; in a fleet one for all members, or one each.
+        held: mask like x of single cells that must keep their value, on top of the constraints.
+        difficulty: ``(d,)`` how dear a move of each feature is, for a line search.
+        record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
+        diagnose: find which constraints keep rows from converging.
+        threads: CPU threads; ``None`` uses a single one for small models and batches.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, constraints=data.constraints)
+        >>> bool((model(result.x_cf).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
+        True
+    """
+    if generator is None:
+        generator = ecco()
+    check_inputs(model, x, y_target)
+    feature_shape = x.shape[y_target.dim() :]
+    flat = x.detach().reshape(*y_target.shape, prod(feature_shape))  # images too
+    y_target = y_target.long()
+    constraints = (
+        constraints if constraints is not None else _unconstrained(flat.shape[-1])
+    ).to(flat)
+    constraints.check_factuals(flat)
+    generator.check_features(flat.shape[-1])
+    flat, y_target = (
+        _repeated(rows, generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target)
+    )
+    noise = _noise(
+        generator, rng, flat
+    ).unbind()  # once for all blocks, whose size must not matter
+    block = _block_size(flat, generator.num_answers)
+    parts = []
+    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads):
+        generator = generator.prepared(partial(_ask, model, flat, feature_shape))
+        network = differentiable(
+            model, feature_shape, flat.dim(), plain=not generator.gradients.automatic
+        )
+        if isinstance(
+            network, StackedChain
+        ):  # it works on (M, d, n), so lay out the rows like that in memory
+            flat = flat.mT.contiguous().mT
+        # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
+        plain = (
+            isinstance(network, Chain)
+            and generator.is_plain
+            and type(constraints) is Constraints
+        )
+        stills = _still(held, x, flat, block, generator.num_answers)
+        for rows, targets, own in zip(
+            flat.split(block, -2), y_target.split(block, -1), stills, strict=False
+        ):
+            if generator.step_rule == "line":
+                part = search_line(
+                    network, rows, targets, generator, constraints, record, own, difficulty
+                )
+            else:
+                work = WorkingSet(rows, targets, generator, constraints, noise[0], record, own)
+                with torch.inference_mode(plain):
+                    _descend(work, network, generator, noise)
+                part = work.results()
+            parts.append(
+                diagnose_rows(part, network, rows, targets, generator, constraints)
+                if diagnose
+                else part
+            )
+    return _shaped(SearchResult.join(parts), x.detach(), feature_shape, generator.num_answers)
+
+
+def _repeated(rows: Tensor, num: int, dim: int) -> Tensor:
+    """Each row as often as it has answers; mostly once, which copies nothing."""
+    if num == 1:
+        return rows
+    return rows.repeat_interleave(num, dim)
+
+
+def _shaped(
+    result: SearchResult, x: Tensor, feature_shape: torch.Size, num_answers: int
+) -> SearchResult:
+    """The best result of each row of x, with points of the shape that features have; ``binding``
+    stays flat.
+    """
+    flat = {name: getattr(result, name) for name in ("x_cf", "x_adv", "path")}
+    shaped = {
+        n: v.reshape(*v.shape[:-1], *feature_shape) for n, v in flat.items() if v is not None
+    }
+    result = replace(result, **shaped)
+    if num_answers == 1:
+        return result
+    return result.best_of(num_answers, x)
+
+
+def _still(
+    held: Tensor | None, x: Tensor, flat: Tensor, block: int, num: int
+) -> Iterator[Tensor | None]:
+    """The mask of the cells to hold, block by block; without one, ``None`` without end."""
+    if held is None:
+        return repeat(None)
+    if held.shape != x.shape:
+        raise InputError(
+            f"held must be a mask with the shape of x, {tuple(x.shape)}, got {tuple(held.shape)}."
+        )
+    cells = held.reshape(*flat.shape[:-2], -1, flat.shape[-1]).repeat_interleave(num, -2)
+    return iter(cells.to(flat.device, torch.bool).split(block, -2))
+
+
+def _descend(
+    work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]
+) -> None:
+    """Eq. 1 by gradient descent on the rows of the working set, one line per operation of a
+    step.
+    """
+    space = generator.space
+    rule = generator.rule
+    rate = per_member(generator.learning_rate, 2)
+    blind = generator.is_gradient_free
+    num = generator.num_answers
+    for step in range(work.num_looks):
+        if step:
+            logits = network.logits(work.x_cf)
+        else:
+            logits = first_logits(network.logits, work.x_cf, work.y_target)
+        probability = softmax(logits)
+        # Tested before each update and once after the last, as in the authors' code.
+        work.retire(probability, step)  # rows at τ are done
+        if work.live_width == 0:
+            break
+        # The last rounds only look: at the last step, and at what a final snap made of it.
+        if step < work.limits.stop:
+            if blind:
+                grad = logits[..., :0]  # nobody asks for it
+            else:
+                rows = (work.x, work.x_cf, work.delta, logits, work.y_target)
+                state = SearchState(*rows, step, work.limit, work.scratch, work.threshold, num)
+                # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale
+                # steps by 1/n.
+                grad = search_gradient(
+                    generator, state, network, probability - work.one_hot
+                )  # ∇ₓ′ of Eq. 1
+                grad = work.constraints.through(
+                    grad, work.x_cf
+                )  # of features that follow others, if there are any
+            if rule is None:
+                work.z, delta = space.propose(
+                    work.z, work.x_cf, grad, generator.learning_rate
+                )  # Δ = −η ∇ₓ′
+                work.advance(delta)  # x′ ← project(x′ + Δ)
+            else:  # the same by another rule
+                confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
+                rule(work, Turn(grad, rate, step, confidence, noise[step], network))
+            work.z = space.settle(work.z, work.x_cf, noise[step + 1])
+            work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
+        work.shrink()
+
+
+def _ask(model: nn.Module, x: Tensor, feature_shape: torch.Size, points: Tensor) -> Tensor:
+    """Logits ``(..., m, k)`` of points ``(m, d)`` for every member that has rows x ``(..., n,
+    d)``.
+    """
+    shared = points.to(x).expand(*x.shape[:-2], *points.shape)
+    with torch.no_grad():
+        return at_least_single(
+            check_tensor(model(shared.reshape(*shared.shape[:-1], *feature_shape)))
+        )
+
+
+def _block_size(x: Tensor, together: int = 1) -> int:
+    """How many of the rows x ``(..., n, d)`` to search at once, a multiple of those that belong
+    together.
+    """
+    num_rows = x.shape[-2]
+    values = _BLOCK_VALUES.get(x.device.type, _BLOCK_VALUES_ACCELERATOR)
+    # All members of a fleet work on the same rows of a block, so they share its memory.
+    most = max(1, values // max(1, prod(x.shape[:-2]) * x.shape[-1]))
+    # Blocks of equal size: a small last block would take as many steps as the others.
+    equal = max(1, -(-num_rows // max(1, -(-num_rows // most))))
+    return -(-equal // together) * together
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(
+    False
+)  # the cached object must also work outside of a caller's inference_mode
+def _unconstrained(num_features: int) -> Constraints:
+    return Constraints.build(num_features)
+
+
+def _noise(
+    generator: Generator, rng: torch.Generator | Sequence[torch.Generator] | None, x: Tensor
+) -> Tensor:
+    """Random draws of the generator's space, one per iteration of the search: ``(T + 2, ℓ)``.
+
+    With one rng per member ``(T + 2, members, 1, ℓ)``; each member draws what it would draw alone.
+    """
+    steps = generator.max_steps
+    if rng is None or isinstance(rng, torch.Generator):
+        return generator.space.noise(int(torch.as_tensor(steps).max()) + 2, rng, x)
+    if isinstance(steps, Tensor):
+        limits = steps.tolist()
+    else:
+        limits = [steps] * len(rng)
+    draws = [
+        generator.space.noise(limit + 2, own, x) for limit, own in zip(limits, rng, strict=True)
+    ]
+    # Members with a smaller T are done before the padding.
+    return nn.utils.rnn.pad_sequence(draws).unsqueeze(-2)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Context manager: eval mode inside; afterwards every module is back in the mode it had."""
+    # Module by module, because parts of a model may be in eval mode on purpose.
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

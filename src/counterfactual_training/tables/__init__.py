@@ -1,0 +1,1 @@
+"""People with a DataFrame: columns and their rules, advice, estimators, audits, export."""

@@ -1,0 +1,367 @@
+"""Models trained elsewhere: anything with ``predict_proba`` as a torch module, and the rows it is
+explained by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.exceptions import NotFittedError
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.tables.advice.quick_pipeline import QuickPipeline
+from counterfactual_training.tables.columns.column import Column
+from counterfactual_training.tables.columns.dtypes import restore_categories, restore_numbers
+from counterfactual_training.tables.columns.encode import Encoder
+
+# A missing cell is encoded as its imputed value and this much more: too little for a rule, enough
+# for the model.
+_MISSING = 1e-8
+# Probabilities below this count as this, so that their logarithms are finite.
+_LEAST = 1e-12
+# Of two classes with the same probability the first is predicted, so its logarithm is this much
+# higher.
+_TIE = 1e-8
+# Answers about so few points at a time are remembered, up to so many in all.
+_FEW = 2000
+_MEMORY = 100_000
+# Cells of a frame that the model is asked about together; bounds memory.
+_CELLS = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Background:
+    """Real rows to start from where there is no gradient to follow.
+
+    Attributes:
+        x: ``(m, d)`` in model space.
+        y: ``(m,)`` the class that the model predicts for each.
+        sensitivity: ``(features, k)`` how much each class's probability varies with each feature;
+            empty if there are so few that all can be tried.
+    """
+
+    x: Tensor
+    y: Tensor
+    sensitivity: Tensor
+
+
+class BlackBox(nn.Module):
+    """Maps encoded rows ``(n, d)`` to logits ``(n, k)``: it decodes them to a frame and asks
+    ``predict_proba``.
+
+    The frame is the one that an explanation hands back, cell by cell: cells of the rows to explain
+    are given to the model as they came (see :meth:`remember`), all others as they are printed.
+    Points are float64, because float32 would take a number to the other side of a tree's threshold.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        encoder: Encoder,
+        num_classes: int,
+        arrays: bool,
+        quick: QuickPipeline | None = None,
+    ) -> None:
+        super().__init__()
+        self.asked = model
+        self.encoder = encoder
+        self.num_classes = num_classes
+        self.arrays = arrays
+        self.quick = quick
+        # Tells others the device and precision of points.
+        self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
+        self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
+        self._tables = [_Table() for _ in encoder.columns_]
+        self._answers: dict[bytes, list[float]] = {}
+        # A one-hot code is scaled, so that only its 1 differs and zeros stay zeros.
+        missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
+        self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
+
+    def remember(self, frame: pd.DataFrame, numbers: Sequence[np.ndarray], x: Tensor) -> Tensor:
+        """Codes ``(n, d)`` that lead back to every cell of a frame.
+
+        Args:
+            numbers: each column, read as numbers ``(n,)``.
+            x: ``(n, d)`` the rows, encoded.
+        """
+        x = x.clone()
+        own = []
+        for j, column in enumerate(self.encoder.columns_):
+            place = self.encoder.slices_[column.feature.name]
+            x[torch.as_tensor(np.isnan(numbers[j])), place] = torch.as_tensor(
+                self._missing[j]
+            ).to(x)
+            # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one
+            # of them will do.
+            codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
+            own.append(
+                (
+                    codes,
+                    frame[column.feature.name].to_numpy(dtype=object)[first],
+                    numbers[j][first],
+                )
+            )
+        for j, column in enumerate(self.encoder.columns_):
+            if column.width == 1:
+                # These codes were other cells so far, or those of the rows before will be.
+                if self._own is None:
+                    before = own[j][0]
+                else:
+                    before = np.concatenate([self._own[j][0], own[j][0]])
+                small = len(self._tables[j].codes) <= _MEMORY
+                if small:
+                    self._tables[j] = self._tables[j].without(before)
+                else:
+                    self._tables[j] = _Table()
+        self._own = own
+        self._answers = {}
+        return x
+
+    def frame(self, x: Tensor) -> pd.DataFrame:
+        """Encoded rows ``(n, d)`` in the user's units."""
+        # Column by column in the dtypes of the user's frame: many models care about them.
+        z = x.detach().numpy()
+        found: dict[str, Any] = {}
+        for j, column in enumerate(self.encoder.columns_):
+            own = z[:, self.encoder.slices_[column.feature.name]]
+            known = self._find(j, column, own)
+            if known is None:
+                found[column.feature.name] = self._cells(j, column, own)
+            else:
+                found[column.feature.name] = known[0].cells.take(known[1])
+        return pd.DataFrame(found)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) == 0:  # few models accept no rows
+            return x.new_zeros(0, self.num_classes)
+        # A search asks about some points again; but large questions hold nothing but new ones.
+        if len(x) <= _FEW:
+            probability = self._remembered(x)
+        else:
+            block = max(1, _CELLS // len(self.encoder.columns_))
+            probability = np.concatenate([self._ask(part) for part in x.split(block)])
+        # log p are logits: their softmax gives p back.
+        found = torch.as_tensor(probability).to(x).clamp_min(_LEAST).log()
+        return found - _TIE * torch.arange(self.num_classes, device=x.device)
+
+    def _ask(self, x: Tensor) -> np.ndarray:
+        if self.quick is None:
+            found = None
+        else:
+            found = self._ask_quickly(self.quick, x)
+        if found is not None:
+            return checked(found, len(x), self.num_classes)
+        return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+
+    def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        numbers = self._numbers(quick, x)
+        if numbers is None:
+            return None
+        try:
+            return quick.predict_proba(numbers)
+        except Exception:  # a stranger's; the whole pipeline will raise it again, and be named
+            return None
+
+    def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
+        """What the first step of a pipeline makes of encoded rows; ``None`` if tables cannot hold
+        their cells.
+        """
+        z = x.detach().numpy()
+        numbers = np.empty((len(z), len(quick.columns)))
+        for j, column in enumerate(self.encoder.columns_):
+            known = self._find(j, column, z[:, self.encoder.slices_[column.feature.name]])
+            if known is None or self.quick is None:
+                return None
+            if column.feature.name in quick.columns:
+                numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[
+                    known[1]
+                ]
+        return numbers
+
+    def _remembered(self, x: Tensor) -> np.ndarray:
+        """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did
+        not see yet.
+        """
+        z = np.ascontiguousarray(x.detach().numpy())
+        keys: list[Any] = z.view(np.dtype((np.void, z.shape[1] * z.itemsize))).ravel().tolist()
+        new = {key: i for i, key in enumerate(keys) if key not in self._answers}
+        if new:
+            if len(self._answers) > _MEMORY:
+                self._answers = {}
+                new = {key: i for i, key in enumerate(keys)}
+            found = self._ask(x[list(new.values())])
+            self._answers.update(zip(new, found.tolist(), strict=True))
+        return np.array([self._answers[key] for key in keys])
+
+    def _find(self, j: int, column: Column, z: np.ndarray) -> tuple[_Table, np.ndarray] | None:
+        """The table of a column, and where codes ``(n, width)`` are in it; ``None`` if it cannot
+        hold them.
+        """
+        if column.width > 1 and not column.one_hot:
+            return None
+        # A category is known by the sum of its code's places.
+        if column.width == 1:
+            code = z[:, 0]
+        else:
+            code = z @ np.arange(1.0, column.width + 1)
+        table = self._tables[j]
+        place, new = table.find(code)
+        if len(new):
+            new = new[np.unique(code[new], return_index=True)[1]]
+            cells = pd.Series(self._cells(j, column, z[new]))
+            if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
+                return None
+            table = self._tables[j] = table.extended(
+                code[new], cells, self._made(column, cells)
+            )
+            place, _ = table.find(code)
+        return table, place
+
+    def _made(self, column: Column, cells: pd.Series) -> np.ndarray:
+        """What the first step of a pipeline makes of cells ``(n,)``, if that is known."""
+        if self.quick is None or column.feature.name not in self.quick.columns:
+            return np.zeros(len(cells))
+        try:
+            return self.quick.numbers(column.feature.name, cells)
+        except Exception:  # a stranger's; from now on, the whole pipeline is asked, and named
+            self.quick = None
+            return np.zeros(len(cells))
+
+    def _cells(self, j: int, column: Column, z: np.ndarray) -> Any:
+        """The cells of codes ``(n, width)``."""
+        numbers = np.empty(len(z))
+        cells = np.empty(0, dtype=object)
+        new = np.arange(len(z))
+        places = np.arange(0)
+        # Of wider columns the first code alone would not identify a cell.
+        if (
+            self._own is not None and column.width == 1
+        ):  # most cells are those of the rows to explain
+            codes, own, values = self._own[j]
+            found = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
+            # Bit by bit: only values that were never moved lead back to the original cells.
+            known = codes[found] == z[:, 0]
+            new = np.flatnonzero(~known)
+            places = np.flatnonzero(known)
+            numbers[places] = values[found[places]]
+            cells = own[found[places]]
+        if len(new):
+            # At the precision of float64, in which points are kept here.
+            decoded = column.decode(z[new], float(np.finfo(np.float64).eps))
+            numbers[new] = np.where((z[new] == self._missing[j]).all(1), np.nan, decoded)
+        if not column.feature.is_category:
+            plain = column.dtype == np.float64
+            if plain:
+                return numbers
+            return restore_numbers(
+                numbers, column.dtype, whole=column.feature.kind == "integer"
+            )
+        # The last place stands for a missing cell.
+        levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
+        code = np.where(np.isnan(numbers), len(levels) - 1, numbers)
+        code[places] = 0  # whatever was there is put back
+        values = levels[code.astype(int)]
+        values[places] = cells
+        return restore_categories(values, column.dtype)
+
+
+class _Table:
+    """Cells of one column that were decoded before, by their codes: most points have the same few.
+
+    Attributes:
+        codes: ``(u,)`` ascending.
+        cells: ``(u,)`` in the dtype of the column.
+        numbers: ``(u,)`` what the first step of a pipeline makes of them.
+    """
+
+    def __init__(
+        self,
+        codes: np.ndarray | None = None,
+        cells: Any = None,
+        numbers: np.ndarray | None = None,
+    ) -> None:
+        if codes is None:
+            self.codes = np.zeros(0)
+        else:
+            self.codes = codes
+        self.cells = cells
+        if numbers is None:
+            self.numbers = np.zeros(0)
+        else:
+            self.numbers = numbers
+
+    def find(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where codes ``(n,)`` are here, and which of them ``(a,)`` are not."""
+        if len(self.codes) == 0:
+            return np.zeros(len(codes), dtype=np.int64), np.arange(len(codes))
+        place = self.codes.searchsorted(codes)
+        place[place == len(self.codes)] = 0
+        return place, np.flatnonzero(self.codes[place] != codes)
+
+    def extended(self, codes: np.ndarray, cells: pd.Series, numbers: np.ndarray) -> _Table:
+        """With new codes, their cells and numbers."""
+        codes = np.concatenate([self.codes, codes])
+        order = np.argsort(codes, kind="stable")
+        # Quickly, if it can be: pandas thinks long about what the types have in common.
+        if isinstance(self.cells, np.ndarray):
+            joined: Any = np.concatenate([self.cells, cells.to_numpy()])
+        else:
+            joined = _plain(
+                cells if self.cells is None else pd.concat([pd.Series(self.cells), cells])
+            )
+        return _Table(
+            codes[order], joined[order], np.concatenate([self.numbers, numbers])[order]
+        )
+
+    def without(self, codes: np.ndarray) -> _Table:
+        """Without the cells of these codes."""
+        kept = np.flatnonzero(~np.isin(self.codes, codes))
+        if len(kept):
+            return _Table(self.codes[kept], self.cells[kept], self.numbers[kept])
+        return _Table()
+
+
+def _plain(cells: pd.Series) -> Any:
+    """The cells as pandas takes them fastest."""
+    if isinstance(cells.dtype, np.dtype):
+        return cells.to_numpy()
+    return cells.array
+
+
+def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
+    """Probabilities ``(n, k)`` of a frame's rows, checked."""
+    try:
+        found = model.predict_proba(frame.to_numpy() if arrays else frame)
+    except NotFittedError as error:
+        raise InputError(
+            f"The model is not fitted yet ({type(model).__name__}): call its fit first."
+        ) from error
+    except Exception as error:  # whatever a stranger raises
+        reason = (str(error).splitlines() or [""])[0]
+        raise ModelError(
+            f"predict_proba of {type(model).__name__} fails on a frame with the columns "
+            f"{', '.join(frame.columns)}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    return checked(found, len(frame), num_classes)
+
+
+def checked(found: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
+    """Probabilities ``(n, k)``, if they are such."""
+    probability = np.asarray(found, dtype=np.float64)
+    expected = (num_rows, num_classes or probability.shape[-1])
+    if probability.ndim != 2 or probability.shape != expected or expected[1] < 2:
+        wanted = f"({num_rows}, {num_classes or 'number of classes'})"
+        raise ModelError(
+            f"predict_proba returned shape {probability.shape}; expected {wanted}, two classes "
+            "or more."
+        )
+    if not np.isfinite(probability).all():
+        raise ModelError("predict_proba returned NaN or infinity.")
+    return probability

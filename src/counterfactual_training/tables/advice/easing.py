@@ -1,0 +1,170 @@
+"""Fewer and smaller changes: numbers taken back towards a person's own, and whole columns that are
+not needed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.tables.advice.candidates import rank_within
+from counterfactual_training.tables.advice.moves import FARTHEST, MoveBook
+from counterfactual_training.tables.advice.oracle import Oracle
+
+# Values between two others that are tried at a time when a number is eased.
+_BETWEEN = 15
+
+
+class Easing:
+    """Makes points that reach the bar cheaper; they still reach it afterwards.
+
+    Attributes:
+        oracle: says whether they do.
+        book: knows how numbers are written, and what they cost.
+    """
+
+    def __init__(self, oracle: Oracle, book: MoveBook) -> None:
+        self.oracle = oracle
+        self.book = book
+
+    def ease(
+        self,
+        person: np.ndarray,
+        points: Tensor,
+        place: np.ndarray,
+        feature: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
+    ) -> np.ndarray:
+        """Take one number of some points back from ``high`` towards ``low`` ``(a,)``, as far as the
+        bar allows.
+
+        Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
+        tried.
+        """
+        low = low.copy()
+        high = high.copy()
+        rows = np.flatnonzero(self.book.eases(feature) & (low != high))
+        shares = np.arange(1, _BETWEEN + 1) / (_BETWEEN + 1)
+        while len(rows):
+            a = low[rows, None]
+            b = high[rows, None]
+            wanted = np.repeat(feature[rows], _BETWEEN)
+            between = self.book.written(wanted, (a + (b - a) * shares).ravel()).reshape(
+                -1, _BETWEEN
+            )
+            inside = (between - a) * (b - between) > 0
+            at, which = inside.nonzero()
+            if len(at) == 0:
+                break
+            trial = points[torch.as_tensor(place[rows[at]])]
+            self.book.set_numbers(
+                trial, np.arange(len(at)), feature[rows[at]], between[at, which]
+            )
+            trial = self.oracle.follow(person[rows[at]], trial)
+            first, chosen = self._nearest(person[rows[at]], trial, at, which, len(rows))
+            found = chosen >= 0
+            line = np.arange(len(rows))
+            done = rows[found]
+            high[done] = between[line, first][found]
+            points[torch.as_tensor(place[done])] = trial[torch.as_tensor(chosen[found])]
+            # The next try is between the one found and the one before; or beyond the last, if none
+            # was enough.
+            last = _BETWEEN - 1 - inside[:, ::-1].argmax(1)
+            before = np.where(first > 0, between[line, np.maximum(first - 1, 0)], low[rows])
+            inward = np.where(found, before, between[line, last])
+            tighter = (inward - low[rows]) * (high[rows] - inward) > 0
+            low[rows] = np.where(tighter, inward, low[rows])
+            rows = rows[inside.any(1) & (found | tighter)]
+            rows = rows[self._room(feature[rows], low[rows], high[rows])]
+        return high
+
+    def _nearest(
+        self, person: np.ndarray, trial: Tensor, line: np.ndarray, which: np.ndarray, size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of trials ``(t, d)``, several per line and in order, the first that arrives.
+
+        Returns, for each of ``size`` lines, its number among those of the line and its place; −1 if
+        none arrives.
+        """
+        odds = self.oracle.odds(person, trial)
+        fine = (odds >= self.oracle.enough) & self.oracle.keeps(person, trial)
+        first = np.zeros(size, dtype=np.int64)
+        chosen = np.full(size, -1)
+        good = np.flatnonzero(fine)
+        # The gate is slow: it is asked about the nearest of each line, then about the others where
+        # it objects.
+        for ask_all in (False, True):
+            if len(good) == 0:
+                break
+            rank = rank_within(line[good])
+            if ask_all:
+                tried = good
+            else:
+                tried = good[rank == 0]
+            mask = np.zeros(len(trial), dtype=bool)
+            mask[tried] = True
+            passed = np.flatnonzero(self.oracle.passes(person, trial, odds, mask))
+            passed = passed[rank_within(line[passed]) == 0]
+            chosen[line[passed]] = passed
+            first[line[passed]] = which[passed]
+            good = good[(chosen[line[good]] < 0) & ~mask[good]]
+        return first, chosen
+
+    def _room(self, feature: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Mask ``(a,)`` of intervals with a number between their ends that was not tried."""
+        grids = np.array([self.book.notations[j].grid for j in feature.tolist()])
+        return np.abs(high - low) > 1.5 * grids
+
+    def undo(self, person: np.ndarray, points: Tensor) -> Tensor:
+        """Take whole columns back, the dearest that can go first, until none can."""
+        rows = np.arange(len(person))
+        while len(rows):
+            cost = self.costs(person[rows], points[torch.as_tensor(rows)])
+            at, feature = (cost > 0).nonzero()
+            if len(at) == 0:
+                break
+            trial = self.without(person[rows[at]], points[torch.as_tensor(rows[at])], feature)
+            fine = np.zeros_like(cost)
+            fine[at, feature] = self.oracle.arrives(person[rows[at]], trial)
+            saved = np.where(fine > 0, cost, -1.0)
+            chosen = saved.argmax(1)
+            goes = np.flatnonzero(saved.max(1) > 0)
+            place = np.full(cost.shape, -1)
+            place[at, feature] = np.arange(len(at))
+            points[torch.as_tensor(rows[goes])] = trial[
+                torch.as_tensor(place[goes, chosen[goes]])
+            ]
+            rows = rows[goes]
+        return points
+
+    def without(self, person: np.ndarray, points: Tensor, feature: np.ndarray) -> Tensor:
+        """Points ``(a, d)`` with one feature each as the person has it."""
+        mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
+        return self.oracle.follow(
+            person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points)
+        )
+
+    def changed(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Mask ``(a, m)`` of the features that points change."""
+        return self.costs(person, points) > 0
+
+    def costs(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Cost ``(a, m)`` of each feature."""
+        return self.oracle.window.distance(person, points, FARTHEST) * self.book.weight
+
+    def numbers(self, points: Tensor, feature: np.ndarray) -> np.ndarray:
+        """The number ``(a,)`` of one feature of each point, as written."""
+        code = (
+            points[torch.arange(len(points)), torch.as_tensor(self.book.starts[feature])]
+            .double()
+            .numpy()
+        )
+        number = code * self.book.scale[feature] + self.book.center[feature]
+        found = number.copy()
+        for j in np.unique(feature):
+            if j in self.book.notations:
+                here = feature == j
+                found[here] = self.book.notations[j].write(number[here])
+        return found

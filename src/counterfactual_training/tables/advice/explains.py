@@ -1,0 +1,253 @@
+"""The question that people ask: what would have to change?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from counterfactual_training.errors import InputError, check_count
+from counterfactual_training.gates import Gate
+from counterfactual_training.generators import Generator
+from counterfactual_training.tables.advice.answer import explain_rows
+from counterfactual_training.tables.advice.explanation import Explanation
+from counterfactual_training.tables.advice.find import Finder
+from counterfactual_training.tables.advice.options import Question
+from counterfactual_training.tables.advice.rules import ask
+from counterfactual_training.tables.columns.native import is_native, like_native
+from counterfactual_training.torch_modes import in_plain_torch
+
+# Rows that a gate judges together; bounds memory.
+_CHUNK = 4096
+
+
+class Explains:
+    """The methods ``explain`` and ``plausibility`` of anything that can find counterfactuals of a
+    frame's rows.
+    """
+
+    classes_: Any
+    num_std_: float
+    gate_: Gate | None
+
+    def _asked(self, rows: Any) -> pd.DataFrame:
+        """The rows of a question, checked."""
+        raise NotImplementedError
+
+    def _encoded(self, x: Any) -> Tensor:
+        """Rows in model space ``(n, d)``, checked."""
+        raise NotImplementedError
+
+    def _finder(self) -> Finder:
+        raise NotImplementedError
+
+    def _explainer(
+        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+    ) -> tuple[Generator, bool]:
+        """The generator of an explanation, and whether it asks for the decision alone."""
+        raise NotImplementedError
+
+    @in_plain_torch
+    def explain(
+        self,
+        X: Any,
+        target: Any = None,
+        *,
+        n_options: int = 1,
+        confidence: float | None = None,
+        vary: Sequence[Any] | None = None,
+        lock: Sequence[Any] | None = None,
+        domain: Mapping[str, Any] | Sequence[Any] | None = None,
+        step: Mapping[str, float] | Sequence[Any] | None = None,
+        max_change: Mapping[str, float] | Sequence[Any] | None = None,
+        difficulty: Mapping[str, float] | Sequence[Any] | None = None,
+        max_changes: int | Sequence[Any] | None = None,
+        relations: Sequence[Any] | None = None,
+        generator: str | Generator | None = None,
+        max_steps: int | None = None,
+        sparsify: bool = True,
+        time_limit: float | None = None,
+    ) -> Explanation:
+        """What would have to change for each row of X to get the target class, within the rules of
+        the columns.
+
+        Every claim holds for the rows as printed: values that are searched are those that people
+        read. No change in the answer can be undone, alone, with the target still reached. Each
+        column counts a little beside its cost, so that few columns change.
+
+        The rules below hold for this question, on top of those stated in ``fit``: nothing becomes
+        freer. Each is given once for all rows, or as a list with one entry per row.
+
+        Args:
+            X: rows like those of ``fit``. Of a polars frame, the frames of the answer are polars
+                too; of no rows, the answer is empty.
+            target: a label for all rows, or one per row; by default the most probable class that is
+                not predicted.
+            n_options: answers per row, at most, each with other columns; with a gate, what the
+                model alone asks for comes last if it is cheaper.
+            confidence: probability of the target to reach, times the plausibility if there is a
+                gate. By default the answer flips the decision, and lies where the gate finds it at
+                least as plausible as not.
+            vary, lock, max_changes, relations: rules of this question, all described in
+                :data:`RULES`.
+            domain, step, max_change, difficulty: rules by column, such as ``{"debt": (0, None)}``.
+            generator: searches along gradients instead, alone; its answers are rounded afterwards.
+            max_steps: of a generator; by default :data:`parameters.EXPLAIN_STEPS`, or as a
+                ready-made one has it.
+            sparsify: of a generator, take back what the target does not need: whole changes, then
+                parts of numbers.
+            time_limit: seconds after which no further ways are tried. What was found by then is the
+                answer, and ``complete`` is false. A search that has begun still ends, so this is no
+                guarantee.
+
+        Returns:
+            An :class:`Explanation`, with one entry per row, or per option.
+        """
+        frame = self._asked(X)
+        rules = {
+            "vary": vary,
+            "lock": lock,
+            "domain": domain,
+            "step": step,
+            "max_change": max_change,
+        }
+        groups = ask(
+            frame.index,
+            **rules,
+            difficulty=difficulty,
+            max_changes=max_changes,
+            relations=relations,
+        )
+        options = check_count("n_options", n_options)
+        _check(confidence, max_steps, time_limit)
+        if time_limit is None:
+            until = math.inf
+        else:
+            until = time.monotonic() + time_limit
+        chosen, decides = self._explainer(generator, confidence, max_steps)
+        question = Question(chosen, generator is not None, sparsify)
+        finder = replace(self._finder(), decision=decides, until=until)
+        told = explain_rows(
+            finder, frame, self.classes_, target, question, groups, options, self.num_std_
+        )
+        return in_kind(told, X)
+
+    @in_plain_torch
+    def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:
+        """How much each row looks like a real one of each class ``(n, k)``: from 0 to 1, in the
+        order of ``classes_``.
+
+        A row that is low everywhere is unlike anything seen in training. ``gate="learned"`` takes
+        immutable columns as given and judges by the others only. Raises an :class:`InputError`
+        without a gate.
+
+        Args:
+            X: rows like those of ``fit``.
+            given_fixed: judge each row among those that are like it in what cannot change, as
+                ``explain`` does.
+        """
+        x = self._encoded(X)
+        gate = self.gate_
+        if gate is None:
+            raise InputError(
+                f"This {type(self).__name__} has no gate to judge plausibility: state "
+                "gate='density'."
+            )
+        # The gate as a search sees it: conditional on immutable columns.
+        if given_fixed:
+            return self._finder().plausibility(x).numpy()
+        return np.concatenate(
+            [gate.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)]
+        )
+
+
+def _check(confidence: Any, max_steps: Any, time_limit: Any) -> None:
+    if confidence is not None and not (_is_number(confidence) and 0 < confidence <= 1):
+        raise InputError(
+            f"confidence must be a number above 0 and up to 1, got {confidence!r}."
+        )
+    if time_limit is not None and not (_is_number(time_limit) and time_limit > 0):
+        raise InputError(
+            f"time_limit must be a positive number of seconds, got {time_limit!r}."
+        )
+    if max_steps is not None:
+        check_count("max_steps", max_steps)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+# ---- frames of other libraries -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NativeExplanation:
+    """An :class:`Explanation` whose frames are of the library that the rows came in, such as
+    polars.
+
+    Where an explanation has an index, with several options per row, the frames begin with columns
+    ``row`` and ``option``. Everything else is that of ``pandas``, the same explanation in pandas.
+    """
+
+    pandas: Explanation
+    rows: Any
+
+    @property
+    def original(self) -> Any:
+        return self._native(self.pandas.original)
+
+    @property
+    def frame(self) -> Any:
+        return self._native(self.pandas.frame)
+
+    @property
+    def changed(self) -> Any:
+        return self._native(self.pandas.changed, typed=False)
+
+    @property
+    def summary(self) -> Any:
+        return self._native(self.pandas.summary, typed=False)
+
+    def differences(self) -> Any:
+        return like_native(self.pandas.differences(), self.rows, typed=False)
+
+    def option(self, number: int) -> Any:
+        return like_native(self.pandas.option(number), self.rows)
+
+    def __len__(self) -> int:
+        return len(self.pandas)
+
+    def __getattr__(self, name: str) -> Any:
+        # Without this, looking for ``pandas`` would look for ``pandas`` without end.
+        if name in ("pandas", "rows"):  # not there yet while an object is copied
+            raise AttributeError(name)
+        return getattr(self.pandas, name)
+
+    def __repr__(self) -> str:
+        return repr(self.pandas)
+
+    def __str__(self) -> str:
+        return str(self.pandas)
+
+    def _repr_html_(self) -> str:
+        return self.pandas._repr_html_()
+
+    def _native(self, frame: pd.DataFrame, typed: bool = True) -> Any:
+        return like_native(
+            frame, self.rows, ("row", "option") if self.pandas.several else (), typed
+        )
+
+
+def in_kind(explanation: Explanation, rows: Any) -> Any:
+    """The explanation with frames like the rows that were asked about."""
+    if is_native(rows):
+        return NativeExplanation(explanation, rows)
+    return explanation

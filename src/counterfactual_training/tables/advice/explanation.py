@@ -1,0 +1,461 @@
+"""What ``explain`` returns: counterfactuals in the user's units and how it went, as data, sentences
+and tables.
+"""
+
+from __future__ import annotations
+
+import html
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.tables.advice.outcome import Decisions, Outcome
+from counterfactual_training.tables.advice.why import Obstacles, in_words, listed
+from counterfactual_training.tables.advice.words import (
+    cut_off,
+    is_missing,
+    is_special,
+    plain_value,
+    say_cell,
+    say_change,
+    say_row,
+    with_unit,
+)
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.text import align, one_line
+
+_MOST_ROWS = 20
+_MOST_NOTES = 5
+_STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
+_UNCHANGED = "–"
+_STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
+_CELL = "padding:3px 10px;text-align:left;border-bottom:1px solid #ddd;white-space:nowrap"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """Counterfactuals of n rows with m features. ``str()`` and notebooks show it as a table, ``–``
+    for unchanged cells.
+
+    If several options were asked for, there is one entry per option: a person takes several of the
+    n rows, the cheapest option first, and the index of every frame has a second level, ``option``,
+    that counts from 1.
+
+    Attributes:
+        original: the rows that were explained.
+        frame: their counterfactuals: same columns and dtypes.
+        changed: mask of the cells that differ, same columns and index; also columns that follow
+            others.
+        target: ``(n,)`` the class asked for.
+        decision: ``(n,)`` the class predicted for ``original``.
+        prediction: ``(n,)`` the class predicted for ``frame``.
+        confidence: ``(n,)`` probability of the target for ``frame``, as ``predict_proba`` would
+            say.
+        plausibility: ``(n,)`` how much ``frame`` looks like real rows of the target, given what
+            cannot change: 0 to 1, NaN without a gate, and of a regression also where too few rows
+            lie inside to judge.
+        status: ``(n,)`` ``"converged"``: what was asked for is reached; ``"already_there"``:
+            nothing needed to change; ``"exhausted"``: nothing was found; ``"infeasible"``: stuck,
+            every change that would still help is forbidden; ``"implausible"``: the model alone
+            would say yes, but few real rows look like this. Rows with ``"exhausted"`` and
+            ``"infeasible"`` hold the best effort.
+        answered: ``(n,)`` whether ``frame`` gets the target, or the confidence asked for; plausible
+            or not.
+        cost: ``(n,)`` L1 distance in model space (numbers count in standard deviations, a new
+            category 2), each column times its difficulty.
+        num_steps: ``(n,)`` points that the model was asked about; of a generator, its steps.
+        asked: the confidence asked for; ``None`` asked for the decision.
+        distance: ``(n, m)`` the cost of each cell; 0 for columns that only follow others.
+        obstacles: for each infeasible row, the features that may not move as would help, and why.
+        max_changes: for each row, the limit on the number of columns to change; ``None`` without
+            one.
+        encoder: knows the columns.
+        notes: on rows that have fewer options than were asked for, and why; and on rows that break
+            a relation between columns as they are.
+        several: whether rows may have several options; the last level of the index then counts
+            them.
+        complete: ``False`` if a time limit ended the search early: answers may then be dearer, or
+            options fewer, than they could be. Every claim still holds.
+        outcome: says what became of a row. Of a regression, ``decision`` and ``prediction`` are the
+            predicted numbers, ``target`` is the interval in words, and ``confidence`` is NaN.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> told = clf.fit(people.frame, people.y).explain(people.frame[:3], target=1)
+        >>> told.status.tolist()
+        ['converged', 'already_there', 'converged']
+        >>> told.frame.shape, told.changed["debt"].tolist()
+        ((3, 2), [True, False, True])
+        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
+        Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
+        >>> told.differences()[["row", "column", "before"]].values.tolist()
+        [[0, 'debt', 46.0], [2, 'debt', 45.1]]
+    """
+
+    original: pd.DataFrame
+    frame: pd.DataFrame
+    changed: pd.DataFrame
+    target: np.ndarray
+    decision: np.ndarray
+    prediction: np.ndarray
+    confidence: np.ndarray
+    plausibility: np.ndarray
+    status: np.ndarray
+    answered: np.ndarray
+    cost: np.ndarray
+    num_steps: np.ndarray
+    asked: float | None
+    distance: np.ndarray
+    obstacles: list[Obstacles]
+    max_changes: list[int | None]
+    encoder: Encoder
+    notes: tuple[str, ...] = ()
+    several: bool = False
+    complete: bool = True
+    outcome: Outcome = field(default_factory=Decisions)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def converged(self) -> np.ndarray:
+        """``(n,)`` whether what was asked for is reached, plausibly if there is a gate."""
+        # NaN, of a regression, is not below anything.
+        there = (self.status == "already_there") & ~(self.confidence < (self.asked or 0.0))
+        return there | (self.status == "converged")
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One line per row: status, classes, confidence, plausibility, cost, number of columns
+        changed.
+        """
+        return pd.DataFrame(
+            {
+                "status": self.status,
+                "answered": self.answered,
+                **self.outcome.summary(self),
+                "plausibility": self.plausibility,
+                "cost": self.cost,
+                "num_changed": (self.distance > 0).sum(1),
+                "num_steps": self.num_steps,
+            },
+            index=self.frame.index,
+        )
+
+    def measured_by(
+        self, encoder: Encoder, difficulty: Mapping[str, float] | None = None
+    ) -> Explanation:
+        """The same answers with ``cost`` and ``distance`` on the scale of another model's columns.
+
+        Costs count in standard deviations of each model's own training rows, which may differ: two
+        models are compared by one of them.
+
+        Args:
+            encoder: of the same columns.
+            difficulty: by column, where a question stated it; otherwise that of the encoder's
+                schema.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # on unknown categories, told when they were asked about
+            x, x_cf = (
+                np.asarray(encoder.transform(rows)) for rows in (self.original, self.frame)
+            )
+        moved = np.abs(x_cf - x)
+        distance = np.zeros_like(self.distance)
+        for j, feature in enumerate(encoder.schema_):
+            if feature.name not in encoder.schema_.book.following:
+                distance[:, j] = moved[:, encoder.slices_[feature.name]].sum(1)
+        stated = difficulty or {}
+        weights = np.array(
+            [stated.get(feature.name, feature.difficulty) for feature in encoder.schema_]
+        )
+        # What did not change costs nothing, however it is encoded.
+        distance = np.where(self.changed.to_numpy(), distance, 0.0)
+        return replace(self, cost=(distance * weights).sum(1), distance=distance)
+
+    def differences(self) -> pd.DataFrame:
+        """One line per changed cell: what changed and by how much; ``change`` is missing for
+        categories.
+
+        Returns:
+            A frame with the columns ``row, column, before, after, change, unit``; with several
+            options per row also ``option``.
+        """
+        columns = list(self.frame.columns)
+        records = []
+        options = self._options
+        for i, j in np.argwhere(self.changed.to_numpy()).tolist():
+            before, after = self._pair(i, j)
+            feature = self._feature(j)
+            # A cell that was missing, or a category, has no difference.
+            counted = not feature.is_category and not is_missing(before)
+            records.append(
+                {
+                    "row": self._label(i),
+                    **({} if options is None else {"option": options[i]}),
+                    "column": columns[j],
+                    "before": before,
+                    "after": after,
+                    "change": float(after) - float(before) if counted else float("nan"),
+                    "unit": feature.unit,
+                }
+            )
+        names = [
+            "row",
+            *([] if options is None else ["option"]),
+            "column",
+            "before",
+            "after",
+            "change",
+            "unit",
+        ]
+        return pd.DataFrame(records, columns=names)
+
+    def changes(self, most: int | None = None) -> list[str]:
+        """One plain sentence per row: what to change, by how much, and what the decision would be.
+
+        Args:
+            most: of more changes than this, such as of pixels, only the largest are named; ``None``
+                names all.
+        """
+        options = self._options
+        names = [
+            f"Row {say_row(self._label(i))}"
+            if options is None
+            else f"Row {say_row(self._label(i))}, option {options[i]}"
+            for i in range(len(self))
+        ]
+        return [one_line(f"{name}: {self._sentence(i, most)}") for i, name in enumerate(names)]
+
+    def option(self, number: int) -> pd.DataFrame:
+        """The counterfactuals of one option, for the rows that have it.
+
+        Args:
+            number: 1 for the cheapest.
+        """
+        if self._options is None:
+            if number == 1:
+                return self.frame
+            return self.frame[:0]
+        return self.frame[self.frame.index.get_level_values(-1) == number].droplevel(-1)
+
+    @cached_property
+    def _options(self) -> list[int] | None:
+        """The option of each entry; ``None`` if there is one per row."""
+        # Not by the name of the level: a user's own may be called so, too.
+        if self.several:
+            return self.frame.index.get_level_values(-1).tolist()
+        return None
+
+    def _label(self, i: int) -> Any:
+        """What a row is called in the index of the rows asked about."""
+        label = self.frame.index[i]
+        if self._options is None:
+            return label
+        # Without our level; a plain index gets its label back, not a tuple of one.
+        if len(label) == 2:
+            return label[0]
+        return label[:-1]
+
+    def records(self) -> list[dict[str, Any]]:
+        """One dict of plain values per row, ready for JSON: the summary, ``changes`` by column, and
+        the sentence.
+        """
+        sentences = self.changes()
+        rows = []
+        for i, line in enumerate(self.summary.to_dict("records")):
+            moved = np.flatnonzero(self.changed.to_numpy()[i]).tolist()
+            cells = {
+                self._feature(j).name: dict(
+                    zip(("from", "to"), map(plain_value, self._pair(i, j)), strict=True)
+                )
+                for j in moved
+            }
+            plain = {str(key): plain_value(value) for key, value in line.items()}
+            if self._options is None:
+                option = {}
+            else:
+                option = {"option": self._options[i]}
+            row = {"row": plain_value(self._label(i)), **option}
+            rows.append({**row, **plain, "changes": cells, "sentence": sentences[i]})
+        return rows
+
+    def __repr__(self) -> str:
+        counts = Counter(self.status.tolist())
+        said = ", ".join(
+            f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUS_ORDER if counts[name]
+        )
+        if len(self) == 0:
+            return "Explanation of 0 rows"
+        if self._options is None:
+            return f"Explanation of {len(self)} row(s): {said}"
+        return f"Explanation of {self._options.count(1)} row(s), {len(self)} option(s): {said}"
+
+    def __str__(self) -> str:
+        rows, notes = self._display()
+        return "\n".join([repr(self), *align(rows), *map(one_line, notes)])
+
+    def _repr_html_(self) -> str:
+        (header, *lines), notes = self._display()
+        # Names and categories are text, never markup, so everything is escaped.
+        head = "".join(f'<th style="{_CELL}">{html.escape(name)}</th>' for name in header)
+        body = "".join(f"<tr>{''.join(map(_html_cell, line))}</tr>" for line in lines)
+        below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+        return (
+            f"<div><p>{html.escape(repr(self))}</p>"
+            "<table "
+            f'style="{_STYLE}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}</div>'
+        )
+
+    # ---- in words --------------------------------------------------------------------------------
+
+    def _sentence(self, i: int, most: int | None) -> str:
+        if self.status[i] == "infeasible":
+            hurdles = self._hurdles(i)
+        else:
+            hurdles = ""
+        return self.outcome.sentence(self, i, self._moved(i, most), hurdles)
+
+    def _moved(self, i: int, most: int | None) -> str:
+        """The changes of a row, the largest first."""
+        # Columns that only follow others have distance 0 and are told at the end.
+        order = [
+            j
+            for j in np.argsort(-self.distance[i], kind="stable").tolist()
+            if self.distance[i, j] > 0
+        ]
+        parts = [
+            say_change(self._feature(j), *self._pair(i, j), self._decimals(j)) for j in order
+        ]
+        follows = np.flatnonzero(self.changed.to_numpy()[i] & (self.distance[i] == 0)).tolist()
+        return listed(parts, most) + "".join(
+            f", so that {self._followed(i, j)}" for j in follows
+        )
+
+    def _followed(self, i: int, j: int) -> str:
+        """What became of a column that follows others."""
+        feature = self._feature(j)
+        (before, after) = self._pair(i, j)
+        old, new = (
+            say_cell(feature, v, self._decimals(j), float(after) - float(before))
+            for v in (before, after)
+        )
+        return f"{feature.name} is {with_unit(feature, new)} instead of {old}"
+
+    def _hurdles(self, i: int) -> str:
+        columns = range(self.frame.shape[1])
+        values = [self._value(i, j) for j in columns]
+        names = [self._feature(j).name for j in columns]
+        # A code stands beside the name, because "score may not change" would leave open why.
+        coded = [is_special(self._feature(j), self.frame.iat[i, j]) for j in columns]
+        names = [
+            f"{name} with {v}" if special else name
+            for name, v, special in zip(names, values, coded, strict=True)
+        ]
+        return in_words(self.obstacles[i], names, values)
+
+    def _value(self, i: int, j: int) -> str:
+        """A cell of the counterfactual, with its unit."""
+        return with_unit(
+            self._feature(j), say_cell(self._feature(j), self._pair(i, j)[1], self._decimals(j))
+        )
+
+    def _pair(self, i: int, j: int) -> tuple[Any, Any]:
+        """A cell before and after."""
+        return self.original.iat[i, j], self.frame.iat[i, j]
+
+    def _feature(self, j: int) -> Feature:
+        return self.encoder.schema_.features[j]
+
+    def _decimals(self, j: int) -> int | None:
+        return self.encoder.columns_[j].decimals
+
+    # ---- as a table ------------------------------------------------------------------------------
+
+    def _display(self) -> tuple[list[list[str]], list[str]]:
+        """Rows of text, the header first, and notes on what is not shown."""
+        shown = min(len(self), _MOST_ROWS)
+        mask = self.changed.to_numpy()[:shown]
+        columns = [j for j in range(mask.shape[1]) if mask[:, j].any()]
+        still = [self._feature(j).name for j in range(mask.shape[1]) if j not in set(columns)]
+        gated = not np.isnan(self.plausibility).all()
+        names = [*self.outcome.columns, *(["plausibility"] if gated else []), "cost", "status"]
+        options = self._options
+        header = [
+            "",
+            *([] if options is None else ["option"]),
+            *(self._feature(j).name for j in columns),
+            *names,
+        ]
+        rows = [header]
+        for i in range(shown):
+            cells = [self._arrow(i, j) if mask[i, j] else _UNCHANGED for j in columns]
+            if gated:
+                plausible = [cut_off(self.plausibility[i])]
+            else:
+                plausible = []
+            status = self.status[i].replace("_", " ")
+            tail = [*self.outcome.cells(self, i), *plausible, f"{self.cost[i]:.2f}", status]
+            # The label of a person stands beside the first option only.
+            again = options is not None and options[i] > 1
+            if options is None:
+                option = []
+            else:
+                option = [str(options[i])]
+            rows.append(["" if again else say_row(self._label(i)), *option, *cells, *tail])
+        if len(still) > 20:
+            more = f" and {len(still) - 20} more"
+        else:
+            more = ""
+        if still:
+            notes = [f"Unchanged: {', '.join(still[:20])}{more}"]
+        else:
+            notes = []
+        if len(self) > shown:
+            notes += [f"… and {len(self) - shown} more row(s)"]
+        else:
+            notes += []
+        notes += self.notes[:_MOST_NOTES]
+        if len(self.notes) > _MOST_NOTES:
+            notes += [f"… and {len(self.notes) - _MOST_NOTES} more such rows: see .notes"]
+        else:
+            notes += []
+        return rows, notes
+
+    def _arrow(self, i: int, j: int) -> str:
+        feature = self._feature(j)
+        decimals = self._decimals(j)
+        before, after = self._pair(i, j)
+        missing = is_missing(before) or is_missing(after)
+        if feature.is_category or missing:
+            delta = None
+        else:
+            delta = float(after) - float(before)
+        exact = (
+            self.distance[i, j] > 0
+        )  # else it follows others, to more digits than anybody reads
+        return (
+            f"{say_cell(feature, before, decimals, delta)} → "
+            f"{say_cell(feature, after, decimals, delta, exact)}"
+        )
+
+
+def _html_cell(text: str) -> str:
+    if text == _UNCHANGED:
+        weight = ";color:#999"
+    elif " → " in text:
+        weight = ";font-weight:600"
+    else:
+        weight = ""
+    return f'<td style="{_CELL}{weight}">{html.escape(text)}</td>'

@@ -1,0 +1,214 @@
+"""What model, gate and relations say of points: do they reach the bar?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfactual_training.generators import evaluating
+from counterfactual_training.generators.model_checks import check_finite_logits
+from counterfactual_training.tables.advice.points import DIGITS, Factuals
+from counterfactual_training.tables.advice.window import Window
+from counterfactual_training.threads import sensible_threads
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.advice.find import Finder
+    from counterfactual_training.tables.advice.moves import Moves
+
+# Points that are asked about at once, and encoded values in them: more would not stay in the
+# processor's cache.
+_POINTS = 2**11
+TOGETHER = 2**21
+# Of models trained elsewhere: every question takes them some milliseconds, however short it is.
+_POINTS_OF_BLACK_BOX = 2**13
+# What logits of the same point in different batches may differ by, as a share of the largest.
+_ROUNDING = 4e-6
+# Points that a gate judges at a time: its kernels should stay in the processor's cache.
+_JUDGED = 512
+
+
+class Oracle:
+    """Model, gate and relations, asked about points of n people; a person is known by position.
+
+    Attributes:
+        window: the columns that points ``(a, c)`` consist of.
+        x: ``(n, c)`` the people's own values there, on the CPU.
+        enough: the log-odds that the model must give.
+        gated: whether the gate is asked; it is slow, and only asked about what the model lets pass.
+        related: whether relations between columns are asked.
+        asked: ``(n,)`` how many points of each person the model was asked about.
+    """
+
+    def __init__(
+        self,
+        finder: Finder,
+        factuals: Factuals,
+        y: Tensor,
+        threshold: float,
+        features: np.ndarray,
+    ) -> None:
+        self.finder = finder
+        # Bookkeeping is done on the CPU; only questions to model and gate go to the device.
+        self.device = factuals.x.device
+        self.factuals = factuals.to(torch.device("cpu"))
+        with evaluating(finder.model):
+            self.window = Window(finder, self.factuals.x, features, self.device)
+        self.x = self.window.own
+        self.y = y.cpu()
+        self.labels = self.y.numpy()
+        self.threshold = threshold
+        # Above the threshold by what another batch may differ; for the decision, see _odds.
+        if finder.decision:
+            self.enough = 0.0
+        else:
+            self.enough = _logit(min(threshold + DIGITS, 1 - 1e-9))
+        self.gated = finder.gate is not None
+        self.related = finder.related is not None
+        self.asked = np.zeros(len(self.x), dtype=np.int64)
+
+    @property
+    def together(self) -> int:
+        """How many points are asked about at once."""
+        if self.finder.background is None:
+            most = _POINTS
+        else:
+            most = _POINTS_OF_BLACK_BOX
+        return max(1, min(most, TOGETHER // max(1, self.x.shape[1])))
+
+    def check(self) -> None:
+        """Raise if model or gate cannot be computed with."""
+        x = self.factuals.x.to(self.device)
+        check_finite_logits(self.finder.model(x))
+        if self.finder.gate is not None:
+            check_finite_logits(self.finder.gate(x))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Model and gate ready to be asked, once for all questions."""
+        model = self.finder.model
+        with ExitStack() as stack:
+            stack.enter_context(evaluating(model))
+            if self.finder.gate is not None:
+                stack.enter_context(evaluating(self.finder.gate))
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(sensible_threads(model, self.x))
+            yield
+
+    @contextmanager
+    def model_only(self) -> Iterator[None]:
+        """Neither the gate nor relations are asked."""
+        gated = self.gated
+        self.gated = False
+        self.related = False
+        try:
+            yield
+        finally:
+            self.gated = gated
+            self.related = self.finder.related is not None
+
+    def follow(self, person: np.ndarray, points: Tensor) -> Tensor:
+        """The points with what follows other columns computed anew."""
+        if self.finder.related is None:
+            return points
+        return self.finder.related.follow(points, self.factuals.take(torch.as_tensor(person)))
+
+    def keeps(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Mask ``(a,)`` of points that keep the relations between columns."""
+        if not self.related or len(person) == 0:
+            return np.ones(len(person), dtype=bool)
+        return self.finder.keeps(points, self.factuals.take(torch.as_tensor(person))).numpy()
+
+    def odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
+        np.add.at(self.asked, person, 1)
+        if len(points) == 0:
+            return np.zeros(0)
+        size = self.together
+        if len(points) <= size:
+            return self._odds(self.window.logits(person, points), person)
+        parts = [slice(start, start + size) for start in range(0, len(points), size)]
+        return self._odds(
+            torch.cat([self.window.logits(person[part], points[part]) for part in parts]),
+            person,
+        )
+
+    def _odds(self, logits: Tensor, person: np.ndarray) -> np.ndarray:
+        odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double()
+        if bool(odds.sum().isnan()):  # as good as never
+            check_finite_logits(logits)
+        if self.finder.decision:
+            # Less what another batch may differ, which grows with the logits: their scale changes
+            # no decision.
+            odds -= _ROUNDING * logits.abs().amax(-1)
+        return odds.numpy()
+
+    def odds_of_sets(
+        self, moves: Moves, person: np.ndarray, sets: np.ndarray
+    ) -> np.ndarray | None:
+        """The same for people who make all moves of a set ``(c, s)``, without making points;
+        ``None`` if it cannot.
+        """
+        logits = self.window.logits_of_sets(moves, person, sets)
+        if logits is None:
+            return None
+        np.add.at(self.asked, person, 1)
+        return self._odds(logits, person)
+
+    def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Mask ``(a,)`` of points that reach the bar and keep relations."""
+        odds = self.odds(person, points)
+        fine = (odds >= self.enough) & self.keeps(person, points)
+        return self.passes(person, points, odds, fine)
+
+    def passes(
+        self, person: np.ndarray, points: Tensor, odds: np.ndarray, fine: np.ndarray
+    ) -> np.ndarray:
+        """The mask ``(a,)`` without the points that the gate does not let pass."""
+        rows = np.flatnonzero(fine)
+        if not self.gated or len(rows) == 0:
+            return fine
+        gate = self.gate_odds(person[rows], points[torch.as_tensor(rows)])
+        passed = fine.copy()
+        passed[rows] = self.reached(odds[rows], gate)
+        return passed
+
+    def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Log-odds ``(a,)`` of the model and of the gate."""
+        return self.odds(person, points), self.gate_odds(person, points)
+
+    def gate_odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
+        """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate."""
+        gate = self.finder.gate
+        if gate is None or not self.gated:
+            return np.full(len(person), math.inf)
+        found = np.zeros(len(person))
+        labels = self.labels[person]
+        for label in np.unique(labels).tolist():
+            rows = np.flatnonzero(labels == label)
+            for start in range(0, len(rows), _JUDGED):
+                part = rows[start : start + _JUDGED]
+                log_p = self.window.log_plausible(
+                    person[part], points[torch.as_tensor(part)], label
+                ).double()
+                log_p = log_p.clamp_max(-1e-9)
+                found[part] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
+        return found
+
+    def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
+        """Mask ``(a,)`` of points with these odds of the model and of the gate that reach the
+        bar.
+        """
+        if self.finder.decision or not self.gated:
+            return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
+
+
+def _logit(p: float) -> float:
+    return math.log(p) - math.log1p(-p)

@@ -1,0 +1,143 @@
+"""How answers about a classifier's decisions are told; :mod:`values` does the same for a
+regression's numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from counterfactual_training.tables.advice.words import (
+    cut_off,
+    plain_value,
+    say_confidence,
+    say_label,
+)
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.advice.explanation import Explanation
+
+
+class Outcome(Protocol):
+    """What an explanation says about where a row was, and where its counterfactual is."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the table, see :meth:`cells`."""
+
+    def summary(self, told: Explanation) -> dict[str, Any]:
+        """Columns ``(n,)`` of the summary."""
+
+    def cells(self, told: Explanation, i: int) -> list[str]:
+        """A row of the table, in the order of ``columns``."""
+
+    def sentence(self, told: Explanation, i: int, moved: str, hurdles: str) -> str:
+        """A row in words; ``moved`` are its changes, ``hurdles`` what forbids others."""
+
+
+class Decisions:
+    """Classes, and the probability of the one asked for."""
+
+    columns = ("decision", "confidence")
+
+    def summary(self, told: Explanation) -> dict[str, Any]:
+        return {
+            name: getattr(told, name)
+            for name in ("decision", "target", "prediction", "confidence")
+        }
+
+    def cells(self, told: Explanation, i: int) -> list[str]:
+        before, after = (
+            say_label(plain_value(value)) for value in (told.decision[i], told.prediction[i])
+        )
+        return [
+            before if before == after else f"{before} → {after}",
+            cut_off(told.confidence[i]),
+        ]
+
+    def sentence(self, told: Explanation, i: int, moved: str, hurdles: str) -> str:
+        if told.asked is None:
+            asked = ""
+        else:
+            asked = f"{told.asked:g}"
+        target = say_label(plain_value(told.target[i]))
+        # As many decimals as the question has, or 0.9991 would be 0.99 beside "the 0.999 asked
+        # for".
+        sure = say_confidence(told.confidence[i], max(2, len(asked.partition(".")[2])))
+        arrives = told.prediction[i] == told.target[i]
+        if told.status[i] == "already_there":
+            there = f"the decision already is {target} (confidence {sure}"
+            if told.confidence[i] < (told.asked or 0.0):
+                return f"{there}, below the {asked} asked for); nothing needs to change for it."
+            return f"{there}); nothing needs to change."
+        known = (
+            told.asked is not None and arrives
+        )  # the plausibility is named beside the confidence
+        if (
+            told.status[i] in ("converged", "implausible") and not arrives
+        ):  # a confidence below one half was asked for
+            if moved:
+                head = f"with {moved}, the probability of {target} would be"
+            else:
+                head = f"the probability of {target} is"
+            return f"{head} {sure}, as asked for{doubt(told, i, known)}."
+        if arrives:
+            sure += _met(told, i, asked)
+            return (
+                f"with {moved}, the decision would be {target} (confidence "
+                f"{sure}){doubt(told, i, known)}."
+            )
+        aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
+        head = missed(told, i, aim, hurdles)
+        if not moved:
+            return f"{head} As it stands, the confidence is {sure}."
+        return f"{head} The closest, with {moved}, reaches {sure}."
+
+
+def missed(told: Explanation, i: int, aim: str, hurdles: str) -> str:
+    """That nothing was found, and why if that is known."""
+    if told.status[i] == "infeasible":
+        return f"no allowed change was found that {aim}: {hurdles}."
+    most = told.max_changes[i]
+    if most is None:
+        limit = ""
+    else:
+        limit = f" of at most {most} column{'s' * (most > 1)}"
+    return f"no change{limit} was found that {aim}."
+
+
+def doubt(told: Explanation, i: int, known: bool = False) -> str:
+    """What the gate says of an answer, if there is one; ``known`` if the plausibility is named
+    elsewhere.
+    """
+    if np.isnan(told.plausibility[i]):
+        return ""
+    plausible = say_confidence(told.plausibility[i])
+    if told.status[i] == "implausible" and told.plausibility[i] < 0.5:
+        return "; but few real cases look like this" + (
+            "" if known else f" (plausibility {plausible})"
+        )
+    if known:
+        return ""
+    return f"; plausibility {plausible}"
+
+
+def _met(told: Explanation, i: int, asked: str) -> str:
+    """How an answer compares with the confidence asked for, which with a gate is times the
+    plausibility.
+    """
+    if told.asked is None:
+        return ""
+    gated = not np.isnan(told.plausibility[i])
+    reached = told.confidence[i]
+    times = ""
+    if gated:
+        reached = reached * told.plausibility[i]
+        # In as many digits as were asked for: 0.99 is not above 0.999.
+        decimals = max(2, len(str(float(told.asked)).partition(".")[2]))
+        plausible = say_confidence(told.plausibility[i], decimals)
+        times = f" × plausibility {plausible} = {say_confidence(reached, decimals)}"
+    # By the status, because a product in another precision may end on the other side.
+    above = told.status[i] == "converged" or (not gated and reached >= told.asked)
+    return f"{times}, {'above' if above else 'below'} the {asked} asked for"

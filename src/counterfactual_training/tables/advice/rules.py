@@ -1,0 +1,256 @@
+"""Rules that hold for one question: on top of those stated in ``fit``, for all rows or one set per
+row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.errors import ConstraintError, InputError, check_count, check_name
+from counterfactual_training.tables.columns.feature import Feature, show
+from counterfactual_training.tables.columns.relations import RelationBook, check_texts
+from counterfactual_training.tables.columns.schema import Schema
+
+# Two steps may differ from a multiple by so much of the smaller one.
+_CLOSE = 1e-9
+_BY_COLUMN = ("domain", "step", "max_change", "difficulty")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What one question allows; :data:`RULES` describes each rule. ``None`` states nothing.
+
+    Attributes:
+        domain, step, max_change, difficulty: by column.
+    """
+
+    vary: Sequence[str] | None = None
+    lock: Sequence[str] | None = None
+    domain: Mapping[str, Any] | None = None
+    step: Mapping[str, float] | None = None
+    max_change: Mapping[str, float] | None = None
+    difficulty: Mapping[str, float] | None = None
+    max_changes: int | None = None
+    relations: Sequence[str] | None = None
+
+    def narrow(self, schema: Schema) -> Schema:
+        """The schema under these rules. What ``fit`` was told still holds: nothing becomes
+        freer.
+        """
+        return self._by_name(schema.names)._narrow(schema)
+
+    def _by_name(self, names: Sequence[str]) -> Rules:
+        """The same rules with columns called as in the schema, where a frame's column 1 is
+        ``"1"``.
+        """
+
+        def name(column: Any) -> Any:
+            if isinstance(column, (int, np.integer)) and str(column) in names:
+                return str(column)
+            return column
+
+        changes: dict[str, Any] = {}
+        for field in ("vary", "lock"):
+            listed = getattr(self, field)
+            if isinstance(listed, (list, tuple)):
+                changes[field] = [name(c) for c in listed]
+            else:
+                changes[field] = listed
+        for field in _BY_COLUMN:
+            given = getattr(self, field)
+            if isinstance(given, Mapping):
+                changes[field] = {name(c): v for c, v in given.items()}
+            else:
+                changes[field] = given
+        return replace(self, **changes)
+
+    def _narrow(self, schema: Schema) -> Schema:
+        self._check(schema)
+        # The very same object tells callers that nothing was stated; max_changes is no rule of a
+        # column.
+        if all(
+            getattr(self, field.name) is None
+            for field in fields(self)
+            if field.name != "max_changes"
+        ):
+            return schema
+        related = (*schema.relations, *check_texts(self.relations))
+        # Read before anything is locked: what follows others may still do so, whatever varies.
+        book = Schema(schema.features, related).book
+        self._check_vary(schema, book)
+        return Schema(
+            tuple(self._feature(feature, feature.name in book.following) for feature in schema),
+            related,
+        )
+
+    def _check(self, schema: Schema) -> None:
+        for name in ("vary", "lock"):
+            listed = getattr(self, name)
+            if isinstance(listed, str) or not (listed is None or isinstance(listed, Sequence)):
+                raise InputError(
+                    f"{name} must list columns, such as [{schema.names[0]!r}], got {listed!r}."
+                )
+            for column in listed or ():
+                check_name(f"column in {name}:", column, schema.names)
+        for name in _BY_COLUMN:
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Mapping):
+                raise InputError(
+                    f"{name} must be a dict by column, such as {{{schema.names[0]!r}: …}}, got "
+                    f"{given!r}."
+                )
+            for column in given or ():
+                check_name(f"column in {name}:", column, schema.names)
+        if self.max_changes is not None:
+            check_count("max_changes", self.max_changes)
+        # Sorted, so that the message is the same in every run.
+        both = sorted(set(self.vary or ()) & set(self.lock or ()))
+        if both:
+            raise ConstraintError(
+                f"{show(both)}: both in vary and in lock. A column cannot be free and held at once."
+            )
+
+    def _check_vary(self, schema: Schema, book: RelationBook) -> None:
+        """Raise if ``vary`` lists nothing that may change by itself."""
+        varied = [name for name in self.vary or () if name not in (self.lock or ())]
+        if self.vary is None or any(
+            schema[name].mutability != "none" and name not in book.following for name in varied
+        ):
+            return
+        follower = next((rule for rule in book.follows if rule.column in varied), None)
+        if follower is not None:
+            inputs = show(
+                [
+                    name
+                    for name in book.sources(follower.column)
+                    if schema[name].mutability != "none"
+                ]
+            )
+            raise ConstraintError(
+                f"vary leaves nothing that may change: {follower.column!r} only follows other "
+                "columns, by "
+                f"{follower.text!r}. "
+                + (f"Vary {inputs} instead." if inputs else "None of these may change.")
+            )
+        if self.vary:
+            held = f"fit was told that {show(self.vary)} may not change"
+        else:
+            held = "it lists no column"
+        raise ConstraintError(f"vary leaves nothing that may change: {held}.")
+
+    def _feature(self, feature: Feature, follows: bool) -> Feature:
+        name = feature.name
+        changes = dict[str, Any]()
+        if name in (self.lock or ()) or (
+            self.vary is not None and name not in self.vary and not follows
+        ):
+            changes["mutability"] = "none"
+        if name in (self.domain or {}):
+            changes |= _narrower(feature, (self.domain or {})[name])
+        if name in (self.step or {}):
+            # Multiples of a multiple are multiples: both steps then hold.
+            step = replace(feature, step=(self.step or {})[name]).step or 1.0  # checks it
+            if (
+                feature.step is not None
+                and abs(step / feature.step - round(step / feature.step)) > _CLOSE
+            ):
+                raise ConstraintError(
+                    f"step of {name!r}: {step:g} is not a multiple of {feature.step:g}, which "
+                    "fit was told."
+                )
+            changes["step"] = step
+        if name in (self.max_change or {}):
+            asked = replace(
+                feature, max_change=(self.max_change or {})[name]
+            ).max_change  # checks it
+            # The tighter of the two, because nothing becomes freer.
+            changes["max_change"] = min(asked or np.inf, feature.max_change or np.inf)
+        if name in (self.difficulty or {}):
+            changes["difficulty"] = (self.difficulty or {})[name]
+        if changes:
+            return replace(feature, **changes)
+        return feature
+
+
+def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
+    """Fields of a feature whose advice stays inside what is asked and what ``fit`` was told."""
+    if feature.kind in ("binary", "categorical"):
+        values = replace(feature, allowed=asked).allowed or ()
+        kept = [
+            value for value in values if feature.allowed is None or value in feature.allowed
+        ]
+        if not kept:
+            raise ConstraintError(
+                f"domain of {feature.name!r}: {show(values)} contradicts fit, which allows "
+                f"{show(feature.allowed or ())}."
+            )
+        return {"allowed": tuple(kept)}
+    # Checked without the feature's own list and step: a narrower domain may well leave out some of
+    # its values.
+    wanted = replace(feature, domain=asked, allowed=None, step=None)
+    (low, high), (own_low, own_high) = wanted.limits, feature.limits
+    low = max(low, own_low)
+    high = min(high, own_high)
+    if low > high:
+        raise ConstraintError(
+            f"domain of {feature.name!r}: {asked!r} contradicts fit, which was told "
+            f"{feature.domain!r}."
+        )
+    # Limits are numbers; a feature states an open end as None, and an ordinal one by its level.
+    ends: list[Any] = [None if np.isinf(end) else end for end in (low, high)]
+    if feature.kind == "ordinal":
+        ends = [feature.levels[int(end)] for end in (low, high)]
+    changes: dict[str, Any] = {"domain": tuple(ends) if ends != [None, None] else None}
+    if feature.allowed is not None and not feature.is_category:
+        inside = tuple(value for value in feature.allowed if low <= value <= high)
+        if not inside:
+            raise ConstraintError(
+                f"domain of {feature.name!r}: {asked!r} holds none of its allowed values."
+            )
+        changes["allowed"] = inside
+    return changes
+
+
+def ask(rows: pd.Index, **given: Any) -> list[tuple[np.ndarray, Rules]]:
+    """Row numbers that share the same rules, and these rules.
+
+    Args:
+        rows: the index of the rows.
+        given: the fields of :class:`Rules`, each for all rows, or a list with one entry per row.
+    """
+    by_row = {name: _by_row(name, value, len(rows)) for name, value in given.items()}
+    per_row = [name for name, entries in by_row.items() if entries is not None]
+    shared = {name: value for name, value in given.items() if name not in per_row}
+    if not per_row:
+        return [(np.arange(len(rows)), Rules(**shared))]
+    groups: dict[str, tuple[list[int], Rules]] = {}
+    for i in range(len(rows)):
+        # Rows with equal rules are searched together. Dicts and lists cannot be keys, but their
+        # repr can.
+        own = {name: (by_row[name] or [])[i] for name in per_row}
+        groups.setdefault(repr(sorted(own.items())), ([], Rules(**shared, **own)))[0].append(i)
+    return [(np.array(members), rules) for members, rules in groups.values()]
+
+
+def _by_row(name: str, value: Any, num_rows: int) -> list[Any] | None:
+    """The entries of a rule that is stated row by row; ``None`` if it holds for all rows."""
+    if isinstance(value, (np.ndarray, pd.Series)):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)):
+        return None
+    # Columns are listed for all rows, so one entry per row is a list of lists there.
+    if name in ("vary", "lock", "relations") and not any(
+        isinstance(entry, (list, tuple, set)) for entry in value
+    ):
+        return None
+    if len(value) != num_rows:
+        raise InputError(
+            f"{name} has {len(value)} entries for {num_rows} rows; give one for all rows, or one "
+            "per row."
+        )
+    return list(value)

@@ -1,0 +1,223 @@
+"""The columns that a search may change; what the others add to model and gate is computed once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.gates import Nearby
+from counterfactual_training.generators.chain import chain_layers
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.advice.find import Finder
+    from counterfactual_training.tables.advice.moves import Moves
+
+
+class Window:
+    """The f features, and their c encoded columns, that a search may change for n people.
+
+    Points are rows of these columns alone. A network starts with a sum over columns, and so does
+    the distance to the kernels of a density: of both, the sum over the other columns is computed
+    once for each person. Models and gates of other kinds are given whole rows.
+
+    Args:
+        finder: model, gate and rules.
+        x: ``(n, d)`` the people, on the CPU.
+        features: ``(f,)`` positions of the features, ascending.
+        device: of model and gate.
+
+    Attributes:
+        columns: ``(c,)`` their encoded columns; those of numbers first.
+        starts: ``(f,)`` the first of each feature, as a position among the columns.
+        owner: ``(c,)`` the feature of each, as a position among the features.
+        own: ``(n, c)`` what people have there.
+    """
+
+    def __init__(
+        self, finder: Finder, x: Tensor, features: np.ndarray, device: torch.device
+    ) -> None:
+        self.finder = finder
+        self.x = x
+        self.features = features
+        self.device = device
+        blocks = [finder.encoder.columns_[j] for j in features.tolist()]
+        slices = [finder.encoder.slices_[block.feature.name] for block in blocks]
+        hot = np.array([block.one_hot and block.width > 1 for block in blocks], dtype=bool)
+        # Relations between columns are computed on rows in their own order.
+        if finder.related is not None:
+            order = np.arange(len(blocks))
+        else:
+            order = np.argsort(hot, kind="stable")
+        width = np.array([place.stop - place.start for place in slices], dtype=np.int64)
+        self.starts = np.zeros(len(blocks), dtype=np.int64)
+        self.starts[order] = np.cumsum(width[order]) - width[order]
+        self.owner = np.repeat(order, width[order])
+        whole = [np.arange(slices[at].start, slices[at].stop) for at in order.tolist()]
+        self.columns = torch.as_tensor(
+            np.concatenate(whole) if whole else np.zeros(0, dtype=np.int64)
+        )
+        self.own = x[:, self.columns]
+        if finder.related is None:
+            num_numbers = int(width[~hot].sum())
+        else:
+            num_numbers = len(self.columns)
+        self._network = _Network.of(
+            finder.model, x.to(device), self.columns.to(device), num_numbers
+        )
+        self._density = Nearby.of(finder.gate, x.to(device), self.columns.to(device))
+        self._is_whole = torch.equal(self.columns, torch.arange(x.shape[1]))
+
+    def rows(self, person: np.ndarray, points: Tensor) -> Tensor:
+        """Whole rows ``(a, d)`` of points ``(a, c)``."""
+        if self._is_whole:
+            return points
+        rows = self.x[torch.as_tensor(person)]
+        rows[:, self.columns] = points
+        return rows
+
+    def logits(self, person: np.ndarray, points: Tensor) -> Tensor:
+        """What the model says of points ``(a, c)``, on the CPU."""
+        if self._network is None:
+            return self.finder.model(self.rows(person, points).to(self.device)).cpu()
+        return self._network(
+            torch.as_tensor(person).to(self.device), points.to(self.device)
+        ).cpu()
+
+    def logits_of_sets(
+        self, moves: Moves, person: np.ndarray, sets: np.ndarray
+    ) -> Tensor | None:
+        """What the model says of people who make all moves of a set ``(c, s)``, by look-up;
+        ``None`` if it cannot.
+        """
+        if self._network is None or self.finder.related is not None:
+            return None
+        who = torch.as_tensor(person).to(self.device)
+        return self._network.of_sets(
+            moves, self, who, torch.as_tensor(sets).to(self.device)
+        ).cpu()
+
+    def log_plausible(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
+        """``log σ(g)`` ``(a,)`` by the gate, as :meth:`Gate.of_class`, on the CPU; 0 without a
+        gate.
+        """
+        if self._density is not None:
+            return self._density.of_class(
+                torch.as_tensor(person).to(self.device), points.to(self.device), label
+            ).cpu()
+        gate = self.finder.gate
+        if gate is None:
+            return points.new_zeros(len(points))
+        return gate.of_class(self.rows(person, points).to(self.device), label).cpu()
+
+    def distance(
+        self, person: np.ndarray, points: Tensor, farthest: float = torch.inf
+    ) -> np.ndarray:
+        """How far each feature moved ``(a, f)``, L1 in model space; codes beyond ``farthest`` count
+        as that.
+        """
+        own = self.own[torch.as_tensor(person)].double().clamp(-farthest, farthest)
+        moved = (points.double().clamp(-farthest, farthest) - own).abs()
+        sums = moved.new_zeros(len(moved), len(self.features))
+        sums.index_add_(1, torch.as_tensor(self.owner), moved)
+        sums[:, torch.as_tensor(self.following)] = 0
+        return sums.numpy()
+
+    @cached_property
+    def following(self) -> np.ndarray:
+        """Features that follow others, as positions among the features."""
+        return np.flatnonzero(np.isin(self.features, self.finder.following))
+
+
+class _Network(nn.Module):
+    """A chain of layers at points of a window.
+
+    Its first layer is ``W φ(x) + b``, where φ works value by value. For a person, the columns
+    outside the window only move b. A category's columns hold 0 or 1, so that φ is linear there: it
+    is computed for numbers alone.
+    """
+
+    def __init__(
+        self, layers: list[nn.Module], linear: int, x: Tensor, columns: Tensor, num_numbers: int
+    ) -> None:
+        super().__init__()
+        self.before = nn.Sequential(*layers[:linear])
+        self.behind = nn.Sequential(*layers[linear + 1 :])
+        first = layers[linear]
+        own = x[:, columns]
+        codes = own[:, num_numbers:]
+        if not bool(((codes == 0) | (codes == 1)).all()):
+            num_numbers = len(columns)
+        self.num_numbers = num_numbers
+        weight = first.get_parameter("weight").detach()[:, columns].T
+        zero, one = self.before(x.new_tensor([0.0, 1.0]))
+        self.of_numbers = weight[:num_numbers]
+        self.of_categories = weight[num_numbers:] * (one - zero)
+        self.own = own
+        self.whole = first(self.before(x))
+        self.base = self.whole - self._sum(torch.zeros_like(self.whole), own)
+        self._tables: dict[int, tuple[Moves, Tensor]] = {}
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, x: Tensor, columns: Tensor, num_numbers: int
+    ) -> _Network | None:
+        """``None`` for a model that is no chain of layers."""
+        layers = chain_layers(model)
+        linear = next(
+            (i for i, layer in enumerate(layers or ()) if isinstance(layer, nn.Linear)), None
+        )
+        if layers is None or linear is None or next(model.parameters()).dtype != x.dtype:
+            return None
+        with torch.no_grad():
+            return cls(layers, linear, x, columns, num_numbers)
+
+    def forward(self, person: Tensor, points: Tensor) -> Tensor:
+        return self.behind(self._sum(self.base[person], points))
+
+    def of_sets(self, moves: Moves, window: Window, person: Tensor, sets: Tensor) -> Tensor:
+        """Logits of people who make all moves of a set ``(c, s)``: what each move adds to the first
+        layer is known.
+        """
+        size = len(moves.feature)
+        table = self._table(moves, window)
+        hidden = self.whole[person]
+        for move in sets.T:
+            hidden += table[person * size + move]
+        return self.behind(hidden)
+
+    def _table(self, moves: Moves, window: Window) -> Tensor:
+        """What every move of everybody adds to the first layer ``(n·M, h)``."""
+        # The moves are kept beside their table, so that no other moves can get their id.
+        kept = self._tables.get(id(moves))
+        if kept is not None:
+            return kept[1]
+        weight = torch.cat([self.of_numbers, self.of_categories])
+        value = torch.cat(
+            [self.before(self.own[:, : self.num_numbers]), self.own[:, self.num_numbers :]], -1
+        )
+        place = torch.as_tensor(moves.place, device=weight.device)
+        code = moves.code.to(weight)
+        code = torch.where(place < self.num_numbers, self.before(code), code)
+        # What the feature's own value adds goes away.
+        own = value.new_zeros(len(value), len(window.features), weight.shape[1])
+        own.index_add_(
+            1, torch.as_tensor(window.owner, device=weight.device), value.unsqueeze(-1) * weight
+        )
+        table = (
+            code.unsqueeze(-1) * weight[place]
+            - own[:, torch.as_tensor(moves.feature, device=weight.device)]
+        )
+        self._tables[id(moves)] = moves, table.flatten(0, 1)
+        return self._tables[id(moves)][1]
+
+    def _sum(self, out: Tensor, points: Tensor) -> Tensor:
+        """Add what the columns of the window contribute to the first layer, in place."""
+        numbers = points[:, : self.num_numbers]
+        categories = points[:, self.num_numbers :]
+        if categories.shape[1]:
+            out.addmm_(categories, self.of_categories)
+        return out.addmm_(self.before(numbers), self.of_numbers)

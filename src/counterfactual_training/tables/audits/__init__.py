@@ -1,0 +1,25 @@
+"""Audits of a model's advice: burden of recourse by group, proxies of groups, and validity
+later.
+"""
+
+from counterfactual_training.tables.audits.audit import audit
+from counterfactual_training.tables.audits.groups import make_groupings, usual_groups
+from counterfactual_training.tables.audits.later import CHECKS, num_draws, with_weight_noise
+from counterfactual_training.tables.audits.measures import MEASURES, Measure
+from counterfactual_training.tables.audits.people import Subject
+from counterfactual_training.tables.audits.result import Audit
+from counterfactual_training.tables.audits.subjects import retrainer
+
+__all__ = [
+    "CHECKS",
+    "MEASURES",
+    "Audit",
+    "Measure",
+    "Subject",
+    "audit",
+    "make_groupings",
+    "num_draws",
+    "retrainer",
+    "usual_groups",
+    "with_weight_noise",
+]

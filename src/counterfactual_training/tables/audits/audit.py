@@ -1,0 +1,277 @@
+"""The audit of a model's advice: who carries the burden, what gives groups away, and what lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from counterfactual_training.defaults import AUDIT_PEOPLE, WEIGHT_NOISE
+from counterfactual_training.errors import InputError
+from counterfactual_training.tables.audits import proxies as guessing
+from counterfactual_training.tables.audits.describe import described, immutable, notes_on
+from counterfactual_training.tables.audits.groups import Grouping, everybody, make_groupings
+from counterfactual_training.tables.audits.intervals import (
+    FEW,
+    Draws,
+    counted,
+    draw_measures,
+    estimate,
+    gap,
+    is_clear,
+    opened,
+    parted,
+)
+from counterfactual_training.tables.audits.later import later
+from counterfactual_training.tables.audits.measures import MEASURES, Measure
+from counterfactual_training.tables.audits.people import Told, tell
+from counterfactual_training.tables.audits.result import (
+    DIFFERENCES,
+    GAPS,
+    GROUPS,
+    IDS,
+    INFORMATION,
+    LATER,
+    PROXIES,
+    Audit,
+)
+from counterfactual_training.tables.audits.subjects import (
+    check_numbers,
+    checked_labels,
+    make_subjects,
+)
+from counterfactual_training.tables.columns.native import to_pandas
+
+
+def audit(
+    classifier: Any,
+    frame: Any,
+    labels: Any = None,
+    groups: Sequence[str] = (),
+    target: Any = None,
+    *,
+    against: Any = None,
+    trained_on: tuple[Any, Any] | None = None,
+    retrain: int = 0,
+    people: int = AUDIT_PEOPLE,
+    resamples: int = 2000,
+    level: float = 0.95,
+    proxies: bool = True,
+    delta: float | None = WEIGHT_NOISE,
+    confidence: float | None = None,
+    seed: int = 0,
+) -> Audit:
+    """Measure a model's advice by group, on rows that it was not trained on.
+
+    Args:
+        classifier: fitted, a :class:`CounterfactualClassifier` or an :class:`Explainer`; or a
+            :class:`Subject`.
+        frame: people, in the user's units. Columns that the model does not know may serve as
+            groups.
+        labels: their true classes; without them, measures of wrong decisions are left out.
+        groups: columns; numbers are cut into bands. ``"sex*race"`` crosses two.
+        target: the class that people want.
+        against: another model of the same columns and classes, such as one trained conventionally.
+        trained_on: rows and labels of the training, to train both models again.
+        retrain: how often, by other seeds and as often without a part of the rows; 0 leaves this
+            out.
+        people: the most to explain per model, drawn so that small groups are not lost.
+        resamples, level: draws of the bootstrap, and the level of its intervals.
+        proxies: whether to measure what gives groups away.
+        delta: size of the noise on weights, relative to the typical weight of a layer; ``None``
+            measures without noise.
+        confidence: that advice asks for; by default what each model asks for by itself.
+        seed: of everything that is drawn: people, resamples, noise and trainings.
+
+    Returns:
+        An :class:`Audit`: tables with intervals, and sentences about what is clear.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> clf = clf.fit(people.frame[:200], people.y[:200])
+        >>> groups = people.frame[200:].assign(branch=["north", "south"] * 50)
+        >>> found = ct.audit(clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100)
+        >>> found.groups.query("measure == 'denied'")["group"].tolist()
+        ['everybody', 'north', 'south']
+    """
+    rows = to_pandas(frame)
+    if not isinstance(rows, pd.DataFrame):
+        raise InputError(
+            f"Groups are columns, so an audit needs a data frame, got {type(frame).__name__}."
+        )
+    check_numbers(people, resamples, retrain, seed, level, delta)
+    subjects = make_subjects(classifier, against, trained_on)
+    y = checked_labels(subjects, rows, labels, target)
+    groupings = [everybody(len(rows)), *make_groupings(rows, groups)]
+    ruler = subjects[0].classifier.encoder_
+    told = [
+        tell(subject, rows, y, target, groupings[1:], people, seed, confidence, ruler)
+        for subject in subjects
+    ]
+    if not any(one.denied.any() for one in told):
+        raise InputError(
+            f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden "
+            "to measure."
+        )
+    tables = _by_group(told, groupings, _measures(told, y is not None), resamples, level, seed)
+    single = [grouping for grouping in groupings if grouping.kind in ("categories", "bands")]
+    guesses = _guess(
+        told, rows, single if proxies else [], guessing.Draws(seed, resamples, level)
+    )
+    checks = [
+        {"model": IDS[i], **line}
+        for i, one in enumerate(told)
+        for line in later(one, target, seed, retrain, delta, level)
+    ]
+    facts = {
+        "target": str(target),
+        "rows": len(rows),
+        "people": people,
+        "level": level,
+        "resamples": resamples,
+        "seed": seed,
+        "few": FEW,
+        "delta": delta,
+    }
+    return Audit(
+        *tables,
+        *guesses,
+        pd.DataFrame(checks, columns=LATER),
+        tuple(groupings),
+        immutable(subjects[0], groupings),
+        tuple(described(i, one, y) for i, one in enumerate(told)),
+        facts,
+        notes_on(told, groupings, tables[0], retrain),
+    )
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def _measures(told: Sequence[Told], labelled: bool) -> list[Measure]:
+    """Those that can be measured: some need labels, a gate or a second model."""
+    left_out = set()
+    if not any(one.gated for one in told):
+        left_out.add("implausible")
+    if len(told) == 1:
+        left_out.add("burden_same")
+    return [m for m in MEASURES if m.id not in left_out and (labelled or not m.labelled)]
+
+
+def _by_group(
+    told: Sequence[Told],
+    groupings: Sequence[Grouping],
+    measures: Sequence[Measure],
+    resamples: int,
+    level: float,
+    seed: int,
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    lines: dict[str, list[dict[str, Any]]] = {"groups": [], "gaps": [], "differences": []}
+    for grouping in groupings:
+        draws = draw_measures(told, grouping, measures, resamples, np.random.default_rng(seed))
+        for measure in measures:
+            n = {
+                (i, g): counted(told, i, grouping, g, measure)
+                for i in range(len(told))
+                for g in range(len(grouping.names))
+            }
+            where = {"column": grouping.column or "", "measure": measure.id}
+            for i in range(len(told)):
+                lines["groups"] += _values(i, grouping, draws, n, measure, where, level)
+                usable = [g for g in range(len(grouping.names)) if n[i, g] >= FEW]
+                found = gap(draws, i, measure, usable, level)
+                if found is not None:
+                    names = {end: grouping.names[found[end]] for end in ("highest", "lowest")}
+                    lines["gaps"].append({"model": IDS[i], **where, **found, **names})
+            if len(told) > 1:
+                lines["differences"] += _differences(grouping, draws, n, measure, where, level)
+    columns = (("groups", GROUPS), ("gaps", GAPS), ("differences", DIFFERENCES))
+    first, second, third = (pd.DataFrame(lines[name], columns=names) for name, names in columns)
+    return first, second, third
+
+
+def _values(
+    i: int,
+    grouping: Grouping,
+    draws: Draws,
+    n: dict[tuple[int, int], int],
+    measure: Measure,
+    where: Any,
+    level: float,
+) -> list[dict[str, Any]]:
+    lines = []
+    for g, name in enumerate(grouping.names):
+        found = estimate(*draws[i, g, measure.id], level)
+        count = n[i, g]
+        if measure.unit == "share":
+            found = opened(found, count, level)
+        lines.append(
+            {"model": IDS[i], **where, "group": name, "n": count, **found, "few": count < FEW}
+        )
+    return lines
+
+
+def _differences(
+    grouping: Grouping,
+    draws: Draws,
+    n: dict[tuple[int, int], int],
+    measure: Measure,
+    where: Any,
+    level: float,
+) -> list[dict[str, Any]]:
+    """The first model minus the second, by group; both were measured on the same draws of
+    people.
+    """
+    lines = []
+    for g, name in enumerate(grouping.names):
+        (mine, my_draws), (other, other_draws) = (
+            draws[0, g, measure.id],
+            draws[1, g, measure.id],
+        )
+        found = estimate(mine - other, my_draws - other_draws, level)
+        count = min(n[0, g], n[1, g])
+        if measure.unit == "share":
+            found = parted(found, count, level)
+        lines.append(
+            {
+                **where,
+                "group": name,
+                "n": count,
+                **found,
+                "few": count < FEW,
+                "clear": is_clear(found),
+            }
+        )
+    return lines
+
+
+# ---- proxies --------------------------------------------------------------------------
+
+
+def _guess(
+    told: Sequence[Told],
+    frame: pd.DataFrame,
+    groupings: Sequence[Grouping],
+    draws: guessing.Draws,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    guesses = []
+    information = []
+    for grouping in groupings:
+        found = [
+            ("", "features", guessing.of_features(told[0].subject, frame, grouping, draws))
+        ]
+        found += [
+            (IDS[i], "advice", guessing.of_advice(one, grouping, draws))
+            for i, one in enumerate(told)
+        ]
+        for model, source, guess in found:
+            where = {"model": model, "column": grouping.column, "source": source}
+            information += [{**where, **line} for line in guess.pop("information")]
+            guesses.append({**where, **guess})
+    return pd.DataFrame(guesses, columns=PROXIES), pd.DataFrame(
+        information, columns=INFORMATION
+    )

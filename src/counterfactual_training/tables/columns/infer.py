@@ -1,0 +1,402 @@
+"""Infer kinds, categories and ranges from the data, and find where a schema contradicts it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from counterfactual_training.errors import ConstraintError, InputError
+from counterfactual_training.tables.columns.dtypes import value_range
+from counterfactual_training.tables.columns.feature import (
+    CATEGORY_KINDS,
+    Feature,
+    Kind,
+    plain,
+    show,
+)
+from counterfactual_training.tables.columns.frame import (
+    is_number_like,
+    read,
+    to_float,
+    unseen_categories,
+)
+from counterfactual_training.tables.columns.plain import PlainNumbers
+
+# Text with more distinct values than this, in more than this share of the rows, is a name or an
+# identifier.
+MANY_LEVELS = 50
+MANY_SHARE = 0.2
+# More than this are too many one-hot columns, however long the table.
+TOO_MANY_LEVELS = 1000
+_MONTHS = 12
+# Dates as people write them, perhaps with a time behind: 2020-01-31, 31.01.2020, 1/31/20.
+_DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
+# If one of these is stated, the numbers alone do not say what a column is.
+_LEFT_OPEN = frozenset({"kind", "categories", "special"})
+# pandas' names for dates and times, which no model takes as they are.
+_TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
+
+
+def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
+    """A feature from its column and what the user states about it."""
+    name = str(series.name)
+    # What a column of text is depends on its different values alone, unless they are many.
+    if isinstance(series.dtype, pd.StringDtype):
+        texts = pd.unique(series.to_numpy(dtype=object))
+        if len(texts) <= MANY_LEVELS:
+            feature = _infer_text(name, texts, stated)
+            if feature is not None:
+                return feature
+            series = series.drop_duplicates()
+    if series.isna().all():
+        raise InputError(f"{name!r} holds nothing but missing values; drop the column")
+    fields = dict(stated)
+    # Codes hide what the other values are, so the kind is guessed without them.
+    kind = fields.pop("kind", None)
+    if kind is None and fields.get("special") is not None and is_number_like(series):
+        kind = _guess_beside(series, fields["special"])
+    kind = kind or _guess_kind(series, "categories" in fields)
+    return complete_feature(Feature(name, kind, **fields), series)
+
+
+def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> Feature | None:
+    """The same of a column of plain numbers, without a look at each; ``None`` if that does not
+    decide.
+    """
+    kind = numbers.kind(name)
+    if kind is None or not _LEFT_OPEN.isdisjoint(stated):
+        return None
+    feature = Feature(name, kind, **stated)
+    if kind != "binary":
+        return feature
+    return replace(
+        feature, categories=(False, True) if numbers.arrays[name].dtype == bool else (0, 1)
+    )
+
+
+def _infer_text(name: str, texts: np.ndarray, stated: Mapping[str, Any]) -> Feature | None:
+    """The same of the different texts of a column; ``None`` if it takes a closer look, or there is
+    something wrong.
+    """
+    levels = sorted(text for text in texts.tolist() if isinstance(text, str))
+    if (
+        not levels
+        or not _LEFT_OPEN.isdisjoint(stated)
+        or all(re.fullmatch(_DATE, text) for text in levels)
+    ):
+        return None
+    feature = Feature(name, "binary" if len(levels) == 2 else "categorical", **stated)
+    return replace(feature, categories=tuple(levels))
+
+
+def complete_feature(feature: Feature, series: pd.Series) -> Feature:
+    """The feature with its categories, or the range of a pixel, taken from the data if not
+    stated.
+    """
+    if not is_open(feature):
+        return feature
+    if feature.is_category:
+        return replace(feature, categories=_categories(feature, series))
+    return replace(feature, domain=_pixel_range(feature, series))
+
+
+def is_open(feature: Feature) -> bool:
+    """Whether the data have to say what the categories are, or the range of a pixel."""
+    if feature.is_category:
+        return feature.categories is None
+    return feature.kind == "pixel" and not np.isfinite(feature.limits).all()
+
+
+def read_columns(
+    features: Iterable[Feature],
+    frame: pd.DataFrame,
+    opening: str,
+    *,
+    unseen: bool = False,
+    domain: bool = False,
+    strict: bool = True,
+) -> list[np.ndarray]:
+    """Each column as numbers ``(n,)``; one error reports everything that is wrong. Missing values
+    are allowed.
+
+    Args:
+        opening: of the error message.
+        unseen: allow unseen categories.
+        domain: check stated domains.
+        strict: see :func:`read`.
+    """
+    arrays = []
+    problems = []
+    plain_numbers = PlainNumbers(frame)
+    for feature in features:
+        numbers = plain_numbers.read(feature)
+        if numbers is not None and not (domain and feature.domain is not None):
+            arrays.append(numbers)  # nothing can be wrong with these
+            continue
+        series = frame[feature.name]
+        try:
+            arrays.append(read(feature, series, strict))
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if unseen:
+            problem = None
+        else:
+            problem = unseen_categories(feature, series, arrays[-1])
+        if problem is None and domain:
+            problem = _outside(feature, series, arrays[-1])
+        if problem is None:
+            problems += []
+        else:
+            problems += [problem]
+    if problems:
+        raise InputError(report(problems, opening))
+    return arrays
+
+
+def report(problems: list[str], opening: str) -> str:
+    """One message for one problem, a list for more."""
+    if len(problems) == 1:
+        return f"{opening}: {problems[0]}."
+    return f"{opening}:" + "".join(f"\n  - {problem}" for problem in problems)
+
+
+def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
+    if feature.domain is None:
+        return None
+    low, high = feature.limits
+    outside = ((numbers < low) | (numbers > high)) & ~feature.coded(numbers).any(1)
+    if not outside.any():
+        return None
+    first = plain(series[outside].iloc[0])
+    return (
+        f"{feature.name!r}: {int(outside.sum())} row(s) outside the stated domain "
+        f"{show_domain(feature)}, "
+        f"the first with {first!r}; widen the domain or leave these rows out"
+    )
+
+
+def show_domain(feature: Feature) -> str:
+    """``[18, 90]``, with ∞ for an open side."""
+    low, high = feature.domain or (None, None)
+    return f"[{'-∞' if low is None else low}, {'∞' if high is None else high}]"
+
+
+def _guess_kind(series: pd.Series, has_categories: bool) -> Kind:
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        if not dtype.ordered and not has_categories:
+            _refuse_many(series, len(dtype.categories), "categorical")
+        if dtype.ordered:
+            return "ordinal"
+        if len(dtype.categories) == 2:
+            return "binary"
+        return "categorical"
+    if not is_number_like(series):
+        return _guess_text(series, has_categories)
+    kind = _guess_number(series)
+    if has_categories and kind not in CATEGORY_KINDS:
+        return "categorical"
+    return kind
+
+
+def _guess_number(series: pd.Series) -> Kind:
+    values = to_float(series.dropna())
+    if types.infer_dtype(series, skipna=True) == "boolean" or set(values) == {0.0, 1.0}:
+        return "binary"
+    # pandas stores whole numbers as floats as soon as one is missing.
+    doubtful = types.is_object_dtype(series.dtype) or bool(series.isna().any())
+    whole = types.is_integer_dtype(series.dtype) or (doubtful and bool((values % 1 == 0).all()))
+    if whole:
+        return "integer"
+    return "numeric"
+
+
+def _guess_beside(series: pd.Series, special: Any) -> Kind | None:
+    """The kind of a column of numbers beside its special codes; ``None`` if it has none, or holds
+    categories.
+    """
+    numbers = Feature(str(series.name), "numeric", special=special)  # checks the codes
+    if (
+        not numbers.special
+        or isinstance(series.dtype, pd.CategoricalDtype)
+        or types.is_bool_dtype(series.dtype)
+    ):
+        return None
+    ordinary = series.iloc[np.flatnonzero(~numbers.coded(to_float(series)).any(1))]
+    # 0, 1 and −9: a whole number of two values.
+    if _guess_number(ordinary) in ("binary", "integer"):
+        return "integer"
+    return "numeric"
+
+
+def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
+    name = str(series.name)
+    dtype = series.dtype
+    content = types.infer_dtype(series, skipna=True)
+    if content == "complex":
+        raise InputError(
+            f"{name!r} holds complex numbers, which no model takes; use the real and the "
+            "imaginary part as two "
+            "columns: np.real and np.imag"
+        )
+    if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
+        found = (
+            f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model "
+            "takes as it is"
+        )
+        if content not in _TIMES:
+            raise InputError(f"{found}; convert it to numbers or text, or drop it")
+        raise InputError(
+            f"{found}; drop it or turn it into numbers: `{_as_numbers(series, content)}`"
+        )
+    present = series.dropna()
+    try:
+        distinct = present.nunique()
+    except TypeError:
+        raise InputError(
+            f"{name!r} holds {type(present.iloc[0]).__name__} objects; drop it or convert it"
+        ) from None
+    if not has_categories:
+        _refuse_many(present, distinct, "text")
+    if distinct == 2:
+        return "binary"
+    return "categorical"
+
+
+def _as_numbers(series: pd.Series, content: str) -> str:
+    """The line of code that turns dates or times into numbers; ``content`` is pandas' word for what
+    there is.
+    """
+    name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
+    if content.startswith("time"):  # of the day, or a duration
+        if content == "time":
+            text = ".astype(str)"
+        else:
+            text = ""
+        return f"{name} = pd.to_timedelta({name}{text}).dt.total_seconds()"
+    if content == "period":
+        dates = f"{name}.dt.to_timestamp()"
+    else:
+        dates = f"pd.to_datetime({name})"
+    if isinstance(series.dtype, pd.DatetimeTZDtype):
+        zone = f', tz="{series.dtype.tz}"'
+    else:
+        zone = ""
+    return f'{name} = ({dates} - pd.Timestamp("2020-01-01"{zone})).dt.days'
+
+
+def holds_dates(series: pd.Series) -> bool:
+    """Whether all texts of a column are dates."""
+    values = series.dropna().astype(object).unique()
+    return len(values) > 0 and all(
+        isinstance(value, str) and re.fullmatch(_DATE, value) for value in values
+    )
+
+
+def days_since(series: pd.Series) -> str:
+    """The line of code that turns dates written as text into days."""
+    name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
+    text = series.dropna().astype(str)
+    # Where the day stands first pandas has to be told, or it reads 05.06. as the sixth of May.
+    first = pd.to_numeric(text.str.extract(r"^(\d{1,2})[./]")[0])
+    day_first = text.str.contains(r"^\d{1,2}\.").any() or first.max() > _MONTHS
+    zone = text.str.contains(r":\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})$").any()
+    options = (", dayfirst=True" if day_first else "") + (", utc=True" if zone else "")
+    if zone:
+        start = '"2020-01-01", tz="UTC"'
+    else:
+        start = '"2020-01-01"'
+    return f"{name} = (pd.to_datetime({name}{options}) - pd.Timestamp({start})).dt.days"
+
+
+def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
+    """Raise an error for names and identifiers, unless the user states that they are categories."""
+    name = str(series.name)
+    rows = int(series.notna().sum())
+    if holds_dates(series):
+        raise InputError(
+            f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: "
+            f"`{days_since(series)}`"
+        )
+    many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
+    if not many and distinct <= TOO_MANY_LEVELS:
+        return
+    present = series.dropna().astype(object)
+    numbers = pd.to_numeric(present, errors="coerce").notna().all()
+    if numbers:
+        advice = "every value reads as a number, so convert it with pd.to_numeric"
+    else:
+        advice = (
+            "drop it if it is a name or an identifier, or "
+            f"{how_to_state(name, 'kind', repr('categorical'))}"
+        )
+    raise InputError(
+        f"{name!r} is {what} with {distinct} different values in {rows} rows; {advice}"
+    )
+
+
+def how_to_state(name: str, field: str, value: str) -> str:
+    """How users of the classifier, and of :meth:`Schema.infer`, state something about a column."""
+    return f"state schema={{{name!r}: {{{field!r}: {value}}}}}"
+
+
+def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        if feature.kind == "ordinal" and not dtype.ordered and not is_number_like(series):
+            raise ConstraintError(needs_order(feature))
+        return tuple(dtype.categories.to_numpy(dtype=object))
+    # Both, even if the data hold only one of them.
+    if types.is_bool_dtype(dtype):
+        return (False, True)
+    values = tuple(pd.unique(series.dropna().astype(object)))
+    if is_number_like(series):
+        if feature.kind == "binary" and set(values) <= {0, 1}:
+            if all(isinstance(v, bool) for v in values):
+                return (False, True)
+            return (0, 1)
+        return tuple(sorted(values))
+    if feature.kind == "ordinal":
+        raise ConstraintError(needs_order(feature))
+    if feature.kind == "binary" and len(values) == 1:
+        raise ConstraintError(
+            f"{feature.name!r} is binary, but the data holds only {values[0]!r}; "
+            f"{how_to_state(feature.name, 'categories', f'[{values[0]!r}, …]')}."
+        )
+    return tuple(sorted(values, key=lambda v: (str(v), type(v).__name__)))
+
+
+def needs_order(feature: Feature) -> str:
+    """The message where only the user knows which category is higher."""
+    if feature.categories:
+        levels = f" (in the data: {show(feature.categories)})"
+    else:
+        levels = ""
+    return (
+        f"{feature.name!r} is directed or ordinal, but which category is higher is not "
+        f"known{levels}; "
+        f"{how_to_state(feature.name, 'categories', '[lowest, …, highest]')}."
+    )
+
+
+def _pixel_range(feature: Feature, series: pd.Series) -> tuple[float, float]:
+    # A byte can only be 0 to 255, whatever the data happen to hold.
+    low, high = value_range(series.dtype)
+    if np.isfinite(low) and high <= 255:
+        return low, high
+    values = read(feature, series)
+    for low, high in ((0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)):
+        if low <= np.nanmin(values) and np.nanmax(values) <= high:
+            return low, high
+    raise ConstraintError(
+        f"The pixel {feature.name!r} holds {np.nanmin(values):g} to {np.nanmax(values):g}; "
+        f"{how_to_state(feature.name, 'domain', '(lower, upper)')}."
+    )

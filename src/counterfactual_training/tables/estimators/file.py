@@ -1,0 +1,457 @@
+"""A fitted classifier as one file: weights as tensors, everything else as JSON. Loading never
+executes anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pandas.api import types
+from torch import Tensor, nn
+
+from counterfactual_training.defaults import GENERATORS as BUILT_IN
+from counterfactual_training.errors import FileError, InputError, check_name
+from counterfactual_training.gates import Gate, make_gate
+from counterfactual_training.generators import GENERATORS, Generator
+from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.estimators.networks import MODELS, make_model
+from counterfactual_training.tables.estimators.parameters import (
+    learned_by,
+    make_training_generator,
+)
+from counterfactual_training.training import OBJECTIVES, REGIMES, History
+
+_KIND = "counterfactual classifier"
+_MODEL = "model."
+_VAE = "vae."
+_LEARNED = "learned."
+_GATE = "gate."
+_ORIGIN = "origin."
+_CLASS_KINDS = "biufUO"
+# Parameters that may hold a user's own object, which has to be passed to load() again.
+_NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
+    "model": MODELS,
+    "generator": GENERATORS,
+    "objective": OBJECTIVES,
+    "preset": (),
+    "regime": REGIMES,
+}
+
+
+def save_classifier(path: str | Path, classifier: Any) -> None:
+    """Write a fitted classifier and, if that is known, where its rows came from."""
+    learned = learned_by(
+        classifier.generator_
+    )  # such as the VAE in whose space REVISE searches
+    vae = learned.pop("vae", None)
+    tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
+    if vae is not None:
+        tensors |= {_VAE + name: value for name, value in vae.state_dict().items()}
+    # A ready-made generator has to be passed to load() again, and brings its own.
+    if isinstance(classifier.get_params(deep=False)["generator"], str):
+        tensors |= {_LEARNED + name: value.contiguous() for name, value in learned.items()}
+    gate = classifier.gate_
+    if gate is not None:
+        tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
+    # Gate and origin are written only if they exist: earlier files have none either.
+    content = {
+        "params": {
+            name: to_json(name, value)
+            for name, value in classifier.get_params(deep=False).items()
+        },
+        "classes": {
+            "dtype": str(classifier.classes_.dtype),
+            "labels": classifier.classes_.tolist(),
+        },
+        "named_columns": hasattr(classifier, "feature_names_in_"),
+        "encoder": classifier.encoder_.to_dict(),
+        "history": {
+            "records": classifier.history_.records,
+            "stopped": classifier.history_.stopped,
+        },
+        "num_std": classifier.num_std_,
+        "vae": None
+        if vae is None
+        else {"latent_dim": vae.latent_dim, "hidden_dim": vae.trunk[0].out_features},
+    }
+    # The network as it was trained: parameters may have been set anew since then.
+    if not callable(classifier.get_params(deep=False)["model"]):
+        content["network"] = describe(classifier.model_)
+    elif isinstance(classifier.model_, Ensemble):
+        content["members"] = len(classifier.model_.members)
+    if gate is not None:
+        content["gate"] = gate.describe()
+    if classifier.origin_ is not None:  # one mark per row: in a tensor, eight bytes each
+        marks, content["origin"] = classifier.origin_.to_file()
+        tensors |= {_ORIGIN + name: value for name, value in marks.items()}
+    must_be_json(content)
+    save_file(path, _KIND, tensors, content)
+
+
+def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
+    """Read a classifier; ``objects`` are the parameters that a file cannot hold, passed by the
+    caller.
+    """
+    tensors, content = load_file(path, _KIND)
+    with blaming_file(path):
+        return _assembled(tensors, content, cls, objects, str(path))
+
+
+def _assembled(
+    tensors: dict[str, Tensor],
+    content: dict[str, Any],
+    cls: type,
+    objects: Mapping[str, Any],
+    source: str,
+) -> Any:
+    need_objects(content["params"], objects, source)
+    params = {name: from_json(name, value) for name, value in content["params"].items()}
+    params |= {name: value for name, value in objects.items() if value is not None}
+    classifier = cls(**params)
+    classes = _classes(content["classes"])
+    encoder = Encoder.from_dict(content["encoder"])
+    if params.get("schema") is not None:  # not written a second time: the encoder's is complete
+        classifier.set_params(schema=encoder.schema_)
+    params = classifier.get_params(deep=False)  # with those an older file lacks
+    own = callable(params["model"])
+    if not own:
+        check_name("model", params["model"], MODELS)
+    sizes = (len(encoder.names_), len(classes))
+    spec = content.get("network")  # older files have none
+    if spec is None:
+        make: Callable[[int, int], nn.Module] = partial(make_model, params)
+    else:
+        make = partial(make_network, spec)
+    if own and "members" in content:  # an ensemble of a user's own networks
+        make = partial(make_ensemble, make, content["members"])
+    model = load_model(make, *sizes, own, under(_MODEL, tensors), source)
+    if content["vae"] is None:
+        vae = None
+    else:
+        vae = _vae(content["vae"], len(encoder.names_), under(_VAE, tensors), source)
+    history = History(list(content["history"]["records"]), content["history"]["stopped"])
+    num_std = float(content["num_std"])  # by us or by anyone: JSON can hold NaN and infinity
+    if not 0 <= num_std < float("inf"):
+        raise ValueError(f"num_std is {num_std}")
+    learned = _learned(under(_LEARNED, tensors), len(encoder.names_)) | (
+        {} if vae is None else {"vae": vae}
+    )
+    generator = _generator(classifier.get_params(deep=False), learned, source)
+    spec = content.get("gate")  # older files have no gate
+    if spec is None:
+        gate = None
+    else:
+        gate = _gate(spec, *sizes, under(_GATE, tensors), source)
+    classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
+    if "origin" in content:
+        classifier.origin_ = Origin.from_file(under(_ORIGIN, tensors), content["origin"])
+    classifier.n_features_in_ = encoder.n_features_in_
+    if content["named_columns"]:
+        classifier.feature_names_in_ = encoder.feature_names_in_
+    return classifier
+
+
+def load_model(
+    make: Callable[[int, int], nn.Module],
+    num_features: int,
+    num_classes: int,
+    own: bool,
+    state: dict[str, Tensor],
+    source: str,
+) -> nn.Module:
+    """The trained network; ``own`` if a user's function makes it."""
+    if own:
+        model = make(num_features, num_classes)
+        load_weights(model, state, source)
+    else:
+        # Shapes first, memory afterwards: a file with absurd widths must not allocate any.
+        try:
+            with torch.device("meta"):
+                model = make(num_features, num_classes)
+        except RuntimeError as error:  # even the number of bytes is too large
+            raise ValueError("its network is absurdly large") from error
+        _fill(model, state, source)
+    return model.eval()
+
+
+def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], source: str) -> VAE:
+    with torch.device("meta"):
+        vae = VAE(num_features, int(spec["latent_dim"]), int(spec["hidden_dim"]))
+    _fill(vae, state, source)
+    return vae.eval().requires_grad_(False)
+
+
+def _generator(params: Mapping[str, Any], learned: Mapping[str, Any], source: str) -> Generator:
+    """The generator of the training. A recipe of the user's own may be unknown here, or want the
+    training rows.
+    """
+    try:
+        return make_training_generator(params, learned=learned)
+    except (InputError, TypeError) as error:
+        name = params["generator"]
+        if not isinstance(name, str) or name in BUILT_IN:
+            raise
+        raise FileError(
+            f"{source!r} was trained with the generator {name!r}, which is not one of this "
+            "package: pass it, as in "
+            f"load({source!r}, generator=...)."
+        ) from error
+
+
+def _learned(tensors: dict[str, Tensor], num_features: int) -> dict[str, Any]:
+    """What the generator learned, checked: numbers per feature, or classes."""
+    for name, value in tensors.items():
+        if value.is_floating_point():
+            fits = value.shape[-1:] == (num_features,)
+        else:
+            fits = bool((value >= 0).all())
+        if not fits or not value.numel() or not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} of its generator does not fit the columns")
+    return dict(tensors)
+
+
+def _gate(
+    spec: list[dict[str, Any]],
+    num_features: int,
+    num_classes: int,
+    state: dict[str, Tensor],
+    source: str,
+) -> Gate:
+    try:
+        with torch.device("meta"):
+            gate = make_gate(spec)
+        _fill(gate, state, source)
+        # One row shows whether shapes fit, before a user's rows do.
+        judged = gate(
+            torch.zeros(1, num_features, dtype=next(iter(state.values())).dtype)
+        ).shape[-1]
+    except RuntimeError as error:
+        raise ValueError("its gate does not fit the columns") from error
+    if judged != num_classes:
+        raise ValueError("its gate does not fit the classes")
+    return gate.eval().requires_grad_(False)
+
+
+def _fill(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Give a module without memory the tensors of a file; names and shapes must agree."""
+    wanted = {name: value.shape for name, value in module.state_dict().items()}
+    if wanted != {name: value.shape for name, value in state.items()}:
+        raise FileError(
+            f"{source!r} is damaged or was altered: its weights do not fit the model it describes."
+        )
+    dtype = next(iter(state.values())).dtype
+    if not dtype.is_floating_point or not all(
+        bool(torch.isfinite(value).all()) for value in state.values()
+    ):
+        raise FileError(
+            f"{source!r} is damaged or was altered: its weights are not finite numbers."
+        )
+    # Assigned, because `to_empty` imports sympy, which takes longer than all the rest.
+    own = module.to(dtype).state_dict()
+    module.load_state_dict(
+        {name: value.to(own[name].dtype) for name, value in state.items()}, assign=True
+    )
+
+
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _classes(spec: dict[str, Any]) -> np.ndarray:
+    dtype = np.dtype(spec["dtype"])
+    if dtype.kind not in _CLASS_KINDS:
+        raise ValueError(f"labels cannot be of type {dtype}")
+    # The width of a text type comes from the labels: the file could claim gigabytes.
+    classes = np.array(spec["labels"], dtype=str if dtype.kind == "U" else dtype)
+    if classes.ndim != 1 or len(classes) < 2:
+        raise ValueError("there are no class labels")
+    return classes
+
+
+def to_json(name: str, value: Any) -> Any:
+    if name in _NAMED:
+        if isinstance(value, str | dict | None):
+            return {"name": value}
+        return {"object": type(value).__name__}
+    if name == "schema":
+        return value is not None  # the encoder holds the complete one
+    # JSON can hold a seed, but not the state of a RandomState.
+    if name == "random_state" and not isinstance(value, (int, np.integer, type(None))):
+        return None
+    if name in ("device", "callbacks"):
+        return None  # the machine that loads may have other devices; callbacks are done
+    return _plain(value)
+
+
+def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
+    # Older files lack some names.
+    own = {name: params[name]["object"] for name in _NAMED if "object" in params.get(name, ())}
+    absent = [name for name in own if objects.get(name) is None]
+    if absent:
+        said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
+        advice = (
+            "pass it again, as to the constructor: load(path, "
+            f"{', '.join(f'{name}=…' for name in absent)})"
+        )
+        raise FileError(
+            f"{source!r} was trained with {said}, which a file cannot hold; {advice}."
+        )
+
+
+def from_json(name: str, value: Any) -> Any:
+    if name in _NAMED:
+        return value.get("name")  # without a name, the caller passes the object
+    if name == "schema":
+        return True if value else None  # replaced by the encoder's
+    if name == "hidden" and value is not None:
+        return tuple(int(width) for width in value)
+    if isinstance(value, dict):
+        # JSON knows no tuples, but a domain is one.
+        return {
+            key: tuple(entry) if isinstance(entry, list) else entry
+            for key, entry in value["pairs"]
+        }
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):  # as pairs: JSON would turn column numbers into text
+        return {"pairs": [[_plain(key), _plain(entry)] for key, entry in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def must_be_json(content: dict[str, Any]) -> None:
+    try:
+        json.dumps(content)
+    except (TypeError, ValueError) as error:
+        advice = "Parameters must be text, numbers, lists or dicts."
+        raise InputError(f"This classifier cannot be saved: {error}. {advice}") from None
+
+
+# ---- where the rows of a saved classifier came from ----------------------------------------------
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_EMPTY = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a model file remembers of the table it was trained on.
+
+    Attributes:
+        target: the column of the class.
+        positive: the class that people want; ``None`` if that was not said.
+        reading: how the file was read, as JSON.
+        trained, held_out: a mark per row, see :func:`row_marks`; ``(n,)`` and ``(m,)``.
+    """
+
+    target: str
+    positive: Any = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    trained: np.ndarray = field(default_factory=_EMPTY.copy)
+    held_out: np.ndarray = field(default_factory=_EMPTY.copy)
+
+    def to_file(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """As tensors and JSON."""
+        tensors = {
+            "trained": torch.from_numpy(self.trained),
+            "held_out": torch.from_numpy(self.held_out),
+        }
+        return tensors, {
+            "target": self.target,
+            "positive": self.positive,
+            "reading": dict(self.reading),
+        }
+
+    @classmethod
+    def from_file(cls, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> Origin:
+        marks = {
+            name: tensors[name].to(torch.int64).numpy() for name in ("trained", "held_out")
+        }
+        target = content["target"]
+        positive = content["positive"]
+        reading = content["reading"]
+        if (
+            not isinstance(target, str)
+            or isinstance(positive, (list, dict))
+            or not isinstance(reading, dict)
+        ):
+            raise ValueError("it does not say where its rows came from")
+        if any(mark.ndim != 1 for mark in marks.values()):
+            raise ValueError("the marks of its rows are no list")
+        return cls(target, positive, reading, **marks)
+
+    def seen(self, marks: np.ndarray) -> np.ndarray:
+        """Of each row of a table ``(n,)``, whether it is one of the rows trained on.
+
+        Rows of the same content cannot be told apart. As many of them as were held out count as
+        held out.
+        """
+        # A row both trained on and held out occurs twice in the table; which copy is which cannot
+        # be told.
+        known = np.isin(marks, self.trained)
+        spare = np.isin(marks, self.held_out)
+        left = dict(zip(*np.unique(self.held_out, return_counts=True), strict=True))
+        for row in np.flatnonzero(known & spare).tolist():
+            if left[marks[row]] > 0:
+                left[marks[row]] -= 1
+                known[row] = False
+        return known
+
+    def held(self, marks: np.ndarray) -> np.ndarray:
+        """Of each row of a table ``(n,)``, whether it was held out when the model was trained."""
+        return ~self.seen(marks) & np.isin(marks, self.held_out)
+
+
+def row_marks(frame: pd.DataFrame, labels: pd.Series) -> np.ndarray:
+    """A number ``(n,)`` for the content of each row and its class.
+
+    It depends neither on the order of rows nor on how numbers are stored or written: 1 and 1.0 are
+        the same.
+    """
+    marks = np.zeros(len(frame), dtype=np.uint64)
+    # Multiplied and shifted between columns, so that swapping the values of two columns gives
+    # another mark.
+    for column in (*(frame[name] for name in frame.columns), labels):
+        marks = (marks ^ _cell_marks(column)) * _ODD
+        marks ^= marks >> np.uint64(29)
+    # The same bits as signed numbers, because torch hardly supports unsigned ones.
+    return marks.view(np.int64)
+
+
+def _cell_marks(column: pd.Series) -> np.ndarray:
+    if types.is_numeric_dtype(column.dtype) or types.is_bool_dtype(column.dtype):
+        return _number_marks(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    # A part of a column of texts may hold numbers only and be read as numbers.
+    text = column.astype(object)
+    numbers = pd.to_numeric(text, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    words = pd.util.hash_array(
+        text.where(text.notna(), "").astype(str).to_numpy(dtype=object), categorize=True
+    )
+    return np.where(np.isnan(numbers) & text.notna().to_numpy(), words, _number_marks(numbers))
+
+
+def _number_marks(numbers: np.ndarray) -> np.ndarray:
+    return pd.util.hash_array(
+        np.where(np.isnan(numbers), np.nan, numbers + 0.0)
+    )  # one NaN, and no negative zero

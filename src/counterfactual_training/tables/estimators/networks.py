@@ -1,0 +1,165 @@
+"""The untrained networks behind the classifier's ``model``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterfactual_training.errors import InputError, ModelError, check_name
+from counterfactual_training.models import (
+    NETWORKS,
+    Quantiles,
+    behind_quantiles,
+    bend,
+    linear,
+    mlp,
+    varied,
+)
+from counterfactual_training.tables.estimators.parameters import Preset, make_preset
+from counterfactual_training.torch_modes import single_precision
+from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
+
+MODELS = ("linear", *NETWORKS)
+# What a network is made of beside its inputs and outputs, as far as the classifier has parameters
+# for it.
+_MADE_OF = {"mlp-plr": ("columns",), "mlp-ple": ("columns", "x")}
+
+
+def make_model(
+    params: Mapping[str, Any], num_features: int, num_classes: int, x: Tensor | None = None
+) -> nn.Module:
+    """An untrained classifier: one of :data:`MODELS`, or what the user's function returns.
+
+    ``x`` are the training rows ``(n, d)``, which say where bends and bins lie; without them, only
+    the type is right.
+    """
+    spec = network_of(params)
+    preset = make_preset(params)
+    # Encoding decides the number of inputs, so a module of fixed size would rarely fit.
+    if isinstance(spec, nn.Module):
+        raise ModelError(
+            f"model is a {type(spec).__name__}, whose size is fixed; give a function "
+            "(num_features, num_classes) that "
+            "makes one, or train it with counterfactual_training.train."
+        )
+    if callable(spec):
+        model = spec(num_features, num_classes)
+        if not isinstance(model, nn.Module):
+            raise ModelError(
+                f"The function given as model returned {type(model).__name__}, not a "
+                "torch.nn.Module."
+            )
+        return model
+    check_name(
+        "model", spec, (*MODELS, "or a function (num_features, num_classes) -> nn.Module")
+    )
+    # One's own function follows torch's default; of our networks, users see neither weights nor
+    # precision.
+    with single_precision():
+        if spec == "linear":
+            return linear(num_features, num_classes)
+        return _named(spec, preset, num_features, num_classes, x)
+
+
+def network_of(params: Mapping[str, Any]) -> Any:
+    """The ``model`` that is meant: the one stated or, for a regime with a network of its own, that
+    network.
+    """
+    regime = params["regime"]
+    spec = params["model"]
+    if isinstance(regime, Mapping):
+        regime = regime["name"]
+    else:
+        regime = getattr(regime, "name", regime)
+    if regime is None:
+        name = None
+    else:
+        name = inner_regime(regime)
+    if name not in OWN_NETWORK or spec == name or callable(spec) or isinstance(spec, nn.Module):
+        return spec
+    # "mlp" is what stands there if nothing is stated.
+    stated = [f"model={spec!r}"] * (spec != "mlp") + [
+        n for n in ("hidden", "activation") if params[n] is not None
+    ]
+    if stated:
+        raise InputError(
+            f"{stated[0]} has no effect: the regime {name!r} has a network of its own."
+        )
+    return name
+
+
+def _named(
+    spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None
+) -> nn.Module:
+    if preset.scaling == "quantile":
+        if (
+            spec == "counternet"
+        ):  # it answers in the space of its inputs, which ranks would not be
+            raise InputError("CounterNet takes scaling='robust' or 'standard', not 'quantile'.")
+        return _ranked(spec, preset, num_features, num_classes, x)
+    # Robust scaling leaves outliers far out; without their logarithm they would dominate.
+    squash = preset.scaling == "robust"
+    if spec in ("neurotree", "counternet"):
+        return NETWORKS[spec](num_features, num_classes, squash=squash)
+    # A word has letters to iterate over, too.
+    if isinstance(preset.hidden, str) or not hasattr(preset.hidden, "__iter__"):
+        raise InputError(
+            f"hidden must list the widths of the layers, such as (32,), got {preset.hidden!r}."
+        )
+    layers = tuple(preset.hidden), preset.activation, squash
+    if spec == "mlp":
+        model = mlp(num_features, num_classes, *layers)
+        if x is not None and layers[0]:
+            bend(model, x, preset.bent)
+        return model
+    own = {"columns": None if x is None else varied(x), "x": x}
+    return NETWORKS[spec](
+        num_features,
+        num_classes,
+        *layers,
+        **{name: own[name] for name in _MADE_OF.get(spec, ())},
+    )
+
+
+def _ranked(
+    spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None
+) -> nn.Module:
+    """A named network behind :class:`Quantiles`; its own bends and bins lie in their scores."""
+    if x is None:
+        quantiles = Quantiles(num_features)
+    else:
+        quantiles = Quantiles(num_features).to(x.dtype).fit(x)
+    if x is None:
+        scores = None
+    else:
+        scores = quantiles(x)
+    network = _named(
+        spec, replace(preset, scaling="standard"), num_features, num_classes, scores
+    )
+    return behind_quantiles(network, quantiles)
+
+
+def seeded_model(
+    params: Mapping[str, Any], num_features: int, num_classes: int, x: Tensor | None, seed: int
+) -> nn.Module:
+    """As :func:`make_model`, on its device, with weights drawn by the seed."""
+    with torch.random.fork_rng(devices=[]):  # leaves the caller's randomness alone
+        torch.default_generator.manual_seed(seed)
+        # Weights are drawn on the CPU, so rows have to be there, too.
+        model = make_model(params, num_features, num_classes, None if x is None else x.cpu())
+    return model.to(make_device(params["device"]))
+
+
+def make_device(spec: Any) -> torch.device:
+    """The device to use; the CPU if none is stated."""
+    try:
+        # torch accepts any known name; only a tensor shows whether the device is there.
+        return torch.empty(0, device="cpu" if spec is None else spec).device
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise InputError(
+            f"device={spec!r} cannot be used here: {str(error).splitlines()[0]}"
+        ) from None

@@ -1,0 +1,128 @@
+"""A fitted regressor as one file: weights and rows as tensors, everything else as JSON; see
+:mod:`file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from counterfactual_training.models import Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.persistence import blaming_file, load_file, save_file
+from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.estimators.file import (
+    from_json,
+    load_model,
+    must_be_json,
+    need_objects,
+    to_json,
+    under,
+)
+from counterfactual_training.tables.estimators.parameters import base_setting
+from counterfactual_training.training import History
+
+_KIND = "counterfactual regressor"
+_MODEL = "model."
+_ROWS = "rows."
+
+
+def save_regressor(path: str | Path, regressor: Any) -> None:
+    """Write a fitted regressor."""
+    tensors = {_MODEL + name: value for name, value in regressor.model_.state_dict().items()}
+    tensors |= {_ROWS + name: value for name, value in zip("xy", regressor.rows_, strict=True)}
+    content = {
+        "params": {
+            name: to_json(name, value)
+            for name, value in regressor.get_params(deep=False).items()
+        },
+        "target": {
+            "name": regressor.target_name_,
+            "mean": regressor.y_mean_,
+            "scale": regressor.y_scale_,
+        },
+        "named_columns": hasattr(regressor, "feature_names_in_"),
+        "encoder": regressor.encoder_.to_dict(),
+        "history": {
+            "records": regressor.history_.records,
+            "stopped": regressor.history_.stopped,
+        },
+        "num_std": regressor.num_std_,
+    }
+    if not callable(regressor.get_params(deep=False)["model"]):
+        content["network"] = describe(regressor.model_)
+    elif isinstance(regressor.model_, Ensemble):
+        content["members"] = len(regressor.model_.members)
+    must_be_json(content)
+    save_file(path, _KIND, tensors, content)
+
+
+def load_regressor(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
+    """Read a regressor; ``objects`` are the parameters that a file cannot hold, passed by the
+    caller.
+    """
+    tensors, content = load_file(path, _KIND)
+    with blaming_file(path):
+        return _assembled(tensors, content, cls, objects, str(path))
+
+
+def _assembled(
+    tensors: dict[str, torch.Tensor],
+    content: dict[str, Any],
+    cls: type,
+    objects: Mapping[str, Any],
+    source: str,
+) -> Any:
+    need_objects(content["params"], objects, source)
+    params = {name: from_json(name, value) for name, value in content["params"].items()}
+    regressor = cls(
+        **params | {name: value for name, value in objects.items() if value is not None}
+    )
+    base_setting(
+        regressor._as_classifier()
+    )  # raises for settings that a question would fail at
+    encoder = Encoder.from_dict(content["encoder"])
+    if params.get("schema") is not None:  # not written a second time: the encoder's is complete
+        regressor.set_params(schema=encoder.schema_)
+    own = callable(regressor.model)
+    width = len(encoder.names_)
+    if own:
+        make = regressor.model
+    else:
+        make = partial(make_network, content["network"])
+    if own and "members" in content:
+        make = partial(make_ensemble, make, content["members"])
+    model = load_model(make, width, 1, own, under(_MODEL, tensors), source)
+    rows = under(_ROWS, tensors)
+    x = rows["x"]
+    y = rows["y"]
+    numbers = [float(content["target"][name]) for name in ("mean", "scale")] + [
+        float(content["num_std"])
+    ]
+    finite = all(bool(torch.isfinite(value).all()) for value in (x, y, torch.tensor(numbers)))
+    if (
+        x.shape != (len(y), width)
+        or y.dim() != 1
+        or not len(y)
+        or not finite
+        or not numbers[1] > 0
+        or numbers[2] < 0
+    ):
+        raise ValueError("its rows do not fit its columns, or are not finite numbers")
+    history = History(list(content["history"]["records"]), content["history"]["stopped"])
+    regressor._adopt(
+        encoder,
+        model,
+        history,
+        numbers[2],
+        (x, y),
+        str(content["target"]["name"]),
+        *numbers[:2],
+    )
+    regressor.n_features_in_ = encoder.n_features_in_
+    if content["named_columns"]:
+        regressor.feature_names_in_ = encoder.feature_names_in_
+    return regressor

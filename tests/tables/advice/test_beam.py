@@ -1,0 +1,211 @@
+"""Laws of the advice engine, on random tables with all kinds of rules."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import counterfactual_training as ct
+from counterfactual_training.tables.advice.candidates import COLUMN
+from counterfactual_training.tables.columns.plan_judge import PlanJudge
+from covering import repeats
+
+PEOPLE = 40
+
+
+def draw(seed, n=400):
+    """A table of numbers, counts, amounts and categories, of a random length and with random
+    effects.
+    """
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "income": (rng.gamma(3, 1000, n)).round(-1),
+            "debt": rng.gamma(2, 800, n).round(2),
+            "loans": rng.integers(0, 6, n),
+            "term": rng.choice([36, 60], n),
+            "share": rng.beta(2, 3, n),
+            "job": rng.choice(["clerk", "cook", "nurse"], n),
+            "owner": rng.random(n) > 0.5,
+        }
+    )
+    effects = rng.normal(size=7) * [1, 1, 0.7, 0.7, 0.7, 1, 0.7]
+    numbers = frame.assign(
+        job=frame["job"].map({"clerk": -1.0, "cook": 0.0, "nurse": 1.0})
+    ).astype(float)
+    standard = (numbers - numbers.mean()) / numbers.std()
+    score = (
+        standard.to_numpy() @ effects
+        + 0.4 * standard["income"] * standard["share"]
+        + rng.normal(size=n) / 2
+    )
+    return frame, np.digitize(score, [0.3])
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("none", 0), ("density", 1), *repeats(("none", 2), ("density", 3))],
+    ids=str,
+)
+def asked(request):
+    """A classifier and people who are denied."""
+    gate, seed = request.param
+    frame, y = draw(seed)
+    classifier = ct.CounterfactualClassifier(epochs=15, gate=gate, random_state=seed).fit(
+        frame, y
+    )
+    return classifier, frame[classifier.predict(frame) == 0].head(PEOPLE)
+
+
+def price(told):
+    """What the engine minimises, of the first answer of each row; infinite where there is none."""
+    several = told.several
+    first = (
+        ~told.summary.index.get_level_values(0).duplicated()
+        if several
+        else np.ones(len(told), dtype=bool)
+    )
+    cost = told.cost + COLUMN * (told.distance > 0).sum(1)
+    return np.where(told.status == "converged", cost, np.inf)[first]
+
+
+FREER = {
+    "domain": (
+        {"domain": {"income": (2000, 4000), "debt": (0, 2000)}},
+        {"domain": {"income": (1000, 6000)}},
+    ),
+    "max_change": (
+        {"max_change": {"income": 700, "debt": 300}},
+        {"max_change": {"income": 1500}},
+    ),
+    "lock": ({"lock": ["income", "job"]}, {"lock": ["job"]}),
+    "max_changes": ({"max_changes": 1}, {"max_changes": 2}),
+    "vary": ({"vary": ["debt", "loans"]}, {"vary": ["debt", "loans", "income", "owner"]}),
+}
+
+
+@pytest.mark.parametrize("rule", FREER)
+def test_a_freer_question_never_costs_more(asked, rule):
+    """Exactly so where one or two columns suffice."""
+    classifier, people = asked
+    tight, free = ({"max_changes": 2} | rules for rules in FREER[rule])
+    dear = price(classifier.explain(people, 1, **tight))
+    cheap = price(classifier.explain(people, 1, **free))
+    assert np.isfinite(cheap).any()
+    assert (cheap <= dear + 1e-6).all()
+
+
+def test_the_first_of_several_options_is_the_answer_to_one(asked):
+    classifier, people = asked
+    one, three = classifier.explain(people, 1), classifier.explain(people, 1, n_options=3)
+    pd.testing.assert_frame_equal(three.option(1), one.frame)
+    assert len(three) > len(one)
+
+
+def test_no_option_contains_another(asked):
+    classifier, people = asked
+    told = classifier.explain(people, 1, n_options=3)
+    moved = told.distance > 0
+    for _, rows in pd.Series(np.arange(len(told))).groupby(
+        told.frame.index.get_level_values(0)
+    ):
+        plausible = [moved[i] for i in rows if told.status[i] == "converged"]
+        for one, other in itertools.permutations(plausible, 2):
+            assert (one & ~other).any()
+    doubtful = told.status == "implausible"
+    first = told.summary.groupby(level=0)["cost"].transform("first")
+    beside = doubtful & (told.frame.index.get_level_values(1) > 1)
+    assert (told.cost[beside] <= first[beside] + COLUMN * moved.shape[1]).all()
+
+
+def test_answers_depend_on_nobody_else(asked):
+    classifier, people = asked
+    whole = classifier.explain(people, 1, n_options=2)
+    shuffled = classifier.explain(people[::-1], 1, n_options=2)
+    pd.testing.assert_frame_equal(whole.frame.sort_index(), shuffled.frame.sort_index())
+    alone = [classifier.explain(people.iloc[[i]], 1, n_options=2).frame for i in range(5)]
+    pd.testing.assert_frame_equal(pd.concat(alone), whole.frame[: sum(map(len, alone))])
+
+
+def test_the_scale_of_the_logits_changes_nothing(asked):
+    classifier, people = asked
+    before = classifier.explain(people, 1).frame
+    finder = classifier._finder()
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = finder.model
+
+        def forward(self, x):
+            return 7.0 * self.model(x)
+
+    scaled = replace(finder, model=Scaled())
+    kept = classifier._finder
+    classifier._finder = lambda: scaled
+    try:
+        after = classifier.explain(people, 1).frame
+    finally:
+        classifier._finder = kept
+    same = (before == after).all(axis=1)
+    assert same.mean() >= 0.95  # a number may stop one digit earlier
+
+
+def test_every_rule_is_kept_and_every_claim_holds(asked):
+    classifier, people = asked
+    rules = {
+        "step": {"income": 250},
+        "max_change": {"debt": 900, "share": 0.2},
+        "domain": {"income": (500, 7000), "job": ["cook", "nurse"]},
+        "difficulty": {"income": 3.0, "owner": 0.5},
+        "max_changes": 3,
+        "relations": ["debt <= income"],
+    }
+    told = classifier.explain(people, 1, n_options=3, **rules)
+    assert not [note for note in told.notes if "withheld" in note]
+    finder = classifier._finder()
+    judge = PlanJudge(told.encoder, finder.constraints, 3)
+    assert judge(told.original.reset_index(drop=True), told.frame.reset_index(drop=True)) == []
+    answered = told.answered
+    assert (classifier.predict(told.frame[answered].reset_index(drop=True)) == 1).all()
+    assert set(told.frame["term"]) <= {36, 60}
+
+
+def test_difficult_columns_are_avoided(asked):
+    classifier, people = asked
+    usual = classifier.explain(people, 1)
+    often = usual.changed.sum().idxmax()
+    hard = classifier.explain(people, 1, difficulty={often: 50.0})
+    assert hard.changed[often].sum() < usual.changed[often].sum()
+
+
+def test_who_cannot_be_helped_gets_the_closest(asked):
+    """A limit that hardly anybody can work with: the best effort is at least as close as where the
+    row stands.
+    """
+    classifier, people = asked
+    told = classifier.explain(people, 1, vary=["share"], max_change={"share": 0.02})
+    missed = ~told.answered
+    assert missed.any()
+    before = classifier.predict_proba(people)[:, 1]
+    assert (told.confidence[missed] >= before[missed] - 1e-6).all()
+    if classifier.gate_ is None:
+        assert (told.confidence[missed] > before[missed]).mean() > 0.9
+
+
+def test_numbers_have_no_digits_that_nobody_wrote():
+    """Points are float32, which cannot hold 2.018; people read 2.018, not 2.0180001."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=list("abc"))
+    classifier = ct.CounterfactualClassifier(epochs=5, gate="none", random_state=0).fit(
+        frame, frame.sum(axis=1) > 0
+    )
+    told = classifier.explain(frame[:40])
+    changed = told.frame.to_numpy()[told.changed.to_numpy()]
+    assert len(changed) > 30 and all(
+        len(repr(float(number)).lstrip("-")) <= 6 for number in changed
+    )
+    np.testing.assert_array_equal(classifier.predict(told.frame), told.prediction)

@@ -1,0 +1,261 @@
+"""The classifier with every network it can name: rules hold, files hold it, restarts and gates
+work.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import counterfactual_training as ct
+from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.models import Quantiles
+from counterfactual_training.models.embeddings import PiecewiseLinear
+from counterfactual_training.persistence import load_file, save_file
+from counterfactual_training.tables.estimators.fit import prepare
+from counterfactual_training.tables.estimators.networks import MODELS
+from covering import by_default, repeats
+
+KIND = "counterfactual classifier"
+RANKED = [name for name in MODELS if name != "counternet"]  # which refuses ranks
+NEW = ("neurotree", "mlp-plr", "mlp-ple", "tabm")
+# Nobody can change an age: said, so that no test is told.
+pytestmark = pytest.mark.filterwarnings("ignore:.*nobody can change")
+RULES = {"mutability": {"age": "none", "debt": "decrease"}, "domain": {"debt": (0, None)}}
+
+
+def heavy(n=600):
+    """Columns like GMSC's: a few values in most rows, and tails that reach thousands of times as
+    far.
+    """
+    rng = np.random.default_rng(0)
+    income = np.round(np.exp(rng.normal(8, 1.2, n)))
+    ratio = np.where(
+        rng.random(n) < 0.05, np.round(rng.pareto(0.6, n) * 1000), np.round(rng.random(n), 3)
+    )
+    late = rng.poisson(0.3, n)
+    risk = 2 * late + 1.5 * np.tanh(ratio) - 0.8 * (np.log(income) - 8) + rng.normal(0, 0.3, n)
+    return pd.DataFrame({"income": income, "ratio": ratio, "late": late}), np.where(
+        risk > 1, "bad", "good"
+    )
+
+
+@pytest.mark.parametrize("model", by_default(NEW, "mlp-plr"))
+def test_fit_explain_save_and_load(model, loans, make_quick, tmp_path):
+    frame, y = loans
+    classifier = make_quick(model=model, hidden=(16, 16), **RULES).fit(frame, y)
+    assert classifier.score(frame, y) > 0.85
+    denied = frame[classifier.predict(frame) == "denied"].head(8)
+    found = classifier.explain(denied, target="granted")
+    assert (found.frame["age"] == denied["age"]).all() and (
+        found.frame["debt"] <= denied["debt"]
+    ).all()
+    assert (found.frame["debt"] >= 0).all() and (found.prediction == "granted").mean() > 0.5
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c")
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+    assert again.explain(denied, target="granted").changes() == found.changes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"regime": "pgd"}, *repeats({"n_restarts": 2}, {"preset": "as_run"}, {"gate": "none"})],
+)
+def test_restarts_presets_and_regimes(changes, loans, make_quick):
+    frame, y = loans
+    classifier = make_quick(model="mlp-ple", hidden=(8,), **{"epochs": 3} | changes).fit(
+        frame, y
+    )
+    assert np.isfinite(classifier.predict_proba(frame)).all()
+    assert set(classifier.explain(frame.head(2)).frame.columns) == set(frame.columns)
+
+
+def test_training_goes_on_from_the_same_bins(loans, make_quick):
+    frame, y = loans
+    classifier = make_quick(model="mlp-ple", epochs=2).fit(frame, y)
+    bins = next(
+        layer for layer in classifier.model_ if isinstance(layer, PiecewiseLinear)
+    ).lower.clone()
+    classifier.partial_fit(frame.head(100), y[:100])
+    assert classifier.model_[1].lower.equal(bins)
+
+
+def test_neuro_trees_have_their_own_rate_unless_one_is_stated(loans):
+    def rate(**params):
+        classifier = ct.CounterfactualClassifier(**params)
+        return prepare(
+            classifier.get_params(deep=False), *loans, 0
+        ).setting.config.learning_rate
+
+    assert (rate(model="neurotree"), rate(model="tabm"), rate(model=ct.mlp)) == (
+        0.003,
+        1e-3,
+        1e-3,
+    )
+    assert rate(model="neurotree", learning_rate=0.05) == 0.05
+    own = ct.Setting(config=ct.TrainConfig(learning_rate=0.3))
+    assert rate(model="neurotree", preset=own) == 0.3
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(loans):
+    assert set(NEW) < set(MODELS)
+    with pytest.raises(InputError, match="Did you mean 'neurotree'"):
+        ct.CounterfactualClassifier(model="neurotrees").fit(*loans)
+
+
+@pytest.mark.parametrize(
+    ("model", "altered"),
+    [
+        ("neurotree", {"depth": 60}),
+        ("neurotree", {"num_trees": 10**18}),
+        ("mlp-plr", {"columns": [99]}),
+        ("mlp-ple", {"columns": ["debt"]}),
+        ("mlp-ple", {"num_bins": 10**18}),
+        ("tabm", {"num_members": 10**18}),
+        ("tabm", {"kind": "__import__"}),
+        ("tabm", {"kind": "ensemble", "size": 10**9, "member": {}}),
+    ],
+)
+def test_altered_files_are_refused(model, altered, loans, make_quick, tmp_path):
+    make_quick(model=model, hidden=(4,), epochs=1, gate="none").fit(*loans).save(tmp_path / "c")
+    tensors, content = load_file(tmp_path / "c", KIND)
+    content["network"] |= altered
+    save_file(tmp_path / "c", KIND, tensors, content)
+    with pytest.raises(FileError):
+        ct.CounterfactualClassifier.load(tmp_path / "c")
+
+
+# ---- ensembles -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["mlp", "mlp-ple"])
+def test_an_ensemble_averages_the_logits_of_models_trained_alone(
+    model, loans, make_quick, tmp_path
+):
+    frame, y = loans
+    params = {"model": model, "hidden": (8,), "gate": "none", "epochs": 5}
+    classifier = make_quick(**params, n_ensemble=3, random_state=0).fit(frame, y)
+    seed = classifier._seed()
+    alone = []
+    for i in range(3):
+        prepared = prepare(classifier.get_params(deep=False), frame, y, seed)
+        one = replace(
+            prepared,
+            model=prepared.make_model(seed + i),
+            setting=prepared.setting.seeded(seed + i),
+        )
+        one.train(False)
+        alone.append(one.model.eval()(classifier._encoded(frame)))
+    logits = (alone[0] + alone[1] + alone[2]) / 3
+    torch.testing.assert_close(
+        classifier.model_(classifier._encoded(frame)), logits, atol=1e-4, rtol=1e-3
+    )
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c")
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+    assert again.explain(frame.head(3)).changes() == classifier.explain(frame.head(3)).changes()
+
+
+def test_an_ensemble_of_a_users_own_network_is_loaded_with_its_function(
+    loans, make_quick, tmp_path
+):
+    frame, y = loans
+    classifier = make_quick(model=ct.linear, gate="none", epochs=1, n_ensemble=2).fit(frame, y)
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c", model=ct.linear)
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+
+
+def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
+    with pytest.raises(
+        InputError, match=r"n_restarts=2 keeps one .* n_ensemble=3 keeps them all"
+    ):
+        make_quick(n_restarts=2, n_ensemble=3).fit(*loans)
+    with pytest.raises(InputError, match="partial_fit goes on with the weights of one model"):
+        make_quick(n_ensemble=2).partial_fit(*loans)
+    with pytest.raises(InputError, match="warm_start goes on with the weights of one model"):
+        make_quick(n_ensemble=2, warm_start=True, epochs=1, gate="none").fit(*loans).fit(*loans)
+    with pytest.raises(InputError, match="n_ensemble must be a whole number"):
+        make_quick(n_ensemble=0).fit(*loans)
+
+
+# ---- ranks as inputs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", by_default(RANKED, "linear"))
+def test_quantile_scaling_keeps_rules_relations_and_steps_in_the_users_units(
+    model, make_quick, tmp_path
+):
+    frame, y = heavy()
+    frame["debt"] = np.round(frame["income"] * 0.5)
+    schema = {"income": {"step": 50}, "ratio": {"max_change": 0.25}}
+    rules = {
+        "mutability": {"late": "decrease"},
+        "schema": schema,
+        "relations": ["debt <= income"],
+    }
+    classifier = make_quick(
+        model=model, scaling="quantile", gate="none", epochs=20, **rules
+    ).fit(frame, y)
+    people = frame[classifier.predict(frame) == "bad"].head(20)
+    told = classifier.explain(people, target="good").frame
+    assert (told["late"] <= people["late"]).all() and (told["debt"] <= told["income"]).all()
+    assert ((told["ratio"] - people["ratio"]).abs() <= 0.25 + 1e-9).all()
+    assert ((told["income"] % 50 == 0) | (told["income"] == people["income"])).all()
+    z = classifier.encoder_.transform(frame)
+    assert classifier.encoder_.inverse_transform(z).equals(frame)
+    classifier.save(tmp_path / "c")
+    again = ct.CounterfactualClassifier.load(tmp_path / "c")
+    np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
+
+
+def test_bends_lie_in_the_scores_that_the_layer_sees(make_quick):
+    classifier = make_quick(scaling="quantile", epochs=1)
+    model = prepare(classifier.get_params(deep=False), *heavy(), 0).model
+    assert isinstance(model[0], Quantiles)
+    bent = model[1].weight.count_nonzero(1) == 1
+    at = (model[1].bias / model[1].weight.sum(1))[bent]
+    assert int(bent.sum()) == 16 and float(at.detach().abs().max()) < 4
+
+
+# ---- heavy tails ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["mlp-ple", *repeats("neurotree")])
+@pytest.mark.parametrize("gate", ["none", *repeats("density")])
+def test_advice_stays_within_the_bulk_of_heavy_tails(model, gate, make_quick):
+    frame, y = heavy()
+    classifier = make_quick(model=model, gate=gate, epochs=30).fit(frame, y)
+    assert classifier.score(frame, y) > 0.8
+    people = frame[classifier.predict(frame) == "bad"].head(40)
+    found = classifier.explain(people, target="good")
+    assert (found.prediction == "good").mean() > 0.9
+    for name in frame:
+        low, high = frame[name].quantile(0.005, "lower"), frame[name].quantile(0.995, "higher")
+        moved = found.changed[name].to_numpy()
+        assert found.frame[name][moved].between(low, high).all()
+
+
+def test_fixed_steps_in_training_stay_in_their_box(make_quick):
+    """A narrow bin has a slope that throws a plain step far out; only the box of the training
+    bounds it.
+    """
+    frame, y = heavy()
+    classifier = make_quick(model="mlp-ple", regime="ct", epochs=3).fit(frame, y)
+    assert np.isfinite(classifier.history_.to_frame()["loss"]).all()
+    prepared = prepare(classifier.get_params(deep=False), frame, y, 0)
+    x, setting = prepared.x, prepared.setting
+    assert setting.generator.step_rule == "fixed"
+    low, high = x.min(0).values, x.max(0).values
+    for rate in (setting.generator.learning_rate, 10.0):
+        generator = setting.generator.replace(learning_rate=rate)
+        found = ct.search(
+            classifier.model_,
+            x,
+            1 - prepared.y,
+            generator=generator,
+            constraints=setting.constraints,
+        )
+        assert bool(((found.x_cf >= low - 1e-4) & (found.x_cf <= high + 1e-4)).all())
