@@ -166,8 +166,9 @@ class Beam:
         return alone
 
     def _go_further(self) -> None:
-        """Larger sets, for those who have no answer or might find a cheaper one, and other columns in
-        their answers; then gradients, real rows, and looks around best efforts, for those without.
+        """Larger sets and other columns, for those who have no answer or might find a cheaper one.
+
+        Then gradients, real rows, and looks around best efforts, for those without.
         """
         hopeful = np.isinf(self.best)
         helpless = np.flatnonzero(hopeful)

@@ -276,9 +276,7 @@ def _nested(answer: _Answer, others: list[_Answer]) -> bool:
 def _with_doubtful(
     plausible: list[_Answer], doubtful: list[_Answer], num_options: int
 ) -> list[_Answer]:
-    """Plausible answers, then one of the model alone that is cheaper; only such ones if there are no
-    others.
-    """
+    """Plausible answers, then a cheaper one of the model alone; all of it if none is plausible."""
     if not plausible:
         return _distinct(doubtful, num_options)
     # A single answer is a plausible one.

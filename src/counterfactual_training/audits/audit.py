@@ -90,7 +90,9 @@ def audit(
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame[:200], people.y[:200])
         >>> groups = people.frame[200:].assign(branch=["north", "south"] * 50)
-        >>> found = ct.audit(clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100)
+        >>> found = ct.audit(
+        ...     clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100
+        ... )
         >>> found.groups.query("measure == 'denied'")["group"].tolist()
         ['everybody', 'north', 'south']
     """

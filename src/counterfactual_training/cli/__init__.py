@@ -39,7 +39,8 @@ COMMANDS = {
     "tune": "find better settings for a data set or a CSV file",
     "reproduce": "run the paper's experiments and compare with the published numbers",
     "truth": "compare methods independently of step size and scale of the logits",
-    "compare": "compare ways to train: counterfactual, adversarial, energy-based and more, on the same rows",
+    "compare": "compare ways to train: counterfactual, adversarial, energy-based and more, on the "
+    "same rows",
     "grid": "train hundreds of settings: the paper's grids, or your own",
 }
 
@@ -48,11 +49,11 @@ Counterfactual training: classifiers whose counterfactual explanations are plaus
 actionable."""
 
 _EXAMPLES = """\
-examples: ct demo --out demo                                    see what it does: a table, two
-figures, one page ct train loan --protect age --out loan.safetensors    train on one of the data
-sets of `ct data list` ct explain loan.safetensors --rows 0,1,2              what would have to
-change for the first test rows ct evaluate loan.safetensors                          plausibility,
-cost, accuracy, robustness
+examples:
+  ct demo --out demo                                    see a table, two figures, one page
+  ct train loan --protect age --out loan.safetensors    train on a data set of `ct data list`
+  ct explain loan.safetensors --rows 0,1,2              what would have to change for test rows
+  ct evaluate loan.safetensors                          plausibility, cost, accuracy, robustness
 
 a table of your own:
   ct schema people.csv --target granted > rules.toml    a draft of what may change, to be edited

@@ -9,9 +9,11 @@ from pathlib import Path
 from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.errors import need_extra
 
-DESCRIPTION = """Write a saved model as an ONNX file: logits, probabilities, plausibility and the gradient that a \
-search for advice follows, and in its metadata how rows are encoded and where advice may lead. A service predicts and \
-advises with it by onnxruntime and numpy alone; examples/onnx_service.py shows how."""
+DESCRIPTION = """\
+Write a saved model as an ONNX file: logits, probabilities, plausibility and the gradient \
+that a search for advice follows, and in its metadata how rows are encoded and where advice \
+may lead. A service predicts and advises with it by onnxruntime and numpy alone; \
+examples/onnx_service.py shows how."""
 EPILOG = """\
 examples:
   ct export people.safetensors

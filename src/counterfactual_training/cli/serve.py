@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from counterfactual_training.serve.served import Model, Rows
     from counterfactual_training.serve.server import Address
 
-DESCRIPTION = """Open a page where people see, ask and compare: who is decided how, what would have to change, what if \
-a value were another one, a map, groups, the model card. Everything stays on this machine, and works offline. The page \
-uses a JSON API, described in docs/reference/http-api.md and at /api/openapi.json."""
+DESCRIPTION = """\
+Open a page where people see, ask and compare: who is decided how, what would have to change, \
+what if a value were another one, a map, groups, the model card. Everything stays on this \
+machine, and works offline. The page uses a JSON API, described in docs/reference/http-api.md \
+and at /api/openapi.json."""
 EPILOG = """\
 examples:
   ct serve people.safetensors --data people.csv

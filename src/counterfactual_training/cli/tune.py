@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from counterfactual_training.experiments.tune import TuningEffort
     from counterfactual_training.tuning import Measure, Task, Tuning
 
-DESCRIPTION = r"""Find settings of counterfactual training that beat the published ones, on
-validation rows only. Of a \ CSV file, a part is held out as by `ct train`, and the best settings
-are trained and saved as model.safetensors."""
+DESCRIPTION = """\
+Find settings of counterfactual training that beat the published ones, on validation rows \
+only. Of a CSV file, a part is held out as by `ct train`, and the best settings are trained \
+and saved as model.safetensors."""
 EPILOG = """\
 examples:
   ct tune moons --minimise ip --at-most-lost 1 --out tuned --confirm

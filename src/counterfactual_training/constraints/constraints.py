@@ -63,7 +63,9 @@ class Constraints:
     Examples:
         >>> import torch
         >>> import counterfactual_training as ct
-        >>> rules = ct.Constraints.build(2, {"age": "increase"}, {"debt": (0, None)}, names=("age", "debt"))
+        >>> rules = ct.Constraints.build(
+        ...     2, {"age": "increase"}, {"debt": (0, None)}, names=("age", "debt")
+        ... )
         >>> rules.directions
         ('increase', 'both')
         >>> x, x_cf = torch.tensor([[40.0, 3.0]]), torch.tensor([[35.0, 1.0]])

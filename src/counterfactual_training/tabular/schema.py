@@ -51,7 +51,7 @@ Stated = Mapping[str, Any] | str | Path | None
 class Schema:
     """The features of a table, in the order of its columns, and relations between them.
 
-    :meth:`infer` makes one from data; ``schema["age"]`` is one feature, and iterating gives all of them.
+    :meth:`infer` makes one from data; ``schema["age"]`` is one feature, and iterating gives all.
 
     Attributes:
         features: a :class:`Feature` per column.
@@ -61,7 +61,9 @@ class Schema:
     Examples:
         >>> import counterfactual_training as ct
         >>> people = ct.loan(300).frame
-        >>> schema = ct.Schema.infer(people, {"debt": {"unit": "thousand dollars"}}, mutability={"age": "none"})
+        >>> schema = ct.Schema.infer(
+        ...     people, {"debt": {"unit": "thousand dollars"}}, mutability={"age": "none"}
+        ... )
         >>> print(schema)
         feature  kind     unit              mutability  values
         age      integer                    none

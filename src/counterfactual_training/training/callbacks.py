@@ -42,8 +42,10 @@ class Callback:
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> class Tell(ct.Callback):
         ...     def on_epoch_end(self, run):
-        ...         print(f"epoch {run.epoch} of {run.epochs}, {run.history.last('skipped'):.0f} updates skipped")
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=ct.TrainConfig(epochs=2), callbacks=[Tell()])
+        ...         skipped = run.history.last("skipped")
+        ...         print(f"epoch {run.epoch} of {run.epochs}, {skipped:.0f} updates skipped")
+        >>> config = ct.TrainConfig(epochs=2)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[Tell()])
         epoch 1 of 2, 0 updates skipped
         epoch 2 of 2, 0 updates skipped
     """
@@ -176,7 +178,9 @@ class Schedule(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> schedule = ct.Schedule(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+        >>> schedule = ct.Schedule(
+        ...     lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        ... )
         >>> config = ct.TrainConfig(epochs=3, learning_rate=0.08)
         >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[schedule])
         >>> schedule.schedulers[0].get_last_lr()
@@ -274,7 +278,9 @@ class ClipGradient(Callback):
         >>> class Norm(ct.Callback):
         ...     def before_step(self, run):
         ...         Norm.last = sum(float(own.square().sum()) for own in run.gradients) ** 0.5
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[ct.ClipGradient(0.01), Norm()])
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), x, y, config=config, callbacks=[ct.ClipGradient(0.01), Norm()]
+        ... )
         >>> round(Norm.last, 4) <= 0.01
         True
     """
@@ -316,7 +322,8 @@ class AverageWeights(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> average, config = ct.AverageWeights(decay=0.99, start=0.5), ct.TrainConfig(epochs=4, batch_size=50)
+        >>> average = ct.AverageWeights(decay=0.99, start=0.5)
+        >>> config = ct.TrainConfig(epochs=4, batch_size=50)
         >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[average])
         >>> average.count  # updates of the last two epochs
         8
@@ -388,7 +395,9 @@ class BestEpoch(Callback):
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> config, held = ct.TrainConfig(epochs=5), (data.x_test, data.y_test)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[ct.BestEpoch()])
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[ct.BestEpoch()]
+        ... )
         >>> accuracy = float((result.model(data.x_test).argmax(-1) == data.y_test).float().mean())
         >>> best = max(record["validation_accuracy"] for record in result.history.records)
         >>> round(accuracy, 4) == round(best, 4)
@@ -460,10 +469,10 @@ class EarlyStopping(BestEpoch):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> config, stop = ct.TrainConfig(epochs=1000, learning_rate=0.05), ct.EarlyStopping(patience=3)
-        >>> result = ct.train(
-        ...     ct.mlp(2, 2), x, y, config=config, validation=(data.x_test, data.y_test), callbacks=[stop]
-        ... )
+        >>> held = data.x_test, data.y_test
+        >>> config = ct.TrainConfig(epochs=1000, learning_rate=0.05)
+        >>> stop = ct.EarlyStopping(patience=3)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[stop])
         >>> result.history.stopped
         'validation_accuracy has not improved for 3 epochs'
     """

@@ -92,9 +92,11 @@ def train(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> constraints = ct.Constraints.infer(x, mutability={0: "none"})  # nobody can change the first feature
+        >>> constraints = ct.Constraints.infer(x, mutability={0: "none"})  # nobody can change 0
         >>> model, config = ct.mlp(2, 2), ct.TrainConfig(epochs=3, learning_rate=0.01)
-        >>> result = ct.train(model, x, y, ct.ecco(decision_threshold=0.5), constraints, config=config)
+        >>> result = ct.train(
+        ...     model, x, y, ct.ecco(decision_threshold=0.5), constraints, config=config
+        ... )
         >>> model(x).shape, list(result.history.to_frame()["epoch"])
         (torch.Size([200, 2]), [1, 2, 3])
     """
