@@ -254,9 +254,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names.sp
 
 
 class _Package(ModuleType):
-    """A package whose functions keep their names: importing the folder ``search`` does not hide the
-    function.
-    """
+    """A package whose functions keep their names: the folder ``search`` hides no function."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):

@@ -221,9 +221,7 @@ def _differences(
     where: Any,
     level: float,
 ) -> list[dict[str, Any]]:
-    """The first model minus the second, by group; both were measured on the same draws of
-    people.
-    """
+    """The first model minus the second, by group, on the same draws of people."""
     lines = []
     for g, name in enumerate(grouping.names):
         (mine, my_draws), (other, other_draws) = (

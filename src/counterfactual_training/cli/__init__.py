@@ -113,9 +113,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit codes: 0 success, 2 an expected error, 1 an unexpected one, 130 after
-    Ctrl-C.
-    """
+    """Run a command. Exit codes: 0 success, 2 expected error, 1 unexpected, 130 Ctrl-C."""
     words = sys.argv[1:] if argv is None else argv
     arguments = make_parser(words).parse_args(words)
     arguments.command_line = shlex.join(["ct", *words])

@@ -186,8 +186,7 @@ class Schema:
     # ---- against data ----------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
-        """The schema with categories and pixel ranges taken from the data where they are not
-        stated.
+        """The schema with categories and pixel ranges of the data where none are stated.
 
         Args:
             frame: the data; it needs all columns of the schema.
@@ -200,8 +199,7 @@ class Schema:
         return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:
-        """Raise an error if the frame contradicts the schema: columns, kinds, categories or
-        domains.
+        """Raise if the frame contradicts the schema: columns, kinds, categories, domains.
 
         Args:
             frame: the data.

@@ -1,6 +1,4 @@
-"""Callbacks: called by the training loop at every update and epoch, alike for one model and for a
-fleet.
-"""
+"""Callbacks: called at every update and epoch, alike for one model and for a fleet."""
 
 from __future__ import annotations
 
@@ -54,8 +52,7 @@ class Callback:
         """Before the first epoch of a run, or of a resumed one: reset all state."""
 
     def before_step(self, run: Run) -> None:
-        """Before every update; ``run.gradients``, also the ``.grad`` of ``run.parameters``, may be
-        changed.
+        """Before every update; ``run.gradients``, also as ``.grad``, may be changed.
 
         The attributes of such a callback are part of a checkpoint's fingerprint.
         """
@@ -80,9 +77,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, after ``on_train_begin``; by default every name becomes an
-        attribute.
-        """
+        """Restore the state, after ``on_train_begin``; by default as attributes."""
         vars(self).update(state)
 
 
@@ -161,8 +156,7 @@ class PrintLoss(Callback):
 
 
 class Schedule(Callback):
-    """A learning-rate scheduler of torch, or one with its interface; in a fleet, one for every
-    member.
+    """A learning-rate scheduler of torch, or one like it; in a fleet, one per member.
 
     Args:
         make: makes the scheduler of an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1,
@@ -253,9 +247,7 @@ class Schedule(Callback):
 
 
 def _optimizers(run: Run) -> list[Optimizer]:
-    """The optimizer; in a fleet, a view for each member that shares the member's parameter
-    group.
-    """
+    """The optimizer; in a fleet, a view per member that shares its parameter group."""
     if not run.lead:
         return [run.optimizer]
     views = [copy.copy(run.optimizer) for _ in run.slots]
@@ -492,9 +484,7 @@ def column(run: Run, i: int, name: str) -> float:
 
 
 def _of_functions(value: Any) -> bool:
-    """Whether it holds only functions, such as LambdaLR's, which the scheduler is made with
-    again.
-    """
+    """Whether it holds only functions, such as LambdaLR's, which are made anew."""
     if isinstance(value, list | tuple):
         return all(_of_functions(one) for one in value)
     return callable(value)

@@ -1,5 +1,4 @@
-"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·adversarial
-loss.
+"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·CE(x_adv).
 
 Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic contrast +
     λ_recourse·recourse loss.
@@ -88,8 +87,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their
-    weighted sum.
+    """The terms of the objective, each ``()`` or one per member, and their weighted sum.
 
     Attributes:
         total: the weighted sum, which is minimised.

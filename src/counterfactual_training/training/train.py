@@ -54,8 +54,7 @@ def train(
     progress: bool | None = None,
     device: str | torch.device | None = None,
 ) -> TrainResult:
-    """Train a classifier, in place, so that its counterfactual explanations become plausible and
-    actionable.
+    """Train a classifier, in place, so that its explanations become plausible and actionable.
 
     Parts in eval mode within a model in training mode stay so; a model in eval mode is trained
     whole.
@@ -195,9 +194,7 @@ def _train_members(
 
 
 def _base(setting: Setting | str | None, regime: Regime | Setting | str | None) -> Setting:
-    """The setting, trained by a regime; a name may also stand for a whole setting, such as
-    ``"as_printed"``.
-    """
+    """The setting, trained by a regime; some names stand for a setting: ``"as_printed"``."""
     base = preset(setting) if isinstance(setting, str) else setting
     if regime is None:
         return base or Setting()
