@@ -213,7 +213,8 @@ def _cell(measure: Measure, own: pd.Series, default: pd.Series) -> str:
         gains = -changes
     else:
         gains = changes
-    return f"{measure.written.format(np.nanmean(changes))} ({(gains > 0).sum()}/{(gains < 0).sum()})"
+    mean = measure.written.format(np.nanmean(changes))
+    return f"{mean} ({(gains > 0).sum()}/{(gains < 0).sum()})"
 
 
 def main() -> None:

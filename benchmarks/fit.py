@@ -68,16 +68,18 @@ MEMORY = ("rows", "columns", "table, MB", "ours, MB", "MLP, MB", "boosting, MB")
 HELD_OUT = f"{DEFAULT.validation_fraction:.0%} of the rows held out"
 PATIENCE = f"stopped after {DEFAULT.n_iter_no_change} epochs without a better score on them"
 NOTE = f"""
-Rows of a made-up table: seven tenths of the columns are numbers, three tenths text of {LEVELS} levels; two classes.
-*Ours*: `CounterfactualClassifier()` by its defaults, its seconds also by part; *preparation* is everything from
-checking the frame to encoded rows. *MLP*: scikit-learn's `MLPClassifier` behind `StandardScaler` and `OneHotEncoder`,
-with what ours does by default: hidden layers {DEFAULT.hidden}, Adam with rate {LEARNING_RATE:g}, the same batches (a
-hundredth of the rows, from 30 to 1,000), single precision, no penalty, at most {EPOCHS} epochs, {HELD_OUT},
-{PATIENCE}. It has ReLU instead of swish, and its score is accuracy instead of loss, so it stops elsewhere; *an epoch*
-compares training alone, divided by the epochs of each. *Boosting*: scikit-learn's `HistGradientBoostingClassifier` by
-its defaults, text as its categories. Seconds of processor time, one thread, each fit in a process of its own after a
-small one to warm up; up to {MOST_FITS} fits within {ENOUGH_SECONDS:.0f} s, of which the quickest counts. Other work ran
-on the machine. The aim is ours / MLP of at most {AIM:g}.
+Rows of a made-up table: seven tenths of the columns are numbers, three tenths text of {LEVELS}
+levels; two classes. *Ours*: `CounterfactualClassifier()` by its defaults, its seconds also by
+part; *preparation* is everything from checking the frame to encoded rows. *MLP*: scikit-learn's
+`MLPClassifier` behind `StandardScaler` and `OneHotEncoder`, with what ours does by default:
+hidden layers {DEFAULT.hidden}, Adam with rate {LEARNING_RATE:g}, the same batches (a hundredth
+of the rows, from 30 to 1,000), single precision, no penalty, at most {EPOCHS} epochs,
+{HELD_OUT}, {PATIENCE}. It has ReLU instead of swish, and its score is accuracy instead of loss,
+so it stops elsewhere; *an epoch* compares training alone, divided by the epochs of each.
+*Boosting*: scikit-learn's `HistGradientBoostingClassifier` by its defaults, text as its
+categories. Seconds of processor time, one thread, each fit in a process of its own after a
+small one to warm up; up to {MOST_FITS} fits within {ENOUGH_SECONDS:.0f} s, of which the
+quickest counts. Other work ran on the machine. The aim is ours / MLP of at most {AIM:g}.
 """
 MEMORY_NOTE = f"""
 The most that was resident during the first fit, less what was before it, the table included;

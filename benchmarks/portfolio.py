@@ -182,6 +182,7 @@ def _page(
     speed = arguments.people / seconds
     given = f"--people {arguments.people} --workers {arguments.workers} --seed {arguments.seed}"
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in status.items())
+    larger = f"{duration(_LARGER / speed)} (extrapolated)"
     files = " and ".join(f"`{file}` of {size:,.1f} MB" for file, size in sizes.items())
     return f"""# A whole portfolio
 
@@ -193,7 +194,7 @@ command to the complete file: {files}.
 
 | people | seconds | people per second | {_LARGER:,} people at this speed |
 |---|---|---|---|
-| {arguments.people:,} | {seconds:,.0f} | {speed:,.0f} | {duration(_LARGER / speed)} (extrapolated) |
+| {arguments.people:,} | {seconds:,.0f} | {speed:,.0f} | {larger} |
 
 Resident MB, the most seen in each third of the run. Memory that does not grow with the number of
 rows is the same in all thirds, once the workers have started.

@@ -46,8 +46,8 @@ def against_matrix_products(num_features: int) -> dict[str, object]:
         raise RuntimeError("A row stopped early: the comparison would flatter the search.")
     times = race({"products": products, "search": search})
     return {
-        "what": f"search {ROWS:,} × {num_features}, {STEPS} steps, none stopping early / its matrix "
-        "products",
+        "what": f"search {ROWS:,} × {num_features}, {STEPS} steps, none stopping early / its "
+        "matrix products",
         "ratio": times["search"] / times["products"],
         **times,
     }
@@ -79,8 +79,8 @@ def leaving() -> dict[str, object]:
     mean = float(steps.float().mean())
     times = race({"leaving": lambda: search(0.75), "all_steps": lambda: search(1.0, most)})
     return {
-        "what": f"search {ROWS:,} × 100, rows needing {mean / most:.2f} of {most} steps on average: "
-        "leaving when they have arrived / all taking all steps",
+        "what": f"search {ROWS:,} × 100, rows needing {mean / most:.2f} of {most} steps on "
+        "average: leaving when they have arrived / all taking all steps",
         "ratio": times["leaving"] / times["all_steps"],
         **times,
     }

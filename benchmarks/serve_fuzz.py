@@ -1198,11 +1198,12 @@ def tables(
     ]
 
 
-NOTE = """{number:,} requests of seed {seed} to `ct serve` on {name}, with a token, by {clients} clients at once.
-*Valid* ones are mixed in, and must be answered as at the start; *large body* is one of them with a megabyte of spaces.
-*Closed*: the connection was closed without an answer, which only what is no whole HTTP request may be. A flipped bit,
-a query, an odd category or a number beyond reason may leave a request valid. Receipts that were altered are answered
-with 200 and `"valid": false`."""
+NOTE = """{number:,} requests of seed {seed} to `ct serve` on {name}, with a token, by {clients}
+clients at once. *Valid* ones are mixed in, and must be answered as at the start; *large body*
+is one of them with a megabyte of spaces. *Closed*: the connection was closed without an answer,
+which only what is no whole HTTP request may be. A flipped bit, a query, an odd category or a
+number beyond reason may leave a request valid. Receipts that were altered are answered with 200
+and `"valid": false`."""
 
 
 def checked(report: Report, facts: Mapping[str, Any]) -> list[tuple[str, str, bool]]:

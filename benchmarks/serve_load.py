@@ -666,10 +666,11 @@ def measure(subject: Subject, folder: Path, arguments: argparse.Namespace) -> li
 
 def load_note(subject: Subject, arguments: argparse.Namespace) -> str:
     workers = arguments.workers or min(4, os.cpu_count() or 1)
-    return f"""{arguments.clients} clients ask for {OPTIONS} options for a random test row of {subject.name} that is
-    denied, one request after the other, for {arguments.seconds:g} s, and one more asks for a prediction ten times a
-    second; seed {arguments.seed}, {workers} workers; default classifier with a density gate. Clients, server and
-    workers share the cores. *Complete*: the search tried everything within its time. *With a plan*: at least one option
+    return f"""{arguments.clients} clients ask for {OPTIONS} options for a random test row of
+    {subject.name} that is denied, one request after the other, for {arguments.seconds:g} s, and
+    one more asks for a prediction ten times a second; seed {arguments.seed}, {workers} workers;
+    default classifier with a density gate. Clients, server and workers share the cores.
+    *Complete*: the search tried everything within its time. *With a plan*: at least one option
     that leads to the target."""
 
 

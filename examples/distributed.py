@@ -6,7 +6,9 @@ import gc
 import os
 
 import torch
-import torch.distributed.nn  # imported once a group exists, it would keep that group alive in its default arguments
+
+# Once a group exists, importing this would keep that group alive in its default arguments.
+import torch.distributed.nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,5 +55,7 @@ if "RANK" not in os.environ:  # started without torchrun: a group of one
 dist.init_process_group("gloo")  # "nccl" on GPUs
 main()
 dist.barrier()  # nobody leaves while another still talks
-gc.collect()  # the wrapped model holds the group, and a group's threads can abort an interpreter that ends before them
+# The wrapped model holds the group, and a group's threads can abort an interpreter that ends
+# before them.
+gc.collect()
 dist.destroy_process_group()

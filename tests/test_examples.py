@@ -18,10 +18,13 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SAID = {
     "adult.py": r"Skipped: adult\.data is neither here nor reachable",
-    "any_model.py": r"Row \d+, option 2: with .* the decision would be 'granted'[\s\S]*granted: True",
+    "any_model.py": r"Row \d+, option 2: with .* the decision would be 'granted'[\s\S]*"
+    r"granted: True",
     "dataframe.py": r"Row \d+: with debt [\d.]+ lower .* the decision would be 'loan granted'",
-    "digits.py": r"conventional: accuracy 0\.[6-9][\s\S]*CT: accuracy 0\.[4-9]\d+\n  free: \d+% arrive",
-    "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, \d+% of the counterfactuals mature",
+    "digits.py": r"conventional: accuracy 0\.[6-9][\s\S]*CT: accuracy 0\.[4-9]\d+\n"
+    r"  free: \d+% arrive",
+    "distributed.py": r"1 process\(es\): loss 0\.\d+, accuracy 0\.9\d+, "
+    r"\d+% of the counterfactuals mature",
     "mlflow_model.py": r"same probabilities after loading: True|Skipped: mlflow is not installed",
     "onnx_service.py": r"ct export people\.safetensors",
     "own_generator.py": r"prototype: \d+% arrive",
@@ -29,7 +32,8 @@ SAID = {
     "own_module.py": r"first feature untouched: True",
     "text.py": r"accuracy (1\.0|0\.9)[\s\S]*grain → \w+ \(converged\)[\s\S]*less: "
     r".*(silo|crop|grain|farmers)",
-    "rules.py": r"Row \d+: with degree '(Bachelor|Master)' instead of .* the decision would be 'granted'",
+    "rules.py": r"Row \d+: with degree '(Bachelor|Master)' instead of .* "
+    r"the decision would be 'granted'",
 }
 
 # Of those that take any: what makes them quick.

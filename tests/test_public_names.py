@@ -86,17 +86,19 @@ def host():
 torch.set_num_threads(2)
 before = host()
 import counterfactual_training as ct
-heavy = ["optuna", "matplotlib", "ray", "flask", "fastapi", "jinja2", "torchvision", "torch._dynamo", "IPython"]
+heavy = ["optuna", "matplotlib", "ray", "flask", "fastapi", "jinja2", "torchvision", "IPython"]
+heavy.append("torch._dynamo")
 print([m for m in heavy if m in sys.modules], host() == before)
 from counterfactual_training.generators import line
 import counterfactual_training.generators.penalties
 from counterfactual_training import search
 print(callable(ct.search), search is ct.search, ct.line is line, "search" in dir(ct))
 x = torch.randn(20, 2)
-ct.train(ct.mlp(2, 2, (4,)), x, (x[:, 0] > 0).long(), config=ct.TrainConfig(epochs=1), progress=False)
+y = (x[:, 0] > 0).long()
+ct.train(ct.mlp(2, 2, (4,)), x, y, config=ct.TrainConfig(epochs=1), progress=False)
 print("torch._dynamo" in sys.modules)
 import tempfile
-classifier = ct.CounterfactualClassifier(epochs=1, progress=False).fit(x.numpy(), (x[:, 0] > 0).numpy())
+classifier = ct.CounterfactualClassifier(epochs=1, progress=False).fit(x.numpy(), y.numpy())
 with tempfile.NamedTemporaryFile() as file:
     classifier.save(file.name)
     print(ct.CounterfactualClassifier.load(file.name).gate_ is not None, "sympy" in sys.modules)
@@ -140,7 +142,8 @@ try:
     main(["--help"])
 except SystemExit:
     pass
-print([m for m in ("torch", "sklearn", "pandas", "numpy", "scipy") if m in sys.modules], file=sys.stderr)
+heavy = ("torch", "sklearn", "pandas", "numpy", "scipy")
+print([m for m in heavy if m in sys.modules], file=sys.stderr)
 """
     done = told_by(code)
     assert done.stderr.strip() == "[]" and "evaluate" in done.stdout

@@ -1,4 +1,4 @@
-"""Many training seeds of one setting, or many draws of the data, measured by the published protocol with ten runs."""
+"""Many training seeds of a setting, or many draws of the data, by the published protocol."""
 
 from dataclasses import replace
 
@@ -13,7 +13,10 @@ from counterfactual_training.experiments.trained import untrained
 
 
 def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):
-    """Trained models of ``kind`` ("vanilla", "full protected", …), one per seed; ``sets``: own data for each."""
+    """Trained models of ``kind`` ("vanilla", "full protected", …), one per seed.
+
+    ``sets``: own data for each.
+    """
     sets = sets or [ct.load_dataset(name, "as_run")] * len(seeds)
     grid = load_grid("main" if "protected" in kind else "ablation").changed(
         [name], max(seeds) + 1

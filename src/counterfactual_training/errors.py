@@ -62,7 +62,8 @@ class ModelError(CounterfactualTrainingError, ValueError):
         >>> import torch
         >>> import counterfactual_training as ct
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Softmax(-1))
-        >>> ct.search(model, torch.randn(4, 2), torch.zeros(4, dtype=torch.long))  # doctest: +ELLIPSIS
+        >>> x = torch.randn(4, 2)
+        >>> ct.search(model, x, torch.tensor([0, 0, 0, 0]))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
         counterfactual_training.errors.ModelError: The model's outputs are probabilities (...);

@@ -22,9 +22,7 @@ def duration(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with line breaks and the like escaped, because a name or a category may hold
-    them.
-    """
+    """The text with line breaks and the like escaped, since a name may hold them."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -34,8 +32,7 @@ def align(
     separator: str = "  ",
     min_width: int = 0,
 ) -> list[str]:
-    """Lines with cells in columns of equal width, each on one line; short rows are filled with
-    empty cells.
+    """Lines with cells in columns of equal width; short rows are filled with empty cells.
 
     Args:
         num_left: columns set flush left; the others flush right. By default all are left.

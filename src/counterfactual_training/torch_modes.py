@@ -26,9 +26,7 @@ def gradients_on() -> Iterator[None]:
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Context: as :func:`gradients_on`, and in full precision, whatever a caller's autocast
-    says.
-    """
+    """Context: as :func:`gradients_on`, in full precision, whatever autocast says."""
     with gradients_on(), ExitStack() as stack:
         for device in _DEVICES:
             if torch.is_autocast_enabled(device):
@@ -70,8 +68,7 @@ def _inside(context: Callable[[], AbstractContextManager[None]], function: Any) 
 
 
 def ordinary(value: Any) -> Any:
-    """What gradients can be taken with: copies of tensors made in ``inference_mode``, others as
-    they are.
+    """What gradients can be taken with: tensors of ``inference_mode`` are copied.
 
     A model made in ``inference_mode`` gets ordinary weights, in place.
     """

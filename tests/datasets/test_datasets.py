@@ -492,7 +492,8 @@ def test_full_gmsc_fills_missing_values_with_the_training_median():
 @pytest.mark.parametrize("edition", ["header", "plain", "dos"])
 def test_all_editions_of_california_housing_are_read(edition):
     rows = [
-        f"-122.{i},37.{i},{10 + i}.0,{800 + i}.0,{100 + i}.0,{300 + i}.0,{120 + i}.0,{2 + i / 10},{1000 * i}.0"
+        f"-122.{i},37.{i},{10 + i}.0,{800 + i}.0,{100 + i}.0,{300 + i}.0,{120 + i}.0,"
+        f"{2 + i / 10},{1000 * i}.0"
         for i in range(20)
     ]
     text = "\n".join(rows) + "\n"

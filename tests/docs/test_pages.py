@@ -139,7 +139,8 @@ def test_commands_that_cannot_run_are_checked(line, fault):
 
 
 def test_a_page_may_define_a_dataclass(tmp_path):
-    code = "from dataclasses import dataclass\n\n@dataclass\nclass Point:\n    x: int = 3\n\nPoint()"
+    point = "@dataclass\nclass Point:\n    x: int = 3"
+    code = f"from dataclasses import dataclass\n\n{point}\n\nPoint()"
     assert not run(f"```python\n{code}\n```\n\n```text\nPoint(x=3)\n```\n", tmp_path).faults
 
 

@@ -23,7 +23,8 @@ WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 400, "height": 850}
 # connection.
 WATCH = """
 (() => {
-  const later = window.setTimeout, never = window.clearTimeout, ask = window.fetch, limit = AbortSignal.timeout;
+  const later = window.setTimeout, never = window.clearTimeout;
+  const ask = window.fetch, limit = AbortSignal.timeout;
   const timers = new Set();
   let requests = 0, calm = 0;
   const count = () => { document.documentElement.dataset.timers = timers.size; };

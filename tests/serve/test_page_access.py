@@ -158,8 +158,9 @@ def test_the_focus_is_always_seen_and_never_trapped(browser, server):
             page.keyboard.press("Tab")
             name, shown = page.evaluate(
                 """() => { const e = document.activeElement; const style = getComputedStyle(e);
-                const name = e === document.body ? 'end' : e.id || e.dataset.key || e.outerHTML.slice(0, 80);
-                return [name, style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2]; }"""
+                const own = e.id || e.dataset.key || e.outerHTML.slice(0, 80);
+                const drawn = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;
+                return [e === document.body ? 'end' : own, drawn]; }"""
             )
             if name == "end" or (name == "skip" and seen):
                 break

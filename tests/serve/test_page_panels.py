@@ -279,7 +279,8 @@ def test_map_shows_paths_and_chooses_people(several):
     before = page.locator("#decision-title").inner_text()
     far = page.evaluate(
         """() => { const self = document.querySelector('.person .ring').getBoundingClientRect();
-        const dots = [...document.querySelectorAll('.map .dot')].map((dot) => dot.getBoundingClientRect());
+        const drawn = [...document.querySelectorAll('.map .dot')];
+        const dots = drawn.map((dot) => dot.getBoundingClientRect());
         const away = (dot) => Math.hypot(dot.x - self.x, dot.y - self.y);
         dots.sort((a, b) => away(b) - away(a));
         return [dots[0].x + dots[0].width / 2, dots[0].y + dots[0].height / 2]; }"""

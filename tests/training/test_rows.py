@@ -485,7 +485,8 @@ torch.set_num_threads(1)
 path, how = Path(sys.argv[1]), sys.argv[2]
 n, d = 75_000, 1000
 with path.open("wb") as file:
-    file.write(np.random.default_rng(0).standard_normal((500, d), dtype=np.float32).clip(-3, 3).tobytes())
+    drawn = np.random.default_rng(0).standard_normal((500, d), dtype=np.float32)
+    file.write(drawn.clip(-3, 3).tobytes())
     file.truncate(4 * n * d)  # 300 MB, of which the rest are zeros that take no place on the disk
 y = torch.arange(n) % 2
 if how == "torch":
@@ -500,7 +501,8 @@ def settings(**more):
 
 model = ct.linear(d, 2)
 ct.train(model, x[:2000], y[:2000], setting=settings())  # loads what is loaded at first use
-held = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")]
+status = Path("/proc/self/status").read_text().splitlines()
+held = [line for line in status if line.startswith("VmData")]
 limit = int(held[0].split()[1]) * 1024 + 120 * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 if how == "fleet":

@@ -39,7 +39,8 @@ COMMANDS = {
     "tune": "find better settings for a data set or a CSV file",
     "reproduce": "run the paper's experiments and compare with the published numbers",
     "truth": "compare methods independently of step size and scale of the logits",
-    "compare": "compare ways to train: counterfactual, adversarial, energy-based and more, on the same rows",
+    "compare": "compare ways to train: counterfactual, adversarial, energy-based and more, on the "
+    "same rows",
     "grid": "train hundreds of settings: the paper's grids, or your own",
 }
 
@@ -49,9 +50,9 @@ actionable."""
 
 _EXAMPLES = """\
 examples:
-  ct demo --out demo                                    see what it does: a table, two figures, one page
-  ct train loan --protect age --out loan.safetensors    train on one of the data sets of `ct data list`
-  ct explain loan.safetensors --rows 0,1,2              what would have to change for the first test rows
+  ct demo --out demo                                    see a table, two figures, one page
+  ct train loan --protect age --out loan.safetensors    train on a data set of `ct data list`
+  ct explain loan.safetensors --rows 0,1,2              what would have to change for test rows
   ct evaluate loan.safetensors                          plausibility, cost, accuracy, robustness
 
 a table of your own:
@@ -112,9 +113,7 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit codes: 0 success, 2 an expected error, 1 an unexpected one, 130 after
-    Ctrl-C.
-    """
+    """Run a command. Exit codes: 0 success, 2 expected error, 1 unexpected, 130 Ctrl-C."""
     words = sys.argv[1:] if argv is None else argv
     arguments = make_parser(words).parse_args(words)
     arguments.command_line = shlex.join(["ct", *words])

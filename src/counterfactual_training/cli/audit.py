@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     from counterfactual_training.cli.saved_models import DatasetModel, TableModel
     from counterfactual_training.tables.audits import Subject
 
-DESCRIPTION = """Measure by group what a model's advice asks of people who are denied: how far they have to go, who \
-has no way at all, whether the columns that may change or the advice itself give the group away, and whether advice of \
-today holds under noise or after retraining. With --against, two models on the same people."""
+DESCRIPTION = """\
+Measure by group what a model's advice asks of people who are denied: how far they have to \
+go, who has no way at all, whether the columns that may change or the advice itself give the \
+group away, and whether advice of today holds under noise or after retraining. With \
+--against, two models on the same people."""
 EPILOG = """\
 examples:
   ct audit people.safetensors --data people.csv --group sex,race
-  ct audit people.safetensors --data people.csv --group 'age,sex*race' --against other.safetensors --out audit.html
+  ct audit people.safetensors --data people.csv --group 'age,sex*race' \
+--against other.safetensors --out audit.html
   ct audit adult.safetensors --group sex,race --target '>50K' --retrain 2
 
-Without --group, the columns that the model holds fixed. Numbers are cut into bands; sex*race crosses two columns. A
-group may be any column of the CSV file, also one that the model does not use."""
+Without --group, the columns that the model holds fixed. Numbers are cut into bands; sex*race
+crosses two columns. A group may be any column of the CSV file, also one that the model does not
+use."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,9 @@ from counterfactual_training.cli.options import add_model, at_least_one, not_neg
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, pick_label
 
-DESCRIPTION = r"""Write the model card of a saved model as Markdown: what it is and is not for, its
-data, columns and \ rules, measures with intervals, advice by group, limits and versions. Without
+DESCRIPTION = """\
+Write the model card of a saved model as Markdown: what it is and is not for, its data, \
+columns and rules, measures with intervals, advice by group, limits and versions. Without \
 rows to measure on, the card says so."""
 EPILOG = """\
 examples:

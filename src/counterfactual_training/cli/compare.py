@@ -39,12 +39,15 @@ _CSV_ONLY = (
     "missing",
     "test_share",
 )
-DESCRIPTION = """Train every regime on the same rows with at most as many input gradients, search counterfactuals that \
-end just past τ, and judge them by models fitted to other rows. Writes one table, pictures of what plausibility costs, \
-and one page. You can stop at any time: the same command resumes."""
-EPILOG = f"""regimes: those of docs/reference/regimes.md, `ensemble` ({MEMBERS} conventional networks) and `gated` (a \
-conventional network with a gate); also `ensemble of jem`, `gated pgd` and the like. The conventional network always \
-takes part."""
+DESCRIPTION = """\
+Train every regime on the same rows with at most as many input gradients, search \
+counterfactuals that end just past τ, and judge them by models fitted to other rows. Writes \
+one table, pictures of what plausibility costs, and one page. You can stop at any time: the \
+same command resumes."""
+EPILOG = f"""\
+regimes: those of docs/reference/regimes.md, `ensemble` ({MEMBERS} conventional networks) and \
+`gated` (a conventional network with a gate); also `ensemble of jem`, `gated pgd` and the \
+like. The conventional network always takes part."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +70,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "the training rows)"
     )
     parser.add_argument("--test", action="store_true", help=test)
-    caps = f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size}"
+    caps = (
+        f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most "
+        f"{_CAPS.batch_size}"
+    )
     uncapped = f"train on all rows with the published epochs and batches (default: {caps})"
     parser.add_argument("--uncapped", action="store_true", help=uncapped)
     parser.add_argument(

@@ -101,9 +101,7 @@ class CsvBlocks:
         raise IndexError(row)
 
     def need_numbers(self, names: Collection[str]) -> None:
-        """Raise if a column that a model knows as numbers holds text; names the first such cell by
-        its line.
-        """
+        """Raise if a column of numbers holds text; names the first such cell by line."""
         for j, name in enumerate(self.form.names):
             if name not in names or self.how[j] not in ("text", "boolean"):
                 continue
@@ -138,9 +136,7 @@ class CsvBlocks:
         }
 
     def _pointed(self) -> dict[int, How]:
-        """Where commas are decimal signs, columns such as 1.200, 950, 12.000: points group
-        thousands.
-        """
+        """Where commas are decimal, columns whose points group thousands: 1.200, 950."""
         pointed = {j: False for j, how in self.how.items() if how in ("number", "bare")}
         dtypes = self._dtypes() | dict.fromkeys(pointed, str)
         for part in self._parts(dtypes) if pointed else ():

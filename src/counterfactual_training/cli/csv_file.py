@@ -237,9 +237,7 @@ def _keep(names: Mapping[str, str]) -> str:
 def _understand_numbers(
     path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, flags: bool
 ) -> list[str]:
-    """Turn text into numbers, in place, in columns where every cell is one; returns what to
-    tell.
-    """
+    """Turn text into numbers, in place, where every cell is one; returns what to tell."""
     notes = []
     decimal_commas = False
     written = as_written(form, reading)
@@ -304,9 +302,7 @@ def comma_means(decimals: bool, thousands: bool, separator: str) -> str:
 def _pointed_thousands(
     path: Path, form: CsvFormat, frame: pd.DataFrame, reading: Reading, j: int
 ) -> pd.Series:
-    """Where commas are decimal signs, the points of a column such as 1.200, 950, 12.000 group
-    thousands.
-    """
+    """Where commas are decimal, the points of columns such as 1.200, 950 group thousands."""
     # As text, because pandas has already read 1.200 as a number of three decimals.
     text = _read(path, form, reading, usecols=[j], dtype=str)[j].str.strip()
     present = text[~text.isin(reading.na)].dropna()

@@ -70,8 +70,7 @@ class CsvFormat:
 
 
 def csv_format(path: Path, separator: str | None = None, large: bool = False) -> CsvFormat:
-    """Look at the whole file and find out how it is written; raises if it is no table with names of
-    columns.
+    """Find out how the whole file is written; raises if it is no table with column names.
 
     Args:
         large: whether a file of any size is taken, because nobody will hold all of it in memory.

@@ -11,9 +11,11 @@ from pathlib import Path
 from counterfactual_training.cli.options import need_report
 from counterfactual_training.cli.output import emit, folder, note
 
-DESCRIPTION = """Train six small classifiers, conventionally and by counterfactual training, with and without a \
-protected feature. Prints a table; writes report.html, figure1.png (the four panels of the paper's Figure 1), \
-moons.png, and two models and people to ask about with `ct serve`. Takes about half a minute."""
+DESCRIPTION = """\
+Train six small classifiers, conventionally and by counterfactual training, with and without \
+a protected feature. Prints a table; writes report.html, figure1.png (the four panels of the \
+paper's Figure 1), moons.png, and two models and people to ask about with `ct serve`. Takes \
+about half a minute."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,11 @@ from counterfactual_training.cli.options import add_model
 from counterfactual_training.cli.output import emit
 from counterfactual_training.defaults import PROTOCOLS
 
-DESCRIPTION = """Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and its \
-accuracy under attack, on rows that it was not trained on. Counterfactuals are searched with the fixed steps of the \
-protocol, without a gate; `ct truth` compares methods, gates among them, without fixed steps."""
+DESCRIPTION = """\
+Measure the plausibility, cost and validity of a model's counterfactuals, its accuracy, and \
+its accuracy under attack, on rows that it was not trained on. Counterfactuals are searched \
+with the fixed steps of the protocol, without a gate; `ct truth` compares methods, gates \
+among them, without fixed steps."""
 EPILOG = """\
 examples:
   ct evaluate moons.safetensors

@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 _FIRST = 3
 # Options that only --all has.
 _FOR_ALL = ("out", "label", "workers", "engine", "address")
-DESCRIPTION = r"""Search counterfactual explanations for chosen rows and describe them in words; or,
-with --all, for \ every row of a file of any length, into a table. You can stop that at any time:
+DESCRIPTION = """\
+Search counterfactual explanations for chosen rows and describe them in words; or, with \
+--all, for every row of a file of any length, into a table. You can stop that at any time: \
 the same command resumes."""
 EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
   ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
   ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
-  ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 job=clerk,nurse
-  ct explain people.safetensors --data big.csv --all --out answers.csv --label customer_id --workers 8"""
+  ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 \
+job=clerk,nurse
+  ct explain people.safetensors --data big.csv --all --out answers.csv --label customer_id \
+--workers 8"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

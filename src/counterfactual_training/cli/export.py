@@ -9,15 +9,18 @@ from pathlib import Path
 from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.errors import need_extra
 
-DESCRIPTION = """Write a saved model as an ONNX file: logits, probabilities, plausibility and the gradient that a \
-search for advice follows, and in its metadata how rows are encoded and where advice may lead. A service predicts and \
-advises with it by onnxruntime and numpy alone; examples/onnx_service.py shows how."""
+DESCRIPTION = """\
+Write a saved model as an ONNX file: logits, probabilities, plausibility and the gradient \
+that a search for advice follows, and in its metadata how rows are encoded and where advice \
+may lead. A service predicts and advises with it by onnxruntime and numpy alone; \
+examples/onnx_service.py shows how."""
 EPILOG = """\
 examples:
   ct export people.safetensors
   ct export loan.safetensors models/loan.onnx --json
 
-A density gate stores encoded training rows: they are in the ONNX file, as they are in the model file."""
+A density gate stores encoded training rows: they are in the ONNX file, as they are in the model
+file."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 MANY_CELLS = 5000
 
 DESCRIPTION = """\
-A grid is a TOML file of settings; a list makes an axis, and every combination is a model. Models of one shape train \
-together as a fleet. Finished models are never trained again: stop at any time, edit the file, and run it again."""
+A grid is a TOML file of settings; a list makes an axis, and every combination is a model. \
+Models of one shape train together as a fleet. Finished models are never trained again: stop \
+at any time, edit the file, and run it again."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -124,9 +124,7 @@ def add_schema(group: Any) -> None:
 
 
 def add_table(group: Any, gate: str) -> None:
-    """All options on a CSV file to train on: its columns, how they may change, blanks, rows to hold
-    out.
-    """
+    """Options on a CSV file to train on: columns, how they may change, blanks, held-out rows."""
     add_columns(group)
     group.add_argument(
         "--positive",
@@ -156,9 +154,7 @@ def add_table(group: Any, gate: str) -> None:
 
 
 def refuse_other_options(arguments: argparse.Namespace) -> None:
-    """Raise if an option for CSV files was given with the name of a data set, or the other way
-    round.
-    """
+    """Raise if an option for CSV files was given with a data set, or the reverse."""
     if is_file_name(arguments.data):
         if arguments.variant != defaults.VARIANT:
             raise InputError("--variant is for named data sets, not for CSV files.")
@@ -212,9 +208,7 @@ def names(text: str | None) -> list[str] | None:
 
 
 def need_report() -> None:
-    """Stop before hours of training rather than after, if the packages for figures and pages are
-    missing.
-    """
+    """Stop before hours of training if the packages for figures and pages are missing."""
     for package in ("matplotlib", "jinja2"):
         need_extra(package, "report")
 

@@ -11,9 +11,11 @@ from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import pick_label
 from counterfactual_training.errors import InputError
 
-DESCRIPTION = """Write one self-contained page. Of a model that `ct train` made from a CSV file: how good it is on \
-rows held out of training, which columns matter, example people with their options, who gets no answer and why. Of \
-folders that `ct reproduce` filled: figures, sortable tables, settings, and the commands to run it again."""
+DESCRIPTION = """\
+Write one self-contained page. Of a model that `ct train` made from a CSV file: how good it \
+is on rows held out of training, which columns matter, example people with their options, who \
+gets no answer and why. Of folders that `ct reproduce` filled: figures, sortable tables, \
+settings, and the commands to run it again."""
 EPILOG = """\
 examples:
   ct report people.safetensors --data people.csv --out people.html

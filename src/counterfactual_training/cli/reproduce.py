@@ -16,9 +16,10 @@ from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
 from counterfactual_training.experiments.paper.names import ALL, EXPERIMENTS
 
-DESCRIPTION = """Train the models of an experiment, measure them by the published protocol and by a paired one, and \
-write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside ours. You can stop at any time: \
-finished models are kept, and the same command resumes."""
+DESCRIPTION = """\
+Train the models of an experiment, measure them by the published protocol and by a paired \
+one, and write tables (CSV, Markdown, LaTeX) and figures with the published numbers beside \
+ours. You can stop at any time: finished models are kept, and the same command resumes."""
 _LISTED = [f"  {name:<14} {title}" for name, title in EXPERIMENTS.items()]
 EPILOG = "\n".join(["experiments:", *_LISTED, f"  {ALL:<14} all of them"])
 

@@ -131,9 +131,7 @@ class DatasetModel:
     def every_row(
         self, data: str, target: str | None
     ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:
-        """Rows to show, their classes if they are known, and which of them were trained on, if
-        anybody knows.
-        """
+        """Rows to show, their classes, and which were trained on, as far as known."""
         if is_file_name(data):
             return self.rows(data), None, None
         self._same(data)
@@ -281,9 +279,7 @@ class TableModel:
     def every_row(
         self, data: str, target: str | None
     ) -> tuple[pd.DataFrame, pd.Series | None, np.ndarray | None]:
-        """Rows to show, their classes if they are known, and which of them were trained on, if
-        anybody knows.
-        """
+        """Rows to show, their classes, and which were trained on, as far as known."""
         file = self._file(data)
         frame = self.table(file)
         rows = wanted(frame, self.classifier.schema_.names, file)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from counterfactual_training.tables.columns.feature import Feature
 
-DESCRIPTION = r"""Read a CSV file and write a TOML file with a table for every column: its kind and
-its categories, \ and, as comments to be edited, the rules that advice may have to keep. Give the
+DESCRIPTION = """\
+Read a CSV file and write a TOML file with a table for every column: its kind and its \
+categories, and, as comments to be edited, the rules that advice may have to keep. Give the \
 edited file to `ct train --schema`."""
 EPILOG = """\
 examples:

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from counterfactual_training.serve.served import Model, Rows
     from counterfactual_training.serve.server import Address
 
-DESCRIPTION = """Open a page where people see, ask and compare: who is decided how, what would have to change, what if \
-a value were another one, a map, groups, the model card. Everything stays on this machine, and works offline. The page \
-uses a JSON API, described in docs/reference/http-api.md and at /api/openapi.json."""
+DESCRIPTION = """\
+Open a page where people see, ask and compare: who is decided how, what would have to change, \
+what if a value were another one, a map, groups, the model card. Everything stays on this \
+machine, and works offline. The page uses a JSON API, described in docs/reference/http-api.md \
+and at /api/openapi.json."""
 EPILOG = """\
 examples:
   ct serve people.safetensors --data people.csv
@@ -33,8 +35,8 @@ examples:
   ct serve adult.safetensors --data adult --target '>50K' --no-open
   CT_TOKEN=… ct serve people.safetensors --host 0.0.0.0 --allow-host advice.example.org
 
-Rows are shown only if --data is given. On an address that others can reach, the API asks for a token: CT_TOKEN, or one
-that is made up and printed. CT_RECEIPT_KEY signs receipts."""
+Rows are shown only if --data is given. On an address that others can reach, the API asks for a
+token: CT_TOKEN, or one that is made up and printed. CT_RECEIPT_KEY signs receipts."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -134,9 +134,7 @@ def need_target(path: Path, frame: pd.DataFrame, target: str | None) -> str:
 def usable(
     path: Path, frame: pd.DataFrame, target: str | None, arguments: argparse.Namespace
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The frame without the columns that were named, are empty, or only tell rows apart; and their
-    names.
-    """
+    """The frame without columns that were named, are empty or only tell rows apart."""
     known = list(frame.columns)
     dropped = columns(arguments.drop, known, "--drop")
     if target in dropped:
@@ -166,9 +164,7 @@ def usable(
 
 
 def _useless(column: pd.Series) -> str | None:
-    """Why nothing can be learned from a column as it is: it is empty, holds dates, or only tells
-    rows apart.
-    """
+    """Why a column teaches nothing: it is empty, holds dates, or only tells rows apart."""
     present = column.dropna()
     if len(present) == 0:
         return "is empty"

@@ -18,18 +18,21 @@ from counterfactual_training.cli.parsing import columns, is_file_name
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS
 
-DESCRIPTION = "Train a classifier by counterfactual training (or, to compare, conventionally) and save it."
+DESCRIPTION = """\
+Train a classifier by counterfactual training (or, to compare, conventionally) and save it."""
 EPILOG = """\
 examples:
   ct train moons --out moons.safetensors
   ct train loan --protect age --out loan.safetensors
   ct train adult --objective vanilla --epochs 30 --out adult.safetensors
-  ct train people.csv --target granted --positive yes --immutable age,sex --decrease debt --drop name
+  ct train people.csv --target granted --positive yes --immutable age,sex --decrease debt \
+--drop name
   ct train people.csv --target granted --schema rules.toml --missing impute
 
-A named data set is trained with the paper's settings. Of a CSV file, separators, encoding, decimal commas, kinds of
-columns, categories and ranges are found out; the options add what a file cannot tell. A fifth of its rows is held out;
-the model file remembers which, and `ct evaluate` and `ct report` measure on them."""
+A named data set is trained with the paper's settings. Of a CSV file, separators, encoding, decimal
+commas, kinds of columns, categories and ranges are found out; the options add what a file cannot
+tell. A fifth of its rows is held out; the model file remembers which, and `ct evaluate` and `ct
+report` measure on them."""
 
 # Options that mean the same for named data sets and for CSV files.
 _SHARED = ("objective", "generator", "hidden", "epochs", "learning_rate", "burn_in")

@@ -18,9 +18,11 @@ from counterfactual_training.cli.output import emit, folder, writable
 from counterfactual_training.experiments.truth.caps import METHOD_NAMES, UNCAPPED, Caps
 
 _CAPS = Caps()
-DESCRIPTION = """Train every method on the same rows, search counterfactuals that end just past τ, and judge them by \
-models fitted to other rows. Prints each method beside its conventional twin, real rows, unmoved people, nearest \
-unlike neighbours and the published reductions. You can stop at any time: the same command resumes."""
+DESCRIPTION = """\
+Train every method on the same rows, search counterfactuals that end just past τ, and judge \
+them by models fitted to other rows. Prints each method beside its conventional twin, real \
+rows, unmoved people, nearest unlike neighbours and the published reductions. You can stop at \
+any time: the same command resumes."""
 EPILOG = f"methods: {', '.join(METHOD_NAMES)}. `ct compare` compares other ways to train."
 
 
@@ -41,7 +43,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "the training rows)"
     )
     parser.add_argument("--test", action="store_true", help=test)
-    caps = f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most {_CAPS.batch_size}"
+    caps = (
+        f"at most {_CAPS.rows} rows, {_CAPS.epochs} epochs, batches of at most "
+        f"{_CAPS.batch_size}"
+    )
     uncapped = f"train on all rows with the published epochs and batches (default: {caps})"
     parser.add_argument("--uncapped", action="store_true", help=uncapped)
     page = "also draw figures, which needs more training, and write a page around them"

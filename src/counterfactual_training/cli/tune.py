@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from counterfactual_training.experiments.tune import TuningEffort
     from counterfactual_training.tuning import Measure, Task, Tuning
 
-DESCRIPTION = r"""Find settings of counterfactual training that beat the published ones, on
-validation rows only. Of a \ CSV file, a part is held out as by `ct train`, and the best settings
-are trained and saved as model.safetensors."""
+DESCRIPTION = """\
+Find settings of counterfactual training that beat the published ones, on validation rows \
+only. Of a CSV file, a part is held out as by `ct train`, and the best settings are trained \
+and saved as model.safetensors."""
 EPILOG = """\
 examples:
   ct tune moons --minimise ip --at-most-lost 1 --out tuned --confirm
@@ -41,8 +42,9 @@ examples:
   ct tune people.csv --target granted --positive yes --immutable age,sex --trials 32 --confirm
   ct tune moons --space ranges.toml --storage postgresql://user@host/base --study moons
 
-An interrupted study is resumed by the same command; several commands with one storage share the work. A file of ranges
-has a table per setting, such as [lambda_reg] with low, high and log, or choices = […]; "published" keeps one fixed."""
+An interrupted study is resumed by the same command; several commands with one storage share the
+work. A file of ranges has a table per setting, such as [lambda_reg] with low, high and log, or
+choices = […]; "published" keeps one fixed."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

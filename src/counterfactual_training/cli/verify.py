@@ -10,9 +10,10 @@ from pathlib import Path
 from counterfactual_training.cli.output import emit
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 
-DESCRIPTION = r"""Check a receipt: that it was not altered, that it was issued for this model, and
-that the model still \ decides as it says, before and after the plan. With CT_RECEIPT_KEY, also that
-it was signed with this key."""
+DESCRIPTION = """\
+Check a receipt: that it was not altered, that it was issued for this model, and that the \
+model still decides as it says, before and after the plan. With CT_RECEIPT_KEY, also that it \
+was signed with this key."""
 EPILOG = """\
 examples:
   ct verify receipt.json --model people.safetensors

@@ -21,10 +21,10 @@ class Bounds(NamedTuple):
     lower: Tensor  #: the box, like ``upper`` broadcastable to ``(..., n, d)``
     upper: Tensor
     home: Tensor  #: ``(..., n, d)`` the factuals as they look if they keep their categories
-    choices: Tensor  #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
-    factual: Tensor = torch.empty(
-        1, 0
-    )  #: ``(..., n, d)`` the factuals, if there are relations between features
+    #: ``(..., n, Σ (max(k, 2) + 1))`` categories to choose from, by group; see OneHotGroup.settle
+    choices: Tensor
+    #: ``(..., n, d)`` the factuals, if there are relations between features
+    factual: Tensor = torch.empty(1, 0)
 
     def hold(self, x: Tensor, held: Tensor | None) -> Bounds:
         """The bounds with the cells under the mask ``held`` ``(..., n, d)`` closed around their

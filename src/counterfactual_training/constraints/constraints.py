@@ -63,7 +63,9 @@ class Constraints:
     Examples:
         >>> import torch
         >>> import counterfactual_training as ct
-        >>> rules = ct.Constraints.build(2, {"age": "increase"}, {"debt": (0, None)}, names=("age", "debt"))
+        >>> rules = ct.Constraints.build(
+        ...     2, {"age": "increase"}, {"debt": (0, None)}, names=("age", "debt")
+        ... )
         >>> rules.directions
         ('increase', 'both')
         >>> x, x_cf = torch.tensor([[40.0, 3.0]]), torch.tensor([[35.0, 1.0]])
@@ -249,9 +251,7 @@ class Constraints:
 
     @cached_property
     def _without_still_groups(self) -> tuple[Constraints, list[int]]:
-        """These constraints without the groups that are immutable, and the columns of those
-        groups.
-        """
+        """These constraints without immutable groups, and the columns of those."""
         moves = (
             (self.may_increase | self.may_decrease)
             .reshape(-1, self.num_features)
@@ -324,9 +324,7 @@ class Constraints:
         )
 
     def project_categories(self, x_cf: Tensor, bounds: Bounds) -> Tensor:
-        """Round every group to an allowed category, in place, if categories are projected at every
-        step.
-        """
+        """Round every group to an allowed category, in place, if done at every step."""
         if self.category_projection != "step":
             return x_cf
         bounds.settle(self.groups, x_cf)

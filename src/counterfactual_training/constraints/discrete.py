@@ -29,7 +29,7 @@ class OneHotGroup:
     Examples:
         >>> import torch
         >>> import counterfactual_training as ct
-        >>> upwards = torch.ones(3, 3, dtype=torch.bool).triu()  # school may become degree, but not the reverse
+        >>> upwards = torch.ones(3, 3, dtype=torch.bool).triu()  # to later categories only
         >>> education = ct.OneHotGroup((1, 2, 3), upwards)
         >>> rules = ct.Constraints.build(4, groups=[education])
         >>> x = torch.tensor([[0.2, 0.0, 1.0, 0.0]])

@@ -25,10 +25,11 @@ def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tenso
     Examples:
         >>> import torch
         >>> import counterfactual_training as ct
-        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]])  # one row undecided, one certain of class 1
-        >>> print(f"{ct.class_loss(logits, torch.tensor([1, 1])):.3f}")
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]])  # one undecided, one certain of 1
+        >>> y = torch.tensor([1, 1])
+        >>> print(f"{ct.class_loss(logits, y):.3f}")
         0.347
-        >>> print(f"{ct.class_loss(logits, torch.tensor([1, 1]), weight=torch.tensor([0.0, 1.0])):.3f}")
+        >>> print(f"{ct.class_loss(logits, y, weight=torch.tensor([0.0, 1.0])):.3f}")
         0.000
     """
     if _is_binary_fleet(logits):

@@ -88,8 +88,12 @@ def evaluate(
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
         >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
-        >>> protocol = ct.EvaluationProtocol(num_individuals=50, lambda_energy=(0.1,), langevin_steps=0)
+        >>> model = ct.train(
+        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
+        ... ).model
+        >>> protocol = ct.EvaluationProtocol(
+        ...     num_individuals=50, lambda_energy=(0.1,), langevin_steps=0
+        ... )
         >>> table = ct.evaluate(model, (data.x_test, data.y_test), protocol)
         >>> print(table[table["metric"].isin(["validity", "accuracy"])].to_string(index=False))
           metric  lambda_energy  run  value  num
@@ -161,8 +165,12 @@ def summarise(table: pd.DataFrame) -> pd.Series:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
         >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
-        >>> protocol = ct.EvaluationProtocol(num_individuals=50, lambda_energy=(0.1, 1.0), langevin_steps=0)
+        >>> model = ct.train(
+        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
+        ... ).model
+        >>> protocol = ct.EvaluationProtocol(
+        ...     num_individuals=50, lambda_energy=(0.1, 1.0), langevin_steps=0
+        ... )
         >>> numbers = ct.summarise(ct.evaluate(model, (data.x_test, data.y_test), protocol))
         >>> numbers[["accuracy", "validity"]].round(2).to_dict()
         {'accuracy': 1.0, 'validity': 1.0}

@@ -127,7 +127,8 @@ def check_completeness(attributions: Tensor, change: Tensor) -> Iterator[Finding
     gap = float((attributions.sum(-1) - change).abs().mean())
     scale = float(change.abs().mean())
     if scale != 0 and not gap <= _GAP * scale:  # so written, NaN is found too
-        sentence = f"Integrated gradients miss F(x) − F(baseline) by {gap / scale:.0%}: take more steps."
+        missed = f"{gap / scale:.0%}"
+        sentence = f"Integrated gradients miss F(x) − F(baseline) by {missed}: take more steps."
         yield Finding("incomplete_attributions", sentence)
 
 

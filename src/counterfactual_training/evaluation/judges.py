@@ -58,21 +58,18 @@ class _Class:
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """How much points look like a class to real rows and to methods that share nothing with the
-    model.
+    """How much points look like a class to real rows and to methods unlike the model.
 
-    ===========
-    ====================================================================================== nn5
-    mean L2 distance to the five nearest real rows of the target class ip           mean L1 distance
-    to all real rows of the class (IP, Eq. 5) ip_star      the point's contribution to the squared
-    MMD of all points and the class (IP*, Eq. 6) lof          1 where the local outlier factor takes
-    the point for an inlier of the class boosting     1 where gradient boosting, fitted to the same
-    rows, puts the point into the class spread       L2 distance to the mean of all points of the
-    class, in units of the real rows' own mean
-                 one: its mean is the diversity, 1 for real rows, less for points that crowd at a
-                     mode
-    ===========
-    ======================================================================================
+    ===========  ================================================================================
+    nn5          mean L2 distance to the five nearest real rows of the target class
+    ip           mean L1 distance to all real rows of the class (IP, Eq. 5)
+    ip_star      what the point adds to the squared MMD of all points and the class (IP*, Eq. 6)
+    lof          1 where the local outlier factor takes the point for an inlier of the class
+    boosting     1 where gradient boosting, fitted to the same rows, puts the point into the class
+    spread       L2 distance to the mean of all points of the class, in units of the real rows'
+                 own mean one: its mean is the diversity, 1 for real rows, less for points that
+                 crowd at a mode
+    ===========  ================================================================================
 
     ``ip_star`` and ``spread`` belong to a set of points: hand in only those that count.
     """

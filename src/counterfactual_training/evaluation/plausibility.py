@@ -43,7 +43,8 @@ def implausibility(x_cf: Tensor, x_target: Tensor) -> Tensor:
         >>> import torch
         >>> import counterfactual_training as ct
         >>> x_target = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-        >>> ct.implausibility(torch.tensor([[0.5, 0.5], [5.0, 5.0]]), x_target)  # among the samples, and far away
+        >>> x_cf = torch.tensor([[0.5, 0.5], [5.0, 5.0]])  # among the samples, and far away
+        >>> ct.implausibility(x_cf, x_target)
         tensor([1., 9.])
     """
     return mean_l1(x_cf, x_target)

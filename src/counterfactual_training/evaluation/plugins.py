@@ -48,9 +48,14 @@ class Measured:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
         >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
-        >>> metrics = {"largest_change": lambda measured: (measured.x_cf - measured.x).abs().amax(-1)}
-        >>> rows, protocol = (data.x_test[:200], data.y_test[:200]), ct.EvaluationProtocol(langevin_steps=0)
+        >>> model = ct.train(
+        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
+        ... ).model
+        >>> def largest_change(measured):
+        ...     return (measured.x_cf - measured.x).abs().amax(-1)
+        >>> metrics = {"largest_change": largest_change}
+        >>> rows = data.x_test[:200], data.y_test[:200]
+        >>> protocol = ct.EvaluationProtocol(langevin_steps=0)
         >>> table = ct.evaluate(model, rows, protocol, metrics=metrics)
         >>> bool(ct.summarise(table)["largest_change"] > 1)  # the classes are far apart
         True

@@ -52,8 +52,12 @@ class EvaluationProtocol:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
         >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(model, data.x_train, data.y_train, objective="vanilla", config=config).model
-        >>> quick = ct.EvaluationProtocol(num_individuals=50, lambda_energy=(0.1,), langevin_steps=0, attacks=("pgd",))
+        >>> model = ct.train(
+        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
+        ... ).model
+        >>> quick = ct.EvaluationProtocol(
+        ...     num_individuals=50, lambda_energy=(0.1,), langevin_steps=0, attacks=("pgd",)
+        ... )
         >>> table = ct.evaluate(model, (data.x_test, data.y_test), quick)
         >>> [name for name in table["metric"] if name.startswith("robust")]  # one for each ε
         ['robust_accuracy', 'robust_accuracy@0.1']

@@ -180,8 +180,8 @@ def stepfree_table(
             ones and, as its data, ``train_rows``.
 
     Returns:
-        :data:`COLUMNS`, then your own. ``valid`` is 0 or 1; what is measured of a counterfactual is NaN where it is
-        invalid.
+        :data:`COLUMNS`, then your own. ``valid`` is 0 or 1; what is measured of a counterfactual
+        is NaN where it is invalid.
     """
     parts = []
     find = as_find(find)

@@ -73,7 +73,8 @@ def search_gated(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
-        >>> x, y, config = data.x_train[:500], data.y_train[:500], ct.TrainConfig(epochs=5, learning_rate=0.05)
+        >>> x, y = data.x_train[:500], data.y_train[:500]
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.05)
         >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
         >>> gated, people = ct.fit_gate(model, x, y), x[y == 0][:3]
         >>> found = ct.search_gated(gated, people, y_target=y[y == 1][:3])

@@ -81,7 +81,8 @@ def fit_gate(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
-        >>> x, y, config = data.x_train[:500], data.y_train[:500], ct.TrainConfig(epochs=5, learning_rate=0.05)
+        >>> x, y = data.x_train[:500], data.y_train[:500]
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.05)
         >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
         >>> gated = ct.fit_gate(model, x, y)
         >>> bool((gated.plausibility(x).amax(-1) > 0.5).float().mean() > 0.8)  # most real rows pass

@@ -126,7 +126,7 @@ class Gated(nn.Module):
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("moons"), ct.mlp(2, 2)
         >>> gated = ct.fit_gate(model, data.x_train, data.y_train)
-        >>> probability = gated(torch.tensor([[9.0, 9.0]])).exp()  # far from all rows: like neither class
+        >>> probability = gated(torch.tensor([[9.0, 9.0]])).exp()  # far away: like neither class
         >>> probability.argmax(-1), torch.equal(gated.model(data.x_test), model(data.x_test))
         (tensor([2]), True)
     """

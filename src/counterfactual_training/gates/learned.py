@@ -42,7 +42,8 @@ class GateConfig:
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
-        >>> x, y, config = data.x_train[:500], data.y_train[:500], ct.TrainConfig(epochs=5, learning_rate=0.05)
+        >>> x, y = data.x_train[:500], data.y_train[:500]
+        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.05)
         >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
         >>> small = ct.GateConfig(hidden=(16,), epochs=3, num_counterfactuals=20, max_steps=5)
         >>> gated = ct.fit_gate(model, x, y, "learned", config=small)

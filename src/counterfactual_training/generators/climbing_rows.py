@@ -18,7 +18,8 @@ class ClimbingRows:
     x: Tensor
     y_target: Tensor
     one_hot: Tensor
-    lower: Tensor  # the box of each row, mutability included; a held feature has an interval of one point
+    # The box of each row, mutability included; a held feature has an interval of one point.
+    lower: Tensor
     upper: Tensor
     still: Tensor  # mask of the cells that keep their value
     x_cf: Tensor  # this field and all below change as rows climb
@@ -27,7 +28,7 @@ class ClimbingRows:
     value: Tensor  # of the objective at x_cf
     confidence: Tensor
     gap: Tensor  # log-odds beyond those of τ
-    slope: Tensor  # gradient of the objective in features that may move; at a ridge, along the ridge
+    slope: Tensor  # gradient of the objective in features that may move; at a ridge, along it
     reach: Tensor  # length of the next step, as a share of the longest
     turned: Tensor  # whether the last step did not help
     tries: Tensor

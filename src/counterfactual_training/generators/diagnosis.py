@@ -48,7 +48,8 @@ class Obstacle(IntEnum):
     ONLY_FALLS = 3
     LIMIT = 4  #: at the end of its domain
     CATEGORY = 5  #: may not become the category that would help
-    RELATION = 6  #: a relation to other features leaves no room; codes 6 + i stand for the i-th of ``all_texts``
+    #: A relation to other features leaves no room; codes 6 + i stand for the i-th of ``all_texts``.
+    RELATION = 6
 
 
 # The coarser words of a SearchResult, by Obstacle.

@@ -77,8 +77,11 @@ def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
-        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.generic())  # towards the other class
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
+        >>> other = 1 - data.y_test  # the class that each row is not
+        >>> result = ct.search(model, data.x_test, other, ct.generic())
         >>> result.x_cf.shape
         torch.Size([900, 2])
         >>> bool(result.converged.float().mean() > 0.9)
@@ -109,10 +112,16 @@ def ecco(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> x, y_target = data.x_test, 1 - data.y_test
-        >>> plain, faithful = (ct.search(model, x, y_target, generator) for generator in (ct.generic(), ct.ecco()))
-        >>> energy = [-model(result.x_cf).gather(1, y_target[:, None]).mean() for result in (plain, faithful)]
+        >>> plain = ct.search(model, x, y_target, ct.generic())
+        >>> faithful = ct.search(model, x, y_target, ct.ecco())
+        >>> energy = [
+        ...     -model(result.x_cf).gather(1, y_target[:, None]).mean()
+        ...     for result in (plain, faithful)
+        ... ]
         >>> bool(energy[1] < energy[0])
         True
     """
@@ -182,7 +191,9 @@ def line(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.line(decision_threshold=0.6))
         >>> round(float(result.confidence[result.mature].max()), 3)
         0.6
@@ -217,8 +228,11 @@ def wachter(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
-        >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.wachter(x_train=data.x_train))
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
+        >>> generator = ct.wachter(x_train=data.x_train)
+        >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
         >>> bool(result.converged.float().mean() > 0.9)
         True
     """
@@ -246,7 +260,9 @@ def greedy(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.greedy(learning_rate=0.25))
         >>> moves = (result.x_cf - data.x_test) / 0.25  # whole numbers of steps
         >>> bool((moves - moves.round()).abs().max() < 0.001)
@@ -271,7 +287,9 @@ def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.sparse(most=1))
         >>> int((result.x_cf != data.x_test).sum(-1).max())  # features changed in a row
         1
@@ -309,7 +327,9 @@ def gravitational(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> generator = ct.gravitational(x_train=data.x_train, y_train=data.y_train)
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
         >>> bool(result.converged.float().mean() > 0.9)
@@ -334,7 +354,9 @@ def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.claproar())
         >>> bool(result.converged.float().mean() > 0.9)
         True
@@ -385,7 +407,9 @@ def eccco(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> generator = ct.eccco(x_calibration=data.x_test, y_calibration=data.y_test, coverage=0.9)
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
         >>> bool(result.converged.float().mean() > 0.9)
@@ -422,7 +446,9 @@ def probe(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> x_cf = ct.search(model, data.x_test, 1 - data.y_test, ct.probe()).x_cf
         >>> noisy = x_cf + 0.1 * x_cf.new_empty(x_cf.shape).normal_()
         >>> bool((model(noisy).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
@@ -455,8 +481,11 @@ def nearest_unlike(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
-        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], ct.nearest_unlike(x_train=data.x_train))
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
+        >>> generator = ct.nearest_unlike(x_train=data.x_train)
+        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], generator)
         >>> found = result.x_cf[result.mature]
         >>> bool((found[:, None] == data.x_train).all(-1).any(-1).all())  # each is a training row
         True
@@ -506,8 +535,11 @@ def dice(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
-        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], ct.dice(num=3, x_train=data.x_train))
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
+        >>> generator = ct.dice(num=3, x_train=data.x_train)
+        >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], generator)
         >>> result.x_cf.shape, result.answers.x_cf.shape  # the best one, and all
         (torch.Size([20, 2]), torch.Size([20, 3, 2]))
     """
@@ -543,8 +575,11 @@ def growing_spheres(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
-        >>> result = ct.search(model, data.x_test[:50], 1 - data.y_test[:50], ct.growing_spheres(num=200))
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
+        >>> generator = ct.growing_spheres(num=200)
+        >>> result = ct.search(model, data.x_test[:50], 1 - data.y_test[:50], generator)
         >>> bool(result.converged.float().mean() > 0.9)
         True
     """

@@ -55,8 +55,12 @@ class Binding(IntEnum):
         >>> import counterfactual_training as ct
         >>> model = torch.nn.Linear(2, 2, bias=False)
         >>> model.weight.data = torch.eye(2)  # class 1 where the second feature is larger
-        >>> rules = ct.Constraints.build(2, {"age": "none"}, {"income": (0, 1)}, names=("age", "income"))
-        >>> result = ct.search(model, torch.tensor([[2.0, 0.0]]), torch.tensor([1]), constraints=rules)
+        >>> rules = ct.Constraints.build(
+        ...     2, {"age": "none"}, {"income": (0, 1)}, names=("age", "income")
+        ... )
+        >>> result = ct.search(
+        ...     model, torch.tensor([[2.0, 0.0]]), torch.tensor([1]), constraints=rules
+        ... )
         >>> result.status_names, result.binding_names(0, rules.names)
         (['infeasible'], {'age': 'mutability', 'income': 'domain'})
         >>> bool(result.binding[0, 1] == ct.Binding.DOMAIN)
@@ -93,7 +97,9 @@ class SearchResult:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test)
         >>> result.x_cf.shape, result.converged.shape
         (torch.Size([900, 2]), torch.Size([900]))

@@ -87,7 +87,9 @@ def search(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, constraints=data.constraints)
         >>> bool((model(result.x_cf).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
         True

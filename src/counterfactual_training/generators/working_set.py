@@ -27,7 +27,8 @@ class WorkingSet:
     """
 
     one_hot: Tensor  # y_target (..., a, k), once k is known
-    goals: Tensor  # (..., a, k) τ for the target, ∞ for other classes and finished rows; once k is known
+    # (..., a, k) τ for the target, ∞ for other classes and finished rows; once k is known
+    goals: Tensor
 
     def __init__(
         self,

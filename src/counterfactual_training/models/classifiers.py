@@ -87,7 +87,9 @@ def linear(num_features: int, num_classes: int) -> nn.Module:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
         >>> config = ct.TrainConfig(epochs=3, learning_rate=0.01)
-        >>> model = ct.train(ct.linear(2, 2), data.x_train, data.y_train, regime="conventional", config=config).model
+        >>> model = ct.train(
+        ...     ct.linear(2, 2), data.x_train, data.y_train, regime="conventional", config=config
+        ... ).model
         >>> bool((model(data.x_test).argmax(-1) == data.y_test).float().mean() > 0.95)
         True
     """

@@ -45,7 +45,9 @@ class CounterNet(nn.Module):
         >>> data = ct.load_dataset("moons")
         >>> model = ct.CounterNet(2)
         >>> config = ct.TrainConfig(epochs=1, batch_size=100)
-        >>> _ = ct.train(model, data.x_train[:500], data.y_train[:500], regime="counternet", config=config)
+        >>> _ = ct.train(
+        ...     model, data.x_train[:500], data.y_train[:500], regime="counternet", config=config
+        ... )
         >>> model(data.x_test).shape, model.explain(data.x_test, data.constraints).shape
         (torch.Size([900, 2]), torch.Size([900, 2]))
     """

@@ -25,7 +25,8 @@ from counterfactual_training.models.neurotree import NeuroTrees, neurotree
 from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
 from counterfactual_training.models.tabm import TabM, tabm
 
-#: The networks that can be named, and what makes them of ``(num_features, num_classes)`` and plain numbers.
+#: The networks that can be named, and what makes them of ``(num_features, num_classes)`` and
+#: plain numbers.
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "neurotree": neurotree,

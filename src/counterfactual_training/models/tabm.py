@@ -125,7 +125,8 @@ def tabm(
     Examples:
         >>> import counterfactual_training as ct
         >>> model = ct.tabm(2, 2, num_members=8)
-        >>> one, eight = (sum(p.numel() for p in m.parameters()) for m in (ct.mlp(2, 2, (64, 64)), model))
+        >>> one = sum(p.numel() for p in ct.mlp(2, 2, (64, 64)).parameters())
+        >>> eight = sum(p.numel() for p in model.parameters())
         >>> round(eight / one, 1)  # parameters, of eight networks and of one
         1.7
         >>> data = ct.load_dataset("moons")

@@ -405,16 +405,21 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
     by_count: dict[int, list[str]] = {}
     for data, own in seeds.items():
         by_count.setdefault(len(own), []).append(data)
+    trained = 0
+    if len(models):
+        trained = int(models.drop_duplicates(["data", "model"])["seeds"].sum())
     return {
         "rows": f"{arena.kind_of_rows} rows, at most {caps.individuals} individuals, judges fitted "
         "to other rows",
-        "training": f"at most {caps.rows or 'all'} rows, {caps.epochs} epochs, the paper's networks",
-        "input gradients": f"at most {arena.gradients} per row and epoch, where a regime has a number for it",
+        "training": f"at most {caps.rows or 'all'} rows, {caps.epochs} epochs, the paper's "
+        "networks",
+        "input gradients": f"at most {arena.gradients} per row and epoch, where a regime has a "
+        "number for it",
         "seeds": "; ".join(
             f"{count} ({', '.join(names)})" for count, names in by_count.items()
         ),
         **({"left out": _listed(arena)} if arena.left_out else {}),
-        "models": f"{int(models.drop_duplicates(['data', 'model'])['seeds'].sum()) if len(models) else 0:,}",
+        "models": f"{trained:,}",
         "trained": f"{_when(arena)}, {duration(_seconds(models))} of processor time",
         **versions(),
     }

@@ -67,8 +67,8 @@ def write_grid(
     page = render(
         "sections.html",
         title=results.grid.title or f"Grid {name}",
-        subtitle="Models trained with counterfactuals, each compared with conventional models of the "
-        "same shape.",
+        subtitle="Models trained with counterfactuals, each compared with conventional models of "
+        "the same shape.",
         warning=warning,
         sections=sections,
         settings=facts,

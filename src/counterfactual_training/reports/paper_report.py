@@ -39,19 +39,17 @@ from counterfactual_training.reports.text_table import TextTable
 from counterfactual_training.text import duration
 
 _CAPTIONS = {
-    "main": "Reduction by CT: published ± SD of one pair of models; ours over training seeds with a "
-    "95 % interval, and "
-    "each seed by the authors' estimator, a mean of ratios.",
-    "by_lambda": "Reduction of IP by CT over the energy penalty of the test-time generator; boxes span "
-    "seeds and runs.",
-    "maturity": "Share of counterfactuals that reach the decision threshold in training; bands span the "
-    "seeds.",
+    "main": "Reduction by CT: published ± SD of one pair of models; ours over training seeds with "
+    "a 95 % interval, and each seed by the authors' estimator, a mean of ratios.",
+    "by_lambda": "Reduction of IP by CT over the energy penalty of the test-time generator; boxes "
+    "span seeds and runs.",
+    "maturity": "Share of counterfactuals that reach the decision threshold in training; bands "
+    "span the seeds.",
     "ablation": "Reduction by each term of the objective, published values as diamonds.",
-    "robustness": "Accuracy under attack over ε, published values as diamonds; bands are 95 % intervals "
-    "over training "
-    "seeds.",
-    "attribution": "Sensitivity to protected features by integrated gradients, median and 95 % of the "
-    "rounds.",
+    "robustness": "Accuracy under attack over ε, published values as diamonds; bands are 95 % "
+    "intervals over training seeds.",
+    "attribution": "Sensitivity to protected features by integrated gradients, median and 95 % of "
+    "the rounds.",
 }
 _FIGURE1_CAPTION = (
     "Counterfactuals (stars) of linear classifiers trained in four ways. The authors' learning "

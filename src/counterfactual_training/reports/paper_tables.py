@@ -209,7 +209,8 @@ def _ablation(tables: Tables) -> list[TextTable]:
             (data, *(text for o in objectives for text in _comparison(cells[data].get(o), 1)))
             for data in cells
         ]
-        title = f"Reduction of {METRIC_NAMES.get(metric, metric)} in % by the terms of the objective"
+        name = METRIC_NAMES.get(metric, metric)
+        title = f"Reduction of {name} in % by the terms of the objective"
         out.append(TextTable(title, header, tuple(rows), (note, INTERVALS)))
     return out
 

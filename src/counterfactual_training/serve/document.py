@@ -16,15 +16,16 @@ from counterfactual_training.serve.served import API
 RULE_OF = {"ranges": "domain", "locks": "lock"}
 _GETS = {
     "model": "The model, the one to compare it with, the rows, and the limits of requests.",
-    "schema": "The columns: kinds, units, categories, and how they may change; relations; what rules "
-    "mean.",
+    "schema": "The columns: kinds, units, categories, and how they may change; relations; what "
+    "rules mean.",
     "card": "The model card: what it is, data, rules, measures with intervals, limits, versions.",
 }
 _POSTS = {
-    "rows": "People, filtered and sorted, page by page, with decision and confidence. Needs --data.",
+    "rows": "People, filtered and sorted, page by page, with decision and confidence. Needs "
+    "--data.",
     "predict": "Decision, probabilities and plausibility of rows.",
-    "explain": "Plans for rows: what would have to change for another decision, under the rules of the "
-    "question.",
+    "explain": "Plans for rows: what would have to change for another decision, under the rules of "
+    "the question.",
     "map": "Decisions in a plane through one row, people in it, and the way of each plan.",
     "audit": "Burden of recourse by group, proxies, and how long advice stays valid. Needs --data "
     "with classes.",

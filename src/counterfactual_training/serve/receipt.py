@@ -256,7 +256,8 @@ class _AnyRow(ByName):
 
 def _check_signature(receipt: Mapping[str, Any], key: bytes | None) -> list[Check]:
     if key is None:
-        return []  # what cannot be checked has neither passed nor failed; the check of the content tells
+        # What cannot be checked has neither passed nor failed; the check of the content tells.
+        return []
     signed = receipt["signature"]
     good = isinstance(signed, str) and hmac.compare_digest(
         _signature(receipt, key).encode(), signed.encode()

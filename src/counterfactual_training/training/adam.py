@@ -17,8 +17,7 @@ _BETAS = (0.9, 0.999)  # torch's own
 
 
 class Adam(Optimizer):
-    """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without its overhead per
-    call.
+    """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without overhead.
 
     A fleet has one parameter group per member, each with its own rate and β, so that torch's
     schedulers work on fleets too; its weights are one tensor ``(M, P)``, and members may skip an

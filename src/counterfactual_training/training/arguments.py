@@ -1,6 +1,4 @@
-"""The arguments of :func:`train` and :class:`Fleet`, checked and prepared before training
-starts.
-"""
+"""The arguments of :func:`train` and :class:`Fleet`, checked before training starts."""
 
 from __future__ import annotations
 
@@ -378,9 +376,7 @@ def check_ranks(run: Run) -> None:
 def listeners(
     callbacks: Sequence[Callback], settings: Sequence[Setting], progress: bool | None
 ) -> list[Callback]:
-    """The user's callbacks, checked, after the one that keeps budgets and before the status
-    line.
-    """
+    """The user's callbacks, checked, between that of budgets and the status line."""
     if not isinstance(callbacks, list | tuple):
         raise InputError(
             f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback]."

@@ -56,9 +56,7 @@ def _part(run: Run, x: Tensor, y: Tensor, weight: Tensor | None) -> Batch:
 def explain(
     run: Run, sizes: list[int], rng: Streams, tally: Tally
 ) -> Iterator[Explained] | None:
-    """Counterfactuals for batches of these sizes, by one search; ``None`` if no member is left to
-    search.
-    """
+    """Counterfactuals for batches of these sizes, by one search; ``None`` if for nobody."""
     num = sum(sizes)
     mine = None
     parts = [run.ranks.part(size) for size in sizes]
@@ -79,9 +77,7 @@ def explain(
 
 
 def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tally) -> Any:
-    """What a regime trains on beside the batch, at the current weights; ``None`` if no member is
-    left.
-    """
+    """What a regime trains on beside the batch; ``None`` if no member is left."""
     now = (
         batch.x,
         batch.y,
@@ -111,9 +107,7 @@ def find_by_regime(run: Run, find: Find, batch: Batch, rng: Streams, tally: Tall
 
 
 def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[float]:
-    """This process's part of each batch relative to an even share; by weight, where rows have
-    weights.
-    """
+    """This process's part of each batch relative to an even share, by weight of rows."""
     given = [
         w.sum() * (share > 0) for w, share in zip(weights, even, strict=True) if w is not None
     ]
@@ -123,8 +117,7 @@ def _shares(run: Run, weights: list[Tensor | None], even: list[float]) -> list[f
 
 
 def _guarded(run: Run, rng: Streams, tally: Tally, find: Callable[[Tensor | None], Any]) -> Any:
-    """What is found for all members; those whose models have become unusable are stopped, and it is
-    tried again.
+    """What is found for all members; found again once unusable ones are stopped.
 
     ``find`` gets a mask ``(members,)`` of those that train with what it finds; ``None`` if there is
     one model.
@@ -176,8 +169,7 @@ def _unusable(run: Run) -> list[int]:
 def explain_round(
     run: Run, num: int, rng: Streams, active: Tensor | None = None, mine: Tensor | None = None
 ) -> Found:
-    """Search ``num`` counterfactuals of training rows for the current model, or for every model of
-    a fleet.
+    """Search ``num`` counterfactuals of training rows for the current model or fleet.
 
     Args:
         rng: of the draws and the search; one per member of a fleet.

@@ -153,9 +153,7 @@ class AccuracyBudget(Callback):
 
 
 def conventional_twin(run: Run) -> Run:
-    """A run with the class loss only for every row of the stack, from its members' current
-    weights.
-    """
+    """A run with the class loss only for every row of the stack, from current weights."""
     if not run.lead and not isinstance(run.optimizer, Adam):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))

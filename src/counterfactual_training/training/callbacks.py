@@ -1,6 +1,4 @@
-"""Callbacks: called by the training loop at every update and epoch, alike for one model and for a
-fleet.
-"""
+"""Callbacks: called at every update and epoch, alike for one model and for a fleet."""
 
 from __future__ import annotations
 
@@ -42,8 +40,10 @@ class Callback:
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> class Tell(ct.Callback):
         ...     def on_epoch_end(self, run):
-        ...         print(f"epoch {run.epoch} of {run.epochs}, {run.history.last('skipped'):.0f} updates skipped")
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=ct.TrainConfig(epochs=2), callbacks=[Tell()])
+        ...         skipped = run.history.last("skipped")
+        ...         print(f"epoch {run.epoch} of {run.epochs}, {skipped:.0f} updates skipped")
+        >>> config = ct.TrainConfig(epochs=2)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[Tell()])
         epoch 1 of 2, 0 updates skipped
         epoch 2 of 2, 0 updates skipped
     """
@@ -52,8 +52,7 @@ class Callback:
         """Before the first epoch of a run, or of a resumed one: reset all state."""
 
     def before_step(self, run: Run) -> None:
-        """Before every update; ``run.gradients``, also the ``.grad`` of ``run.parameters``, may be
-        changed.
+        """Before every update; ``run.gradients``, also as ``.grad``, may be changed.
 
         The attributes of such a callback are part of a checkpoint's fingerprint.
         """
@@ -78,9 +77,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state, after ``on_train_begin``; by default every name becomes an
-        attribute.
-        """
+        """Restore the state, after ``on_train_begin``; by default as attributes."""
         vars(self).update(state)
 
 
@@ -159,8 +156,7 @@ class PrintLoss(Callback):
 
 
 class Schedule(Callback):
-    """A learning-rate scheduler of torch, or one with its interface; in a fleet, one for every
-    member.
+    """A learning-rate scheduler of torch, or one like it; in a fleet, one per member.
 
     Args:
         make: makes the scheduler of an optimizer: ``lambda optimizer: OneCycleLR(optimizer, 0.1,
@@ -176,7 +172,9 @@ class Schedule(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> schedule = ct.Schedule(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5))
+        >>> schedule = ct.Schedule(
+        ...     lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        ... )
         >>> config = ct.TrainConfig(epochs=3, learning_rate=0.08)
         >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[schedule])
         >>> schedule.schedulers[0].get_last_lr()
@@ -249,9 +247,7 @@ class Schedule(Callback):
 
 
 def _optimizers(run: Run) -> list[Optimizer]:
-    """The optimizer; in a fleet, a view for each member that shares the member's parameter
-    group.
-    """
+    """The optimizer; in a fleet, a view per member that shares its parameter group."""
     if not run.lead:
         return [run.optimizer]
     views = [copy.copy(run.optimizer) for _ in run.slots]
@@ -274,7 +270,9 @@ class ClipGradient(Callback):
         >>> class Norm(ct.Callback):
         ...     def before_step(self, run):
         ...         Norm.last = sum(float(own.square().sum()) for own in run.gradients) ** 0.5
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[ct.ClipGradient(0.01), Norm()])
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), x, y, config=config, callbacks=[ct.ClipGradient(0.01), Norm()]
+        ... )
         >>> round(Norm.last, 4) <= 0.01
         True
     """
@@ -316,7 +314,8 @@ class AverageWeights(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> average, config = ct.AverageWeights(decay=0.99, start=0.5), ct.TrainConfig(epochs=4, batch_size=50)
+        >>> average = ct.AverageWeights(decay=0.99, start=0.5)
+        >>> config = ct.TrainConfig(epochs=4, batch_size=50)
         >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[average])
         >>> average.count  # updates of the last two epochs
         8
@@ -388,7 +387,9 @@ class BestEpoch(Callback):
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> config, held = ct.TrainConfig(epochs=5), (data.x_test, data.y_test)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[ct.BestEpoch()])
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[ct.BestEpoch()]
+        ... )
         >>> accuracy = float((result.model(data.x_test).argmax(-1) == data.y_test).float().mean())
         >>> best = max(record["validation_accuracy"] for record in result.history.records)
         >>> round(accuracy, 4) == round(best, 4)
@@ -460,10 +461,10 @@ class EarlyStopping(BestEpoch):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> config, stop = ct.TrainConfig(epochs=1000, learning_rate=0.05), ct.EarlyStopping(patience=3)
-        >>> result = ct.train(
-        ...     ct.mlp(2, 2), x, y, config=config, validation=(data.x_test, data.y_test), callbacks=[stop]
-        ... )
+        >>> held = data.x_test, data.y_test
+        >>> config = ct.TrainConfig(epochs=1000, learning_rate=0.05)
+        >>> stop = ct.EarlyStopping(patience=3)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[stop])
         >>> result.history.stopped
         'validation_accuracy has not improved for 3 epochs'
     """
@@ -483,9 +484,7 @@ def column(run: Run, i: int, name: str) -> float:
 
 
 def _of_functions(value: Any) -> bool:
-    """Whether it holds only functions, such as LambdaLR's, which the scheduler is made with
-    again.
-    """
+    """Whether it holds only functions, such as LambdaLR's, which are made anew."""
     if isinstance(value, list | tuple):
         return all(_of_functions(one) for one in value)
     return callable(value)

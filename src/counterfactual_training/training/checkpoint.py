@@ -75,9 +75,7 @@ class Checkpoint:
             return error
 
     def resume_optimizer(self, run: Run) -> None:
-        """Restore optimizer and callbacks, after schedulers were made: making one sets the learning
-        rate.
-        """
+        """Restore optimizer and callbacks, after schedulers, which set the learning rate."""
         if self.pending is None:
             return
         state = self.pending
@@ -112,9 +110,7 @@ class Checkpoint:
 
     @contextmanager
     def _restoring(self, run: Run) -> Iterator[None]:
-        """Undo everything if the file does not fit: another version of this package may have
-        written it.
-        """
+        """Undo everything if the file does not fit, such as one of another version."""
         try:
             yield
         except _DAMAGE as error:

@@ -23,9 +23,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 class Ranks(NamedTuple):
-    """The processes that train a model wrapped in ``DistributedDataParallel``; alone there is
-    one.
-    """
+    """The processes that train a ``DistributedDataParallel`` model; alone there is one."""
 
     rank: int = 0
     size: int = 1
@@ -88,9 +86,7 @@ class Ranks(NamedTuple):
         return held
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Running statistics as the first process has them, as DDP does before every forward pass
-        in training.
-        """
+        """Running statistics as the first process has them, as DDP does in training."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(

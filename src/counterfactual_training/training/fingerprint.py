@@ -109,9 +109,7 @@ def _state_names(callback: Callback) -> set[str]:
 
 
 class Digest:
-    """SHA-256 of nested values: each by its type and content, functions by their code and
-    closures.
-    """
+    """SHA-256 of nested values: each by type and content, functions by code and closures."""
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
@@ -249,9 +247,7 @@ def _parts_of_class(kind: type) -> list[Any]:
 
 
 def _parts_of_instance(value: Any) -> list[Any]:
-    """Any other object by its pickle state, without cached properties, which follow from the
-    rest.
-    """
+    """Any other object by its pickle state, without cached properties."""
     try:
         parts: Any = value.__reduce_ex__(4)
     except (TypeError, PickleError, AttributeError, NotImplementedError, RuntimeError):

@@ -183,9 +183,7 @@ class Fleet:
         return [results[i] for i in range(len(settings))]
 
     def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
-        """Members that train as one stack, because they differ in numbers only; others train
-        alone.
-        """
+        """Members that train as one stack, because they differ in numbers only."""
         alone = everyone = list(range(len(settings)))
         if len(everyone) > 1:
             try:
@@ -234,9 +232,7 @@ def _in_halves(
 
 
 def _regime_structure(setting: Setting) -> tuple[object, ...]:
-    """Equal for members that one loss can train: of one regime, found for from the same epoch
-    on.
-    """
+    """Equal for members that one loss can train: of one regime, from the same epoch on."""
     if setting.regime is None:
         return ()
     return (id(setting.regime), setting.config.burn_in_epochs)
@@ -341,9 +337,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What the limit of a container leaves; ``None`` without one, where the file says ``max`` or is
-    missing.
-    """
+    """What the limit of a container leaves; ``None`` without one."""
     try:
         left = int((folder / "memory.max").read_text()) - int(
             (folder / "memory.current").read_text()

@@ -25,9 +25,7 @@ Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter
 
 
 class ByBackward:
-    """Gradients of Eq. 2 by autograd, for any model and objective; the interface is that of
-    :class:`ByHand`.
-    """
+    """Gradients of Eq. 2 by autograd, for any model and objective; like :class:`ByHand`."""
 
     terms: Tensor
 
@@ -189,16 +187,12 @@ class Learner:
             yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
 
     def begin_epoch(self) -> None:
-        """Choose the way to the gradient anew, because hooks may have come or gone, and set the
-        modes.
-        """
+        """Choose the way to the gradient anew, since hooks come and go; set the modes."""
         self.gradient = self._way()
         self.train_mode()
 
     def train_mode(self) -> None:
-        """Put the modules that train back into training mode; callbacks may have called
-        ``eval()``.
-        """
+        """Put the modules that train back into training mode, whatever callbacks did."""
         for module in self.training:
             module.training = True
 

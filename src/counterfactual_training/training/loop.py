@@ -26,9 +26,7 @@ _GROUP_VALUES = 2**20
 
 
 def fit(run: Run, saver: Checkpoint | None = None) -> None:
-    """Train all members of a run, epoch by epoch, from the state of the checkpoint if there is
-    one.
-    """
+    """Train all members of a run, epoch by epoch, from the checkpoint if there is one."""
     if saver is not None:
         saver.resume(run)
     with _torch_settings(run):
@@ -51,9 +49,7 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
 
 
 def advance(run: Run) -> None:
-    """One epoch: updates, records, and the end of members that diverged; without callbacks at its
-    end.
-    """
+    """One epoch: updates, records, and the end of members that diverged; no callbacks."""
     started = time.perf_counter()
     tally = _epoch(run)
     run.epoch += 1
@@ -62,9 +58,7 @@ def advance(run: Run) -> None:
 
 @torch.no_grad()
 def _epoch(run: Run) -> Tally:
-    """One pass over the data: search counterfactuals, and update on every mini-batch with its share
-    of them.
-    """
+    """One pass over the data: search counterfactuals, and update on every mini-batch."""
     rngs = _seed_epoch(run)
     run.learner.begin_epoch()
     tally = Tally(run)
@@ -148,9 +142,7 @@ def _update(run: Run, gradients: Gradients, tally: Tally) -> None:
 
 
 def _call(run: Run, event: str, tally: Tally) -> None:
-    """Call the callbacks; honour gradients they replace, modes they change and members they
-    stop.
-    """
+    """Call the callbacks; honour the gradients, modes and stops they make."""
     for callback in run.listeners(event):
         shown = list(run.gradients)
         run.gradients = list(run.gradients)
@@ -186,9 +178,7 @@ def _torch_settings(run: Run) -> Iterator[None]:
 
 
 def _seed_epoch(run: Run) -> list[torch.Generator]:
-    """The random generators of this epoch, one per row of the stack; also seeds torch and the
-    data.
-    """
+    """The random generators of this epoch, one per row of the stack; also seeds torch."""
     rngs = [epoch_rng(run.settings[i].config.seed, run.epoch) for i in run.slots]
     # The first draw is torch's seed; a fleet shares one, but every member draws, so that its later
     # draws are equal.

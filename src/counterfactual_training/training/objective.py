@@ -1,5 +1,4 @@
-"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·adversarial
-loss.
+"""The training objective (Eq. 2): class loss + λ_div·divergence + λ_reg·ridge + λ_adv·CE(x_adv).
 
 Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic contrast +
     λ_recourse·recourse loss.
@@ -41,7 +40,9 @@ class CounterfactualBatch(NamedTuple):
         >>> x, x_pos = data.x_train[data.y_train == 0][:30], data.x_train[data.y_train == 1][:30]
         >>> y, y_target = torch.zeros(30).long(), torch.ones(30).long()
         >>> found = ct.search(model, x, y_target, ct.ecco())
-        >>> batch = ct.CounterfactualBatch(found.x_cf, x_pos, found.x_adv, y_target, y, weight=found.mature)
+        >>> batch = ct.CounterfactualBatch(
+        ...     found.x_cf, x_pos, found.x_adv, y_target, y, weight=found.mature
+        ... )
         >>> [len(part.x_cf) for part in batch.split([10, 20])]
         [10, 20]
     """
@@ -86,8 +87,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of the objective, unweighted, each ``()`` (or one per member of a fleet), and their
-    weighted sum.
+    """The terms of the objective, each ``()`` or one per member, and their weighted sum.
 
     Attributes:
         total: the weighted sum, which is minimised.
@@ -103,10 +103,12 @@ class LossTerms:
         >>> import torch
         >>> import counterfactual_training as ct
         >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
-        >>> terms = ct.Objective()(ct.linear(2, 2), x, y)  # no counterfactuals: the class loss alone
+        >>> terms = ct.Objective()(ct.linear(2, 2), x, y)  # no x′: the class loss alone
         >>> print(f"{terms.total:.3f} = {terms.class_loss:.3f} + {terms.divergence:.3f}")
         0.693 = 0.693 + 0.000
-        >>> own = ct.LossTerms.sum(terms.logits, class_loss=terms.class_loss, other=torch.tensor(1.0))
+        >>> own = ct.LossTerms.sum(
+        ...     terms.logits, class_loss=terms.class_loss, other=torch.tensor(1.0)
+        ... )
         >>> print(f"{own.total:.3f}")
         1.693
     """

@@ -1,6 +1,4 @@
-"""What all recipes of regimes share: their numbers are checked, and equal numbers give one and the
-same regime.
-"""
+"""What all recipes of regimes share: checked numbers, and one regime for equal numbers."""
 
 from __future__ import annotations
 
@@ -49,8 +47,7 @@ _KINDS = {
 
 
 def recipe(make: Callable[P, Regime]) -> Callable[P, Regime]:
-    """A recipe whose numbers are checked by their names, and that makes one regime of equal
-    numbers.
+    """A recipe whose numbers are checked by name; equal numbers make one regime.
 
     So members of a fleet with the same numbers share a regime, and train as one.
     """

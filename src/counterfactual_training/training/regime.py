@@ -49,7 +49,9 @@ class Round:
         >>> def find(now):  # a Round
         ...     print(now.epoch, tuple(now.x.shape), tuple(now.search(now.targets()).x_cf.shape))
         ...     return pgd.find(now)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, regime=ct.Regime("mine", pgd.loss, find), config=config)
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), x, y, regime=ct.Regime("mine", pgd.loss, find), config=config
+        ... )
         0 (200, 2) (200, 2)
         1 (200, 2) (200, 2)
     """
@@ -180,9 +182,12 @@ class Regime:
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> def loss(model, batch, noisy):
         ...     logits = model(noisy)
-        ...     return ct.LossTerms.sum(logits, class_loss=ct.class_loss(logits, batch.y, batch.weight))
+        ...     return ct.LossTerms.sum(
+        ...         logits, class_loss=ct.class_loss(logits, batch.y, batch.weight)
+        ...     )
         >>> regime = ct.Regime("noise", loss, find=lambda now: now.x + 0.1 * now.normal())
-        >>> ct.train(ct.mlp(2, 2), x, y, regime=regime, config=ct.TrainConfig(epochs=2)).history.last("epoch")
+        >>> config = ct.TrainConfig(epochs=2)
+        >>> ct.train(ct.mlp(2, 2), x, y, regime=regime, config=config).history.last("epoch")
         2.0
     """
 

@@ -415,7 +415,9 @@ def make_regime(name: str, **numbers: Any) -> Setting:
         3
         >>> data, setting = ct.load_dataset("moons"), ct.make_regime("pgd", epsilon=0.05)
         >>> config = ct.TrainConfig(epochs=2)
-        >>> result = ct.train(ct.mlp(2, 2), data.x_train[:200], data.y_train[:200], setting=setting, config=config)
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), data.x_train[:200], data.y_train[:200], setting=setting, config=config
+        ... )
         >>> result.history.last("epoch")
         2.0
     """

@@ -207,9 +207,7 @@ def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tenso
 
 
 def _intervals(y: Tensor, bins: int) -> Memory:
-    """Intervals between quantiles of y ``(n,)``: k of them, none empty, with the rows inside
-    each.
-    """
+    """Intervals between quantiles of y ``(n,)``: k, none empty, with the rows inside."""
     levels = y.unique()
     if len(levels) < 2:
         raise InputError(

@@ -68,9 +68,7 @@ class TrainingRows:
         return (x, y)
 
     def at(self, rows: Tensor | slice) -> Labelled:
-        """The rows at these indices: ``(m,)``, or in a fleet ``(members, m)``; a slice copies
-        nothing.
-        """
+        """The rows at indices ``(m,)``, or in a fleet ``(members, m)``; slices copy nothing."""
         if isinstance(rows, slice):
             index: Any = rows
         else:
@@ -244,9 +242,7 @@ class FetchedRows(TrainingRows):
 
 
 class Read(NamedTuple):
-    """The result of one pass over a data set: classes, weights, one row, and statistics
-    ``(d,)``.
-    """
+    """What one pass over a data set finds: classes, weights, a row, statistics ``(d,)``."""
 
     y: Tensor
     weight: Tensor | None

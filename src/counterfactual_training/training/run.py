@@ -1,6 +1,4 @@
-"""A training run: the state of its members, what callbacks may do with it, and what a checkpoint
-saves.
-"""
+"""A training run: the state of its members, for callbacks and checkpoints."""
 
 from __future__ import annotations
 
@@ -256,9 +254,7 @@ class Run:
         ]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
-        """Eq. 2 at the members' strength; in a fleet, with weights of 0 for members without
-        counterfactuals.
-        """
+        """Eq. 2 at the members' strength; 0 for members without counterfactuals."""
         # A lone model without counterfactuals gets batches without them, so its weights may stay.
         factors = [
             self.strength[i] * (on or not self.lead)
@@ -315,9 +311,7 @@ class Run:
                     self.good[name][place] = value[place]
 
     def fail(self, slot: int, epoch: int, reason: str) -> None:
-        """Stop a member that has diverged in this epoch, with the weights of its last sound
-        epoch.
-        """
+        """Stop a member that diverged, with the weights of its last sound epoch."""
         i = self.slots[slot]
         if self.lead:
             self.parameters[0].data[slot] = self.good["weights"][slot]

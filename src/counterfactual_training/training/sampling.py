@@ -13,9 +13,7 @@ Streams = torch.Generator | Sequence[torch.Generator]  # one rng, or one per mem
 
 
 def epoch_rng(seed: int, epoch: int) -> torch.Generator:
-    """The random generator of one epoch; independent of earlier epochs, so that a resumed run draws
-    the same.
-    """
+    """The random generator of one epoch, whatever came before: a resumed run draws the same."""
     # Multipliers with well-mixed bits, from splitmix64, so that neighbouring seeds and epochs get
     # unrelated streams.
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 0x2545F491) % 2**63
@@ -23,18 +21,14 @@ def epoch_rng(seed: int, epoch: int) -> torch.Generator:
 
 
 def each(draw: Callable[..., Tensor], rng: Streams, *rows: Tensor) -> Tensor:
-    """``draw(rng, *rows)``; with one rng per member of a fleet, every member's own draw,
-    stacked.
-    """
+    """``draw(rng, *rows)``; with one rng per member of a fleet, stacked draws."""
     if isinstance(rng, torch.Generator):
         return draw(rng, *rows)
     return torch.stack([draw(own, *(value[i] for value in rows)) for i, own in enumerate(rng)])
 
 
 def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:
-    """Uniformly without replacement; all rows, and then again, where more are asked for than there
-    are.
-    """
+    """Uniformly without replacement; all rows, and then again, if more are asked for."""
     rounds = -(-num // num_rows)
     return torch.cat([torch.randperm(num_rows, generator=rng) for _ in range(rounds)])[:num]
 
@@ -65,9 +59,7 @@ def draw_targets(
 def draw_positives(
     rows_by_class: list[Tensor], y_target: Tensor, rng: torch.Generator
 ) -> Tensor:
-    """For each target ``(n,)`` the index of a uniformly drawn training row that truly is of that
-    class.
-    """
+    """For each target ``(n,)`` the index of a random training row truly of that class."""
     sizes = torch.tensor([len(rows) for rows in rows_by_class])
     starts = sizes.cumsum(0) - sizes
     targets = y_target.cpu()

@@ -81,8 +81,10 @@ class TrainConfig:
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=4, burn_in=0.5, batch_size=100, num_counterfactuals=100)
         >>> result = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, config=config)
-        >>> config.burn_in_epochs, result.history.to_frame()["share_mature"].isna().tolist()  # no search in burn-in
-        (2, [True, True, False, False])
+        >>> config.burn_in_epochs
+        2
+        >>> result.history.to_frame()["share_mature"].isna().tolist()  # no search in burn-in
+        [True, True, False, False]
     """
 
     epochs: int = EPOCHS
@@ -165,7 +167,9 @@ class Setting:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> config = ct.TrainConfig(epochs=2, batch_size=100)
-        >>> setting = ct.Setting(ct.ecco(max_steps=10), objective=ct.Objective(lambda_reg=0.25), config=config)
+        >>> setting = ct.Setting(
+        ...     ct.ecco(max_steps=10), objective=ct.Objective(lambda_reg=0.25), config=config
+        ... )
         >>> result = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, setting=setting)
         >>> changed = setting.with_numbers({"max_steps": 20}).seeded(1)
         >>> changed.generator.max_steps, changed.objective.lambda_reg, changed.config.seed

@@ -1,6 +1,4 @@
-"""Sums over an epoch, per member. They stay on the device until its end, so that no update waits
-for them.
-"""
+"""Sums over an epoch, per member, on the device until its end: no update waits for them."""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ def train(
     progress: bool | None = None,
     device: str | torch.device | None = None,
 ) -> TrainResult:
-    """Train a classifier, in place, so that its counterfactual explanations become plausible and
-    actionable.
+    """Train a classifier, in place, so that its explanations become plausible and actionable.
 
     Parts in eval mode within a model in training mode stay so; a model in eval mode is trained
     whole.
@@ -92,9 +91,11 @@ def train(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> constraints = ct.Constraints.infer(x, mutability={0: "none"})  # nobody can change the first feature
+        >>> constraints = ct.Constraints.infer(x, mutability={0: "none"})  # nobody can change 0
         >>> model, config = ct.mlp(2, 2), ct.TrainConfig(epochs=3, learning_rate=0.01)
-        >>> result = ct.train(model, x, y, ct.ecco(decision_threshold=0.5), constraints, config=config)
+        >>> result = ct.train(
+        ...     model, x, y, ct.ecco(decision_threshold=0.5), constraints, config=config
+        ... )
         >>> model(x).shape, list(result.history.to_frame()["epoch"])
         (torch.Size([200, 2]), [1, 2, 3])
     """
@@ -193,9 +194,7 @@ def _train_members(
 
 
 def _base(setting: Setting | str | None, regime: Regime | Setting | str | None) -> Setting:
-    """The setting, trained by a regime; a name may also stand for a whole setting, such as
-    ``"as_printed"``.
-    """
+    """The setting, trained by a regime; some names stand for a setting: ``"as_printed"``."""
     base = preset(setting) if isinstance(setting, str) else setting
     if regime is None:
         return base or Setting()

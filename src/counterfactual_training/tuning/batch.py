@@ -90,9 +90,7 @@ class TrainedTrial:
 def train_batch(
     task: Task, settings: Sequence[Setting], watch: Watch | None = None
 ) -> list[TrainedTrial]:
-    """Train all settings, each with every seed, in as few fleets as possible; ``watch`` may stop
-    trials early.
-    """
+    """Train all settings, each with every seed, in few fleets; ``watch`` may stop trials."""
     # Members of a fleet must search the same number of counterfactuals: tensors have one shape.
     groups: dict[int, list[int]] = defaultdict(list)
     for place, setting in enumerate(settings):
@@ -170,9 +168,7 @@ def mean_accuracy(histories: Sequence[History]) -> list[float]:
 
 @dataclass(eq=False)
 class Pruner:
-    """Stops trials whose accuracy has collapsed and, with one objective, those behind the median of
-    earlier trials.
-    """
+    """Stops trials of collapsed accuracy and, with one objective, those behind the median."""
 
     task: Task
     study: Study

@@ -1,6 +1,4 @@
-"""What tuning optimises, how much accuracy and validity it may cost, and how both are measured on
-validation rows.
-"""
+"""What tuning optimises, what it may cost, and how both are measured on validation rows."""
 
 from __future__ import annotations
 
@@ -215,9 +213,7 @@ class Measure:
     def __call__(
         self, trials: Sequence[Sequence[nn.Module]], quiet: bool = True
     ) -> list[dict[str, float]]:
-        """:data:`MEASURED` of each trial, averaged over its models; ``quiet`` mutes measurement
-        warnings.
-        """
+        """:data:`MEASURED` of each trial, averaged over models; ``quiet`` mutes warnings."""
         models = [model for trial in trials for model in trial]
         if not models:
             return []

@@ -146,8 +146,7 @@ OF_REGIMES: Mapping[str, Space] = {
 def make_space(
     start: Setting, changes: Mapping[str, Any] | str | Path | None = None, gate: str = "none"
 ) -> dict[str, Values]:
-    """The ranges to search: those of :data:`RANGES` and of its regime that the setting uses, with
-    changes.
+    """The ranges to search: those of :data:`RANGES` and the regime that the setting uses.
 
     Args:
         start: the setting to improve; every range is widened to hold it.

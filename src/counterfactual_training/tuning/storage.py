@@ -111,9 +111,7 @@ def _shown(storage: Storage) -> str:
 
 @contextmanager
 def _connecting(where: str) -> Iterator[None]:
-    """Mute Optuna's log messages, and turn the errors of a database that cannot be reached into one
-    sentence.
-    """
+    """Mute Optuna's log, and say in one sentence that a database cannot be reached."""
     logging = optuna().logging
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)

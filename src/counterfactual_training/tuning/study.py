@@ -63,9 +63,7 @@ class TuningTrial:
 
 
 class Study:
-    """Asks Optuna for trials and tells it the results, with signs of life for the other
-    processes.
-    """
+    """Asks Optuna for trials and tells it results, with signs of life for others."""
 
     def __init__(self, study: Any, signs: tuple[int, ...], seed: int, where: str) -> None:
         self._study = study
@@ -140,9 +138,7 @@ class Study:
         return asked
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Report an intermediate value of a study with one objective; whether the trial should be
-        pruned.
-        """
+        """Report an intermediate value; whether the trial should be pruned."""
         trial = self._open[number]
         trial.report(self._signs[0] * value, step)
         return bool(trial.should_prune())
@@ -188,9 +184,7 @@ class Study:
         return lost
 
     def importances(self) -> list[dict[str, float]]:
-        """For each objective, the share of its variance that each setting explains (fANOVA), if
-        trials suffice.
-        """
+        """For each objective, the share of variance that each setting explains (fANOVA)."""
         found: list[dict[str, float]] = []
         for index in range(len(self._signs)):
             values = [
@@ -300,9 +294,7 @@ def _distribution(values: Values) -> Any:
 
 
 def sign_of_life(pid: int | None = None, present: bool = True) -> dict[str, Any]:
-    """What a process, by default this one, stores in a study: who it is, and when it was last
-    seen.
-    """
+    """What a process, by default this one, stores in a study: who, and when last seen."""
     if pid is None:
         pid = os.getpid()
     return {

@@ -213,9 +213,7 @@ class _Tuner:
         self._announce(self._state(), self.task.start.config.epochs)
 
     def _references(self) -> dict[str, Any]:
-        """Measures of the conventional and the starting setting; one process makes them, the others
-        wait.
-        """
+        """Measures of the conventional and the starting setting; one process makes them."""
         while True:
             found: dict[str, Any] | None = self.study.note("references")
             if found is not None:

@@ -188,7 +188,8 @@ def test_unseen_categories(frame: pd.DataFrame, schema: Schema) -> None:
     new = frame.astype({"job": object}).replace({"job": {"b": "B"}, "degree": {"MSc": "Msc"}})
     with pytest.raises(
         InputError,
-        match=r"(?s)'degree': unseen 'Msc' in 1 row.*Did you mean 'MSc'.*'job': unseen 'B' in 2 row",
+        match=r"(?s)'degree': unseen 'Msc' in 1 row.*Did you mean 'MSc'.*"
+        r"'job': unseen 'B' in 2 row",
     ):
         Encoder(schema).fit(frame).transform(new)
     encoder = Encoder(schema, unseen="unknown").fit(frame)

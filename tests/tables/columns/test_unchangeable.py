@@ -17,26 +17,30 @@ from counterfactual_training.tables.columns.unchangeable import (
 
 # Names of columns in public tables on credit, health, work, insurance and census.
 NOBODY = """
-age Age AGE age_years age_in_years AgeInYears PatientAge patient_age customer_age applicant_age driver_age drivers_age
-age_group AgeGroup agegroup AGEGROUP age_cat AgeCategory age_band age.first age2 mean_age average_age AgeOfOnset
-age_at_loan AgeAtPolicyStart age_of_policyholder policyholder_age applicant_age_above_62 household_age gestational_age
-dob DOB dob_year DOBYear birth_year BirthYear birthyear year_of_birth YearOfBirth DateOfBirth date_of_birth birthdate
-birthday DAYS_BIRTH birth_month country_of_birth CountryOfBirth place_of_birth birthplace birth_weight yob Sex SEX sex
-applicant_sex co-applicant_sex personal_status_and_sex gender Gender CODE_GENDER race Race applicant_race_1
-derived_race ethnicity Ethnicity ethnic_group applicant_ethnicity hispanic Hispanic caste nationality Nationality
-native-country native_country NativeCountry native_language mother_tongue country_of_origin national_origin blood_type
-BloodGroup
+age Age AGE age_years age_in_years AgeInYears PatientAge patient_age customer_age applicant_age
+driver_age drivers_age age_group AgeGroup agegroup AGEGROUP age_cat AgeCategory age_band
+age.first age2 mean_age average_age AgeOfOnset age_at_loan AgeAtPolicyStart age_of_policyholder
+policyholder_age applicant_age_above_62 household_age gestational_age dob DOB dob_year DOBYear
+birth_year BirthYear birthyear year_of_birth YearOfBirth DateOfBirth date_of_birth birthdate
+birthday DAYS_BIRTH birth_month country_of_birth CountryOfBirth place_of_birth birthplace
+birth_weight yob Sex SEX sex applicant_sex co-applicant_sex personal_status_and_sex gender
+Gender CODE_GENDER race Race applicant_race_1 derived_race ethnicity Ethnicity ethnic_group
+applicant_ethnicity hispanic Hispanic caste nationality Nationality native-country
+native_country NativeCountry native_language mother_tongue country_of_origin national_origin
+blood_type BloodGroup
 """
 SOMEBODY = """
-account_age AccountAge loan_age LoanAge vehicle_age Vehicle_Age VehicleAge car_age OWN_CAR_AGE age_of_car
-age_of_vehicle AgeOfVehicle age_of_the_building property_age house_age HouseAge housing_median_age building_age
-company_age firm_age credit_age credit_history_age oldest_account_age average_age_of_accounts policy_age machine_age
-equipment_age roof_age average Average stage tumor_stage mileage percentage wage hourly_wage wages language languages
-garage mortgage usage usage_days package page pages image marriage voltage coverage storage damage acreage
-village_size manager raceway race_time race_distance sexton sextant sexual_partners sex_partners gender_gap sex_ratio
-generation general agency agenda agent eager embrace bracelet terrace trace birth_control births birth_rate birthmark
-marital marital_status MaritalStatus country state origin date year_of_sale age_gap job education degree occupation
-residence citizenship_years blood_pressure group type
+account_age AccountAge loan_age LoanAge vehicle_age Vehicle_Age VehicleAge car_age OWN_CAR_AGE
+age_of_car age_of_vehicle AgeOfVehicle age_of_the_building property_age house_age HouseAge
+housing_median_age building_age company_age firm_age credit_age credit_history_age
+oldest_account_age average_age_of_accounts policy_age machine_age equipment_age roof_age average
+Average stage tumor_stage mileage percentage wage hourly_wage wages language languages garage
+mortgage usage usage_days package page pages image marriage voltage coverage storage damage
+acreage village_size manager raceway race_time race_distance sexton sextant sexual_partners
+sex_partners gender_gap sex_ratio generation general agency agenda agent eager embrace bracelet
+terrace trace birth_control births birth_rate birthmark marital marital_status MaritalStatus
+country state origin date year_of_sale age_gap job education degree occupation residence
+citizenship_years blood_pressure group type
 """
 
 

@@ -17,7 +17,7 @@ from counterfactual_training.tables.estimators import CounterfactualClassifier
 pytestmark = pytest.mark.filterwarnings("ignore:Too few rows to judge")
 
 EXPECTED_FAILED_CHECKS: dict[str, str] = {
-    "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the same as the row twice"
+    "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the row twice"
 }
 
 

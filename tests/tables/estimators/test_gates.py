@@ -267,7 +267,10 @@ def test_a_class_with_five_rows_is_not_judged(make_quick):
 def test_a_part_of_a_gate_that_does_not_judge_is_named(make_quick, quick_gates):
     frame, y = islands()
     keep = (y == 0) | (np.arange(len(y)) < 50)
-    said = r"the learned part of the gate stands open for 1 \(25 rows\): at least 40 rows are needed"
+    said = (
+        r"the learned part of the gate stands open for 1 \(25 rows\): "
+        "at least 40 rows are needed"
+    )
     with pytest.warns(UserWarning, match=said):
         classifier = make_quick(gate="both").fit(frame[keep], y[keep])
     assert classifier.gate_.judged.tolist() == [True, True]

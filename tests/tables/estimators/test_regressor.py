@@ -19,7 +19,7 @@ from counterfactual_training.errors import FileError, InputError
 from covering import repeats
 
 EXPECTED_FAILED_CHECKS: dict[str, str] = {
-    "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the same as the row twice"
+    "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the row twice"
 }
 
 

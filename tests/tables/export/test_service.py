@@ -21,9 +21,11 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "onnx_service.py"
 RUN = """
 import json, sys
 
+BLOCKED = ("torch", "pandas", "sklearn", "scipy", "onnx", "counterfactual_training")
+
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "pandas", "sklearn", "scipy", "onnx", "counterfactual_training"):
+        if name.partition(".")[0] in BLOCKED:
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocked())

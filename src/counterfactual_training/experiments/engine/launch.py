@@ -146,7 +146,8 @@ def set_up_worker() -> None:
     Two processes of one thread each use two cores well; threads that compete do not. The library
     itself never calls this: the threads of a process belong to whoever started it.
     """
-    import torch  # not above: the command line asks this module for the usual engine, and must not wait for torch
+    # Not above: the command line asks this module for the usual engine, and must not wait.
+    import torch
 
     torch.set_num_threads(1)
 

@@ -120,9 +120,7 @@ def explain_rows(
 
 
 def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
-    """The finder with rules of this question on top of its own; ``row`` names the row they were
-    stated for.
-    """
+    """The finder with rules of this question on top of its own, stated for ``row``."""
     try:
         schema = rules.narrow(finder.encoder.schema_)
     except InputError as error:
@@ -136,9 +134,7 @@ def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
 
 
 def advice_constraints(encoder: Encoder, num_std: float) -> Constraints:
-    """Where advice may lead: numbers keep their sign and stay in the bulk of the data; outliers may
-    stay outliers.
-    """
+    """Where advice may lead: numbers keep their sign and, unless outliers, stay in the bulk."""
     return encoder.constraints(num_std, keep_sign=True, keep_outside=True, bulk=True)
 
 
@@ -184,8 +180,7 @@ def _answer(
 def _judged(
     finder: Finder, factuals: Factuals, found: Counterfactuals, most: int | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """What was found, in the user's units; and notes on what is withheld, because it would break a
-    rule.
+    """What was found, in the user's units, and notes on what is withheld as against a rule.
 
     Searches keep the rules, so that nothing should be withheld. If it is, the row itself is the
     best effort.
@@ -218,9 +213,7 @@ def _shorten_numbers(
     x_cf: Tensor,
     features: np.ndarray,
 ) -> None:
-    """Write changed numbers in the fewest digits that have the same code: 2.018 instead of
-    2.0180001.
-    """
+    """Write changed numbers in the fewest digits with the same code: 2.018, not 2.0180001."""
     for column in (encoder.columns_[j] for j in features.tolist()):
         name = column.feature.name
         # Columns with known decimals are rounded to them; narrow ones hold what they can.

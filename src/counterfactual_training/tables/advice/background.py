@@ -1,6 +1,4 @@
-"""Real rows that a model without gradients is explained by, and how much its columns matter to
-it.
-"""
+"""Real rows that a model without gradients is explained by, and how much its columns matter."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _ROWS = 64
 
 
 def make_background(finder: Finder, x: Tensor, y: Tensor, num_classes: int) -> Background:
-    """At most a thousand of the rows x ``(n, d)`` of each class y ``(n,)``, always the same
-    ones.
-    """
+    """At most a thousand rows x ``(n, d)`` of each class y ``(n,)``, always the same."""
     # A random sample, because rows may be sorted; seeded, so that explanations are repeatable.
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
     kept = torch.cat([order[y[order] == label][:_REAL] for label in range(num_classes)])

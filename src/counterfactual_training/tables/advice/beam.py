@@ -171,8 +171,9 @@ class Beam:
         return alone
 
     def _go_further(self) -> None:
-        """Larger sets, for those who have no answer or might find a cheaper one, and other columns in
-        their answers; then gradients, real rows, and looks around best efforts, for those without.
+        """Larger sets and other columns, for those who have no answer or might find a cheaper one.
+
+        Then gradients, real rows, and looks around best efforts, for those without.
         """
         hopeful = np.isinf(self.best)
         helpless = np.flatnonzero(hopeful)
@@ -225,9 +226,7 @@ class Beam:
         return self.passing(self.moves, person, move[:, None], odds, kept)
 
     def near_pairs(self, num_options: int) -> Candidates:
-        """Level 2: of all pairs of a coarser choice of moves in two columns, those that can be
-        cheapest.
-        """
+        """Level 2: of all pairs of coarser moves in two columns, those that can be cheapest."""
         return self._pairs(num_options, near=True)
 
     def far_pairs(self, num_options: int) -> Candidates:
@@ -288,9 +287,7 @@ class Beam:
         return replace(self.moves, allowed=self.moves.allowed & gains).thinned(most)
 
     def limit(self, num_options: int) -> np.ndarray:
-        """The price of everybody's last option so far ``(n,)``, from which on nothing becomes one;
-        else infinity.
-        """
+        """The price of everybody's last option so far ``(n,)``, which others must beat; or ∞."""
         if num_options == 1:
             return self.best
         person, points, price = self.pool.joined(self.x.shape[1], self.x)
@@ -337,9 +334,7 @@ class Beam:
         return found.take(np.flatnonzero(found.kept | edge))
 
     def settle(self, found: Candidates, num_options: int) -> None:
-        """Ease candidates in the order of the least that they can cost, until no other can be
-        cheaper.
-        """
+        """Ease candidates, those that can cost least first, until no other can be cheaper."""
         left = np.ones(len(found.person), dtype=bool)
         for size in (*_EASED, len(left) + 1):
             hopeful = np.flatnonzero(left & (found.least < self.best[found.person]))
@@ -352,9 +347,7 @@ class Beam:
             self._settle_others(found.take(np.flatnonzero(left)), num_options)
 
     def _settle_others(self, rest: Candidates, num_options: int) -> None:
-        """Ease the most promising candidates of further sets of columns, for people who want
-        several options.
-        """
+        """Ease the best candidates of further sets of columns, for who wants several options."""
         rest = rest.take(np.flatnonzero(rest.least < self.limit(num_options)[rest.person]))
         key = rest.person.astype(np.int64)
         for column in np.sort(rest.moves.feature[rest.sets], 1).T:
@@ -367,8 +360,7 @@ class Beam:
         self._ease_sets(rest.take(first), only_others=True)
 
     def _ease_sets(self, found: Candidates, only_others: bool = False) -> None:
-        """Ease candidates that arrive, in one order of their moves and the other; the cheaper
-        result counts.
+        """Ease candidates that arrive in both orders of their moves; the cheaper counts.
 
         With ``only_others``, all of them are eased, for the sake of other options, and none becomes
         the best answer: that is the one of a question for one option.
@@ -469,9 +461,7 @@ class Beam:
     def add(
         self, person: np.ndarray, points: Tensor, price: np.ndarray, only_others: bool = False
     ) -> None:
-        """Put answers into the pool; with ``only_others``, those that are no better than the
-        best.
-        """
+        """Put answers into the pool; with ``only_others``, those no better than the best."""
         if only_others:
             rows = np.flatnonzero(price >= self.best[person])
             person = person[rows]
@@ -559,9 +549,7 @@ class Beam:
         points: Tensor,
         odds: np.ndarray,
     ) -> np.ndarray:
-        """The gate's odds ``(a,)`` of points; the cheapest of everybody's that arrive are
-        shortened.
-        """
+        """The gate's odds ``(a,)`` of points; everybody's cheapest that arrive are shortened."""
         gate = self.oracle.gate_odds(person, points)
         kept = self.oracle.keeps(person, points)
         self._note_effort(person, points, odds, np.where(kept, gate, -math.inf))
@@ -608,9 +596,7 @@ class Beam:
             self._look_around(people[some], self.points(self.moves, people[some], best))
 
     def _look_around(self, people: np.ndarray, points: Tensor) -> None:
-        """Improve points ``(a, d)``, one for each of the people, number by number, closer and
-        closer.
-        """
+        """Improve points ``(a, d)``, one per person, number by number, closer and closer."""
         shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
         odds, gate = self.oracle.margins(people, points)
         score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
@@ -622,9 +608,7 @@ class Beam:
     def _look_at(
         self, people: np.ndarray, points: Tensor, score: np.ndarray, j: int, steps: np.ndarray
     ) -> None:
-        """Try numbers of one feature around those of the points, and keep the best of each
-        person.
-        """
+        """Try numbers of one feature around those of the points; keep each person's best."""
         changed = self.easing.changed(people, points)
         some = np.flatnonzero(
             ~self.book.held[people, j]
@@ -662,9 +646,7 @@ class Beam:
         points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]
 
     def from_gradients(self, people: np.ndarray, generator: Generator) -> None:
-        """Start from where a search along gradients arrives in any number of columns, and take
-        columns back.
-        """
+        """Start where gradients arrive in any number of columns, and take columns back."""
         rows = torch.as_tensor(people)
         factuals = self.oracle.factuals.take(rows).to(self.oracle.device)
         if self.oracle.gated:
@@ -738,9 +720,7 @@ class Beam:
     # ---- fewer and smaller changes ---------------------------------------------------------------
 
     def shorten(self, person: np.ndarray, points: Tensor) -> None:
-        """Put points ``(a, d)`` that arrive into the pool, without what they do not need of columns
-        and numbers.
-        """
+        """Put points ``(a, d)`` that arrive into the pool, without what they do not need."""
         if len(person) == 0:
             return
         points = self.easing.undo(person, points.clone())
@@ -784,9 +764,7 @@ class Beam:
     def ask_sets(
         self, moves: Moves, person: np.ndarray, sets: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The model's odds ``(c,)`` of candidates, and whether they keep relations between
-        columns.
-        """
+        """The model's odds ``(c,)`` of candidates, and whether they keep relations."""
         odds = np.empty(len(person))
         kept = np.empty(len(person), dtype=bool)
         size = self.oracle.together

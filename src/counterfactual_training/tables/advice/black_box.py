@@ -1,6 +1,4 @@
-"""Models trained elsewhere: anything with ``predict_proba`` as a torch module, and the rows it is
-explained by.
-"""
+"""Models trained elsewhere: anything with ``predict_proba`` as a torch module."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ class Background:
 
 
 class BlackBox(nn.Module):
-    """Maps encoded rows ``(n, d)`` to logits ``(n, k)``: it decodes them to a frame and asks
-    ``predict_proba``.
+    """Encoded rows ``(n, d)`` to logits ``(n, k)``, by ``predict_proba`` of decoded frames.
 
     The frame is the one that an explanation hands back, cell by cell: cells of the rows to explain
     are given to the model as they came (see :meth:`remember`), all others as they are printed.
@@ -169,9 +166,7 @@ class BlackBox(nn.Module):
             return None
 
     def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
-        """What the first step of a pipeline makes of encoded rows; ``None`` if tables cannot hold
-        their cells.
-        """
+        """What a pipeline's first step makes of encoded rows; ``None`` if tables cannot."""
         z = x.detach().numpy()
         numbers = np.empty((len(z), len(quick.columns)))
         for j, column in enumerate(self.encoder.columns_):
@@ -200,9 +195,7 @@ class BlackBox(nn.Module):
         return np.array([self._answers[key] for key in keys])
 
     def _find(self, j: int, column: Column, z: np.ndarray) -> tuple[_Table, np.ndarray] | None:
-        """The table of a column, and where codes ``(n, width)`` are in it; ``None`` if it cannot
-        hold them.
-        """
+        """A column's table, and where codes ``(n, width)`` are in it; ``None`` if nowhere."""
         if column.width > 1 and not column.one_hot:
             return None
         # A category is known by the sum of its code's places.

@@ -1,6 +1,4 @@
-"""Fewer and smaller changes: numbers taken back towards a person's own, and whole columns that are
-not needed.
-"""
+"""Fewer and smaller changes: numbers taken back towards a person's own, columns left out."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ class Easing:
         low: np.ndarray,
         high: np.ndarray,
     ) -> np.ndarray:
-        """Take one number of some points back from ``high`` towards ``low`` ``(a,)``, as far as the
-        bar allows.
+        """Take a number of some points back from ``high`` towards ``low`` ``(a,)``, up to the bar.
 
         Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
         tried.

@@ -190,8 +190,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NativeExplanation:
-    """An :class:`Explanation` whose frames are of the library that the rows came in, such as
-    polars.
+    """An :class:`Explanation` with frames of the library that the rows came in: polars, …
 
     Where an explanation has an index, with several options per row, the frames begin with columns
     ``row`` and ``option``. Everything else is that of ``pandas``, the same explanation in pandas.

@@ -1,6 +1,4 @@
-"""What ``explain`` returns: counterfactuals in the user's units and how it went, as data, sentences
-and tables.
-"""
+"""What ``explain`` returns: counterfactuals in the user's units, as data, sentences, tables."""
 
 from __future__ import annotations
 
@@ -135,9 +133,7 @@ class Explanation:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One line per row: status, classes, confidence, plausibility, cost, number of columns
-        changed.
-        """
+        """One line per row: status, classes, confidence, plausibility, cost, columns changed."""
         return pd.DataFrame(
             {
                 "status": self.status,
@@ -185,8 +181,7 @@ class Explanation:
         return replace(self, cost=(distance * weights).sum(1), distance=distance)
 
     def differences(self) -> pd.DataFrame:
-        """One line per changed cell: what changed and by how much; ``change`` is missing for
-        categories.
+        """One line per changed cell: what and by how much; of categories no ``change``.
 
         Returns:
             A frame with the columns ``row, column, before, after, change, unit``; with several

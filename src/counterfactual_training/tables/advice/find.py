@@ -76,8 +76,7 @@ class Finder(AdviceSpace):
 
     @cached_property
     def _free(self) -> Constraints:
-        """The rules as the search sees them: categories and box, while integers and decimals may
-        still vary.
+        """The rules as the search sees them: categories and box; integers may still vary.
 
         A search that fixed rounded columns on arrival would have nothing left to move when rounding
         took it back below τ. :meth:`_settled` rounds afterwards, away from the factual. Outliers
@@ -133,9 +132,7 @@ class Finder(AdviceSpace):
         fall_back: bool,
         sparsify: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Points ``(n, d)`` found by moving all columns that may move, shortened; and the steps
-        that took.
-        """
+        """Points ``(n, d)`` found by moving all free columns, shortened; and the steps taken."""
         threshold = float(generator.decision_threshold)
         x_cf = factuals.x.clone()
         steps = torch.zeros_like(y)
@@ -181,9 +178,7 @@ class Finder(AdviceSpace):
     def descend(
         self, factuals: Factuals, y: Tensor, generator: Generator, fall_back: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Points ``(n, d)`` found by gradients and along real rows, the steps taken, and the
-        confidence reached.
-        """
+        """Points ``(n, d)`` by gradients and along real rows, with steps and confidence."""
         x = factuals.x
         threshold = float(generator.decision_threshold)
         result = self._search(factuals, y, generator)
@@ -226,9 +221,7 @@ class Finder(AdviceSpace):
         return x_cf, steps, confidence
 
     def shorten(self, x_cf: Tensor, factuals: Factuals, y: Tensor, floor: Tensor) -> Tensor:
-        """Counterfactuals ``(n, d)`` that ask for less, with no change that is not needed; see
-        :class:`Shortener`.
-        """
+        """Counterfactuals ``(n, d)`` without needless changes; see :class:`Shortener`."""
         return self._shortener(factuals)(x_cf, factuals.x, y, floor)
 
     def _shortener(self, factuals: Factuals) -> Shortener:
@@ -286,8 +279,7 @@ class Finder(AdviceSpace):
         generator: Generator,
         *how: bool,
     ) -> None:
-        """Answer rows that the gate stops by what the model alone asks for, which is cheaper than a
-        best effort.
+        """Answer rows that the gate stops by the model alone: cheaper than a best effort.
 
         Those that reach the threshold but for the gate are marked as implausible.
         """

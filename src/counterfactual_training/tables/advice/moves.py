@@ -1,5 +1,4 @@
-"""Moves: for every person and column, the values that advice may name, each with its code and its
-cost.
+"""Moves: for every person and column, the values that advice may name, with code and cost.
 
 A move changes one column of one person to one value. Values are numbers as a person would write
 them, or categories. Which values are tried depends on the column and the person, not on the bounds
@@ -67,9 +66,7 @@ class Notation:
 
     @classmethod
     def of(cls, column: Column, low: float, high: float, num_values: int) -> Notation:
-        """The notation of a column whose advice may lead from ``low`` to ``high``, if the rules say
-        no more.
-        """
+        """The notation of a column whose advice may lead from ``low`` to ``high``."""
         if column.advised is not None:
             values = np.array(column.advised, dtype=np.float64)
             return cls(column, 0.0, 0, values, float(values[-1] - values[0]))
@@ -117,9 +114,7 @@ class Notation:
 
 
 def _up_to(values: np.ndarray, end: float, way: int) -> np.ndarray:
-    """Values that move one way up to an end, and the first beyond it, from which easing leads
-    back.
-    """
+    """Values up to an end, and the first beyond it, from which easing leads back."""
     beyond = int((way * values < way * end).sum())
     if way * values[0] <= way * end:
         return values[: beyond + 1]
@@ -209,9 +204,7 @@ class Moves:
         return edge
 
     def thinned(self, most: int) -> Moves:
-        """At most so many moves of each number, spread over all, with those that remain as
-        neighbours.
-        """
+        """At most so many moves of each number, spread over all; the rest are neighbours."""
         kept = []
         for j in np.unique(self.feature):
             own = np.flatnonzero(self.feature == j)
@@ -411,9 +404,7 @@ class MoveBook:
         )
 
     def _far(self, feature: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Mask ``(n, M)`` of own numbers beyond all values of a column, none of which may be
-        stepped towards.
-        """
+        """Mask ``(n, M)`` of own numbers beyond all values of a column."""
         low = np.full(len(self.columns), -np.inf)
         high = np.full(len(self.columns), np.inf)
         for j, notation in self.notations.items():

@@ -222,9 +222,7 @@ def _search_wide(
 def _chosen(
     finder: Finder, beam: Beam, factuals: Factuals, num_options: int
 ) -> list[list[_Answer]]:
-    """The best of what a search found, for each person; then what the model alone asks for, and
-    best efforts.
-    """
+    """The best that was found for each person; then the model's alone, and best efforts."""
     plausible = _by_person(beam, beam.pool, factuals, int(Status.CONVERGED))
     answers = [_distinct(pool, num_options) for pool in plausible]
     if finder.gate is not None and not finder.late and (num_options > 1 or not all(answers)):
@@ -276,9 +274,7 @@ def _nested(answer: _Answer, others: list[_Answer]) -> bool:
 def _with_doubtful(
     plausible: list[_Answer], doubtful: list[_Answer], num_options: int
 ) -> list[_Answer]:
-    """Plausible answers, then one of the model alone that is cheaper; only such ones if there are no
-    others.
-    """
+    """Plausible answers, then a cheaper one of the model alone; if none, only such ones."""
     if not plausible:
         return _distinct(doubtful, num_options)
     # A single answer is a plausible one.

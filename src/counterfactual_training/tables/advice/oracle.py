@@ -201,9 +201,7 @@ class Oracle:
         return found
 
     def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
-        """Mask ``(a,)`` of points with these odds of the model and of the gate that reach the
-        bar.
-        """
+        """Mask ``(a,)`` of points whose odds of model and gate reach the bar."""
         if self.finder.decision or not self.gated:
             return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
         with np.errstate(over="ignore"):

@@ -1,6 +1,4 @@
-"""How answers about a classifier's decisions are told; :mod:`values` does the same for a
-regression's numbers.
-"""
+"""How answers about a classifier's decisions are told; :mod:`values` tells of numbers."""
 
 from __future__ import annotations
 

@@ -97,9 +97,7 @@ class Counterfactuals:
         return Counterfactuals(self.x_cf[rows], self.status[rows], self.num_steps[rows])
 
     def put(self, rows: Tensor, other: Counterfactuals, mask: Tensor) -> None:
-        """Replace some rows by those of another result where the mask says so; count the steps of
-        all.
-        """
+        """Replace rows under the mask by those of another result; count the steps of all."""
         self.num_steps[rows] += other.num_steps
         self.x_cf[rows[mask]] = other.x_cf[mask]
         self.status[rows[mask]] = other.status[mask]

@@ -1,6 +1,4 @@
-"""Better counterfactuals from those a search found: other categories to reach τ, then fewer and
-smaller changes.
-"""
+"""Better counterfactuals from those found: other categories, then fewer, smaller changes."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ def swap_categories(
     held: Tensor | None = None,
     keeps: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Greedily swap the one category that helps most, until a row reaches the threshold or nothing
-    helps.
+    """Swap the category that helps most, until a row reaches the threshold or none helps.
 
     A relaxed search raises the column of a better category without lowering the row's own, so the
     nearest category may still be the old one when the search arrives. Where that takes a row back
@@ -114,8 +111,7 @@ class Shortener:
     related: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __call__(self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
-        """Counterfactuals ``(n, d)`` no further from x, with at least the confidence ``floor``
-        ``(n,)``.
+        """Counterfactuals ``(n, d)`` no further from x, at least as sure as ``floor`` ``(n,)``.
 
         No feature of the result can be taken back alone with the floor still reached.
         """
@@ -149,9 +145,7 @@ class Shortener:
     def _undo_many(
         self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor
     ) -> Tensor:
-        """Take back as many of the smallest changes at once as a bisection finds: wide rows have
-        thousands.
-        """
+        """Take back as many small changes at once as a bisection finds: some have thousands."""
         # Small and difficult changes first: they are worth least to keep.
         size = self._by_feature((x_cf - x).abs()) / self.difficulty
         moved = (size > 0) & ~self.pixels
@@ -178,9 +172,7 @@ class Shortener:
     def undo(
         self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor
     ) -> Tensor:
-        """Take back whole features, the smallest change first, until none can be. The original is
-        always allowed.
-        """
+        """Take back whole features, the smallest change first; the original is allowed."""
         x_cf = x_cf.clone()
         open_rows = torch.arange(len(x), device=x.device)
         while len(open_rows):
@@ -283,9 +275,7 @@ class Shortener:
     def _ease(
         self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor
     ) -> Tensor:
-        """Move the numbers back towards x, all by the same share, as far as possible: bisection on
-        that share.
-        """
+        """Move numbers back towards x, all by the same share, found by bisection."""
         # Categories stay, so only integers and listed values are rounded.
         rounding = replace(self.constraints, groups=()).to(x)
         numbers = ~self.pixels[self.owner]

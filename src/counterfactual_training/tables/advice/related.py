@@ -41,9 +41,7 @@ class Related:
         return {name: j for j, name in enumerate(self.encoder.schema_.names)}
 
     def follow(self, printed: Tensor, factuals: Factuals) -> Tensor:
-        """Printed points ``(n, d)`` with every column that follows others computed anew where these
-        changed.
-        """
+        """Printed points ``(n, d)``, what follows other columns computed anew."""
         if not self.book.follows:
             return printed
         printed, precision = printed.clone(), torch.finfo(printed.dtype).eps
@@ -74,9 +72,7 @@ class Related:
         return printed
 
     def _filled_in(self, rule: Follows, printed: Tensor, factuals: Factuals) -> np.ndarray:
-        """Mask ``(n,)`` of rows that did not match only because of blanks, all of which the points
-        fill.
-        """
+        """Mask ``(n,)`` of rows that broke it only by blanks, which the points fill."""
         blank = {name: self._blank(name, factuals) for name in rule.columns}
         left = [
             blank[name] & (printed[:, s] == factuals.x[:, s]).all(-1).cpu().numpy()

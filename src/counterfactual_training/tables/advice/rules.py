@@ -1,6 +1,4 @@
-"""Rules that hold for one question: on top of those stated in ``fit``, for all rows or one set per
-row.
-"""
+"""Rules that hold for one question, on top of those of ``fit``, for all rows or one set per row."""
 
 from __future__ import annotations
 
@@ -39,15 +37,11 @@ class Rules:
     relations: Sequence[str] | None = None
 
     def narrow(self, schema: Schema) -> Schema:
-        """The schema under these rules. What ``fit`` was told still holds: nothing becomes
-        freer.
-        """
+        """The schema under these rules. What ``fit`` was told still holds."""
         return self._by_name(schema.names)._narrow(schema)
 
     def _by_name(self, names: Sequence[str]) -> Rules:
-        """The same rules with columns called as in the schema, where a frame's column 1 is
-        ``"1"``.
-        """
+        """The same rules with the schema's names: a frame's column 1 is ``"1"``."""
 
         def name(column: Any) -> Any:
             if isinstance(column, (int, np.integer)) and str(column) in names:

@@ -1,6 +1,4 @@
-"""Model space and the user's columns: what an answer has to reach, what is printed, what a change
-costs.
-"""
+"""Model space and the user's columns: what answers must reach, what is printed, what it costs."""
 
 from __future__ import annotations
 
@@ -141,9 +139,7 @@ class AdviceSpace(Bar):
 
     @cached_property
     def following(self) -> list[int]:
-        """Features that follow others, by position; they cost nothing and are never changed by
-        themselves.
-        """
+        """Features that follow others, by position: at no cost, never by themselves."""
         names = self.encoder.schema_.names
         return [names.index(name) for name in self.encoder.schema_.book.following]
 
@@ -242,9 +238,7 @@ class AdviceSpace(Bar):
         )
 
     def keeps(self, points: Tensor, factuals: Factuals) -> Tensor:
-        """Mask ``(n,)`` of printed points that break no relation between columns more than their
-        factuals do.
-        """
+        """Mask ``(n,)`` of printed points that break relations no more than their factuals."""
         if self.related is None:
             return torch.ones(len(points), dtype=torch.bool, device=points.device)
         return self.related.kept(points, factuals)
@@ -273,9 +267,7 @@ class AdviceSpace(Bar):
         return (self.distance(x_cf, x) > 0).sum(-1)
 
     def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
-        """``(n, m)`` how far each feature moved, L1 in model space; 0 for those that only followed
-        others.
-        """
+        """``(n, m)`` how far features moved, L1 in model space; 0 where they followed."""
         moved = (x_cf - x).abs()
         sums = moved.new_zeros(len(moved), len(self.difficulty)).index_add_(
             1, self.owner.to(moved.device), moved

@@ -21,9 +21,7 @@ _CHEAPEST = 8
 
 
 class Reached(NamedTuple):
-    """Log-odds of the model and of the gate, of one point or of several ``(a,)``; infinite without
-    a gate.
-    """
+    """Log-odds of model and gate, of one point or several ``(a,)``; ∞ without a gate."""
 
     odds: Any
     gate: Any
@@ -108,9 +106,7 @@ class States:
         return np.unique(found, axis=0)
 
     def worth_judging(self, sets: np.ndarray, odds: np.ndarray) -> np.ndarray:
-        """Places of the sets ``(e, s)`` with these odds by the model that the gate should be asked
-        about.
-        """
+        """Places of the sets ``(e, s)`` with these odds that the gate should judge."""
         if not np.isfinite(self.start.gate):
             return np.arange(len(sets))
         cost = self.costs[sets].sum(1)
@@ -126,8 +122,7 @@ class States:
         self.reached = reached
 
     def _scores(self, cost: np.ndarray, reached: Reached) -> tuple[np.ndarray, np.ndarray]:
-        """What sets of this cost will probably cost in the end, and what they miss; both of any
-        shape.
+        """What sets of this cost will probably cost in the end, and what they miss.
 
         What is missing of odds and gate is measured as a share of what was missing at the start. At
         the best rate of all moves, a unit of cost buys so much of either.

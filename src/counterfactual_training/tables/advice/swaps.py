@@ -22,8 +22,7 @@ _POINTS = 2**16
 
 
 def swap_columns(beam: Beam, people: np.ndarray) -> None:
-    """Replace one column of people's best answers by a move in another column, as long as that is
-    cheaper.
+    """Replace a column of people's best answers by another, as long as that is cheaper.
 
     A beam forecasts what a set of moves reaches, and may miss one that is cheaper than what it
     finds.
@@ -41,9 +40,7 @@ def swap_columns(beam: Beam, people: np.ndarray) -> None:
 
 
 def _swap_once(beam: Beam, people: np.ndarray) -> None:
-    """Try every move in place of every column of everybody's best answer, and finish the cheapest
-    that arrive.
-    """
+    """Try every move in place of every column of the best answers; finish the cheapest."""
     moves = beam.moves
     answer = beam.answer[torch.as_tensor(people)]
     cost = beam.easing.costs(people, answer)

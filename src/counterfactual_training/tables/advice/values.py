@@ -34,9 +34,7 @@ class Interval:
 
     @classmethod
     def from_target(cls, target: Any) -> Interval:
-        """The interval that a user asks for: a pair ``(low, high)``, ``None`` where a side is
-        open.
-        """
+        """The interval asked for: a pair ``(low, high)``, ``None`` where a side is open."""
         if (
             isinstance(target, str)
             or not isinstance(target, (tuple, list, np.ndarray))

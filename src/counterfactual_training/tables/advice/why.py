@@ -152,9 +152,7 @@ _WORDS = {
 
 
 def listed(parts: Sequence[str], most: int | None = None) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first ones and how many
-    more.
-    """
+    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first and how many more."""
     if most is None or len(parts) <= most:
         shown = list(parts)
     else:

@@ -101,9 +101,7 @@ class Window:
         ).cpu()
 
     def log_plausible(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
-        """``log σ(g)`` ``(a,)`` by the gate, as :meth:`Gate.of_class`, on the CPU; 0 without a
-        gate.
-        """
+        """``log σ(g)`` ``(a,)``, as :meth:`Gate.of_class`, on the CPU; 0 without a gate."""
         if self._density is not None:
             return self._density.of_class(
                 torch.as_tensor(person).to(self.device), points.to(self.device), label

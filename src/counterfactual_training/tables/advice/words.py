@@ -40,9 +40,7 @@ def say_cell(
     change: float | None = None,
     exact: bool = False,
 ) -> str:
-    """A value as it is written in a sentence, without its unit; ``exact`` with all of its
-    digits.
-    """
+    """A value as written in a sentence, without its unit; ``exact``: with all digits."""
     if is_missing(value):
         return "missing"
     if feature.is_category:
@@ -56,9 +54,7 @@ def say_cell(
 
 
 def is_long(feature: Feature, decimals: int | None) -> bool:
-    """Whether values of a column have more digits than are written out, unless a claim needs
-    them.
-    """
+    """Whether values of a column have more digits than are written out."""
     written = decimals is not None and decimals <= _SHORT_DECIMALS
     return not written and not feature.is_category and feature.kind not in ("integer", "pixel")
 

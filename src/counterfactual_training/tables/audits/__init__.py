@@ -1,6 +1,4 @@
-"""Audits of a model's advice: burden of recourse by group, proxies of groups, and validity
-later.
-"""
+"""Audits of a model's advice: burden of recourse by group, proxies, and validity later."""
 
 from counterfactual_training.tables.audits.audit import audit
 from counterfactual_training.tables.audits.groups import make_groupings, usual_groups

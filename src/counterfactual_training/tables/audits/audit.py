@@ -94,7 +94,9 @@ def audit(
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame[:200], people.y[:200])
         >>> groups = people.frame[200:].assign(branch=["north", "south"] * 50)
-        >>> found = ct.audit(clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100)
+        >>> found = ct.audit(
+        ...     clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100
+        ... )
         >>> found.groups.query("measure == 'denied'")["group"].tolist()
         ['everybody', 'north', 'south']
     """
@@ -223,9 +225,7 @@ def _differences(
     where: Any,
     level: float,
 ) -> list[dict[str, Any]]:
-    """The first model minus the second, by group; both were measured on the same draws of
-    people.
-    """
+    """The first model minus the second, by group, on the same draws of people."""
     lines = []
     for g, name in enumerate(grouping.names):
         (mine, my_draws), (other, other_draws) = (

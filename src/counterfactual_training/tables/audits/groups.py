@@ -1,6 +1,4 @@
-"""Groups of people, from the columns of a frame: categories, bands of numbers, two columns
-crossed.
-"""
+"""Groups of people, from columns of a frame: categories, bands of numbers, two crossed."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ def make_groupings(frame: pd.DataFrame, columns: Sequence[str]) -> list[Grouping
 
 
 def usual_groups(frame: pd.DataFrame, schema: Schema, most: int = 4) -> list[str]:
-    """Columns to group by if nobody names any: those that people cannot change, categories
-    first.
-    """
+    """Columns to group by if none are named: unchangeable ones, categories first."""
     fixed = sorted(
         (f for f in schema if f.mutability == "none"),
         key=lambda feature: not feature.is_category,

@@ -45,9 +45,7 @@ def draw_measures(
     resamples: int,
     rng: np.random.Generator,
 ) -> Draws:
-    """Every measure of every model and group: estimate and draws ``(resamples,)``; models share the
-    people drawn.
-    """
+    """Every measure of every model and group: estimate and draws ``(resamples,)``."""
     pairs = [one.terms(told[1 - i] if len(told) > 1 else None) for i, one in enumerate(told)]
     names = list(pairs[0])
     table = np.concatenate(
@@ -101,9 +99,7 @@ def counted(
 
 
 def estimate(value: float, draws: np.ndarray, level: float) -> dict[str, float]:
-    """A value with the percentile interval of its draws; without a value there is no interval
-    either.
-    """
+    """A value with the percentile interval of its draws; without a value, none."""
     if np.isnan(value):
         return {"value": np.nan, "low": np.nan, "high": np.nan}
     return holding(value, *percentile_interval(draws, level))
@@ -123,9 +119,7 @@ def holding(value: float, low: float, high: float) -> dict[str, float]:
 
 
 def opened(interval: dict[str, float], n: int, level: float) -> dict[str, float]:
-    """The interval of a share; of none or all of n people, it ends there and at the exact binomial
-    bound.
-    """
+    """The interval of a share; of none or all of n people, up to the exact binomial bound."""
     if n and interval["value"] in (0.0, 1.0):
         width = 1 - ((1 - level) / 2) ** (1 / n)
         if interval["value"] == 0:
@@ -164,8 +158,7 @@ def is_clear(interval: Mapping[str, float]) -> bool:
 def gap(
     draws: Draws, model: int, measure: Measure, usable: Sequence[int], level: float
 ) -> dict[str, Any] | None:
-    """The largest difference between two groups (Gupta et al.), with an interval; ``None`` if there
-    is none.
+    """The largest difference between two groups (Gupta et al.), with an interval, or ``None``.
 
     The pair is the one that differs most in the estimates; the interval is of this pair's
     difference, so it can include zero, and it is widened for having picked one of g(g−1)/2 pairs

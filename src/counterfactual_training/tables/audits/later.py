@@ -225,9 +225,7 @@ def _stacked(model: nn.Module, x: Tensor) -> Callable[[dict[str, Tensor]], Tenso
 def with_input_noise(
     told: Told, model: nn.Module, x: Tensor, wanted: int, seed: int
 ) -> np.ndarray:
-    """``(draws, n)`` whether the model accepts rows whose changeable numbers are off by a
-    little.
-    """
+    """``(draws, n)`` whether rows are accepted whose changeable numbers are a little off."""
     schema = told.subject.schema
     encoder = told.subject.classifier.encoder_
     free = torch.tensor(

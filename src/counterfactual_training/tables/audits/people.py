@@ -113,9 +113,7 @@ class Told:
         return dict(Counter(map(str, self.explanation.status.tolist())))
 
     def terms(self, other: Told | None = None) -> dict[str, np.ndarray]:
-        """What each person ``(n,)`` adds to the sums that measures are made of; see
-        :data:`measures.TERMS`.
-        """
+        """What each person ``(n,)`` adds to the sums of measures; see :data:`measures.TERMS`."""
         wrong = self.denied & self.deserving
         weight = self.weight
         both = self.both(other)

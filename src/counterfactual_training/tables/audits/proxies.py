@@ -34,9 +34,7 @@ _MOST_SHOWN = 10
 def of_features(
     subject: Subject, frame: pd.DataFrame, grouping: Grouping, draws: Draws
 ) -> dict[str, Any]:
-    """Predict the group from the columns that the model lets people change, the group's own left
-    out.
-    """
+    """Predict the group from the columns that people may change, without its own."""
     rows = np.sort(draws.rng().permutation(len(frame))[:_MOST_ROWS])
     names = free_columns(subject, grouping)
     table = frame.iloc[rows][subject.columns]
@@ -45,9 +43,7 @@ def of_features(
 
 
 def of_advice(told: Told, grouping: Grouping, draws: Draws) -> dict[str, Any]:
-    """Predict the group from Δ = x′ − x, what people are advised to change, of those who get
-    advice.
-    """
+    """Predict the group from Δ = x′ − x, what those who get advice should change."""
     subject = told.subject
     found = told.explanation
     names = free_columns(subject, grouping)

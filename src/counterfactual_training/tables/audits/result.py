@@ -106,9 +106,7 @@ class Audit:
 
     @property
     def findings(self) -> list[str]:
-        """A sentence for each difference between groups, or models, whose interval excludes
-        zero.
-        """
+        """A sentence for each difference whose interval excludes zero."""
         return [*self._difference_findings(), *self._gap_findings()]
 
     def to_dict(self) -> dict[str, Any]:

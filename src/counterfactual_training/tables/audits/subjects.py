@@ -1,6 +1,4 @@
-"""What an audit needs before it starts: models that can be trained again, and input that fits
-together.
-"""
+"""What an audit needs before it starts: models that can be trained again, input that fits."""
 
 from __future__ import annotations
 

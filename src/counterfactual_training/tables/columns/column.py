@@ -69,12 +69,13 @@ class Column:
     high: float
     decimals: int | None  #: to round values to; ``None`` keeps every digit
     fill: float  #: v of a missing value: the (lower) median, or the most frequent category
-    #: Positions of the categories in the training data, the only ones to recommend: the model knows nothing about
-    #: others. ``None`` for numbers; in old files, all categories.
+    #: Positions of the categories in the training data, the only ones to recommend: the model knows
+    #: nothing about others. ``None`` for numbers; in old files, all categories.
     seen: tuple[int, ...] | None = None
     #: The range that holds 99 % of the training values; ``None`` in old files.
     bulk: tuple[float, float] | None = None
-    #: The values of a column of numbers that takes few, and a number above 1 that nearly all values are multiples of.
+    #: The values of a column of numbers that takes few, and a number above 1 that nearly all values
+    #: are multiples of.
     values: tuple[float, ...] | None = None
     spacing: float | None = None
 

@@ -53,7 +53,14 @@ class Feature:
 
     Examples:
         >>> import counterfactual_training as ct
-        >>> income = ct.Feature("income", "numeric", unit="dollars", domain=(0, None), mutability="increase", step=100)
+        >>> income = ct.Feature(
+        ...     "income",
+        ...     "numeric",
+        ...     unit="dollars",
+        ...     domain=(0, None),
+        ...     mutability="increase",
+        ...     step=100,
+        ... )
         >>> income.limits
         (0.0, inf)
         >>> jobs = ("clerk", "nurse", "pilot")

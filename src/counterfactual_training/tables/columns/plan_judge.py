@@ -132,9 +132,7 @@ class PlanJudge:
         return fine
 
     def fixed(self, name: str) -> bool:
-        """Whether nothing may change in a column: as stated, or because training saw one value
-        only.
-        """
+        """Whether nothing may change in a column: as stated, or training saw one value."""
         column = self.columns[name]
         constant = column.constant and name not in self.following
         return column.feature.mutability == "none" or constant
@@ -177,9 +175,7 @@ class PlanJudge:
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """One column before and after: as numbers, or positions of categories; and which cells
-    changed.
-    """
+    """One column before and after, as numbers or positions; and which cells changed."""
 
     before: np.ndarray
     after: np.ndarray

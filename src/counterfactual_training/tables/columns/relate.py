@@ -1,6 +1,4 @@
-"""Relations between columns on data: in model space for the search, exactly on numbers for what is
-printed.
-"""
+"""Relations between columns on data: in model space to search, exactly on numbers to print."""
 
 from __future__ import annotations
 
@@ -213,8 +211,7 @@ def kept(
     after: Numbers,
     filled: Masks = MappingProxyType({}),
 ) -> np.ndarray:
-    """Mask ``(n,)`` of rows that keep every relation after a change, or break it no more than
-    before.
+    """Mask ``(n,)`` of rows that break no relation more than before a change.
 
     Args:
         before, after: by column, numbers ``(n,)`` in the user's units; positions of categories.
@@ -236,9 +233,7 @@ def worsened(
     after: Numbers,
     filled: Masks = MappingProxyType({}),
 ) -> list[Broken]:
-    """Every relation, with the rows that break it more than before; arguments as in
-    :func:`kept`.
-    """
+    """Every relation, with the rows that break it more; arguments as in :func:`kept`."""
     found = []
     # Rows may break a rule from the start; advice must not make it worse.
     for rule in book.linear:

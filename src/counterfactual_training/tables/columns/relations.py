@@ -37,9 +37,7 @@ class Linear:
         return tuple(self.weights)
 
     def breach(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """How much rows break it ``(n,)``, negative for those that keep it, and how exact that
-        is.
-        """
+        """How much rows break it ``(n,)``, negative if kept, and how exact that is."""
         terms = [weight * values[name] for name, weight in self.weights.items()]
         excess = np.sum(terms, 0) - self.bound
         noise = _NOISE * (np.abs(self.bound) + np.sum(np.abs(terms), 0))

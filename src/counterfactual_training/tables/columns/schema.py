@@ -55,7 +55,7 @@ Stated = Mapping[str, Any] | str | Path | None
 class Schema:
     """The features of a table, in the order of its columns, and relations between them.
 
-    :meth:`infer` makes one from data; ``schema["age"]`` is one feature, and iterating gives all of them.
+    :meth:`infer` makes one from data; ``schema["age"]`` is one feature, and iterating gives all.
 
     Attributes:
         features: a :class:`Feature` per column.
@@ -65,7 +65,9 @@ class Schema:
     Examples:
         >>> import counterfactual_training as ct
         >>> people = ct.loan(300).frame
-        >>> schema = ct.Schema.infer(people, {"debt": {"unit": "thousand dollars"}}, mutability={"age": "none"})
+        >>> schema = ct.Schema.infer(
+        ...     people, {"debt": {"unit": "thousand dollars"}}, mutability={"age": "none"}
+        ... )
         >>> print(schema)
         feature  kind     unit              mutability  values
         age      integer                    none
@@ -188,8 +190,7 @@ class Schema:
     # ---- against data ----------------------------------------------------------------------------
 
     def complete(self, frame: Any) -> Schema:
-        """The schema with categories and pixel ranges taken from the data where they are not
-        stated.
+        """The schema with categories and pixel ranges of the data where none are stated.
 
         Args:
             frame: the data; it needs all columns of the schema.
@@ -202,8 +203,7 @@ class Schema:
         return Schema(features, self.relations)
 
     def check(self, frame: Any, domain: bool = True) -> None:
-        """Raise an error if the frame contradicts the schema: columns, kinds, categories or
-        domains.
+        """Raise if the frame contradicts the schema: columns, kinds, categories, domains.
 
         Args:
             frame: the data.

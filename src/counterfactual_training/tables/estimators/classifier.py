@@ -158,10 +158,16 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
 
         >>> schema = {
         ...     "age": {"unit": "years", "mutability": "none"},
-        ...     "debt": {"unit": "thousand dollars", "domain": (0, None), "mutability": "decrease", "step": 0.5},
+        ...     "debt": {
+        ...         "unit": "thousand dollars",
+        ...         "domain": (0, None),
+        ...         "mutability": "decrease",
+        ...         "step": 0.5,
+        ...     },
         ... }
-        >>> clf = ct.CounterfactualClassifier(schema=schema, epochs=10, random_state=0).fit(people.frame, y)
-        >>> print(clf.explain(people.frame[:1], target="granted").changes()[0])  # doctest: +ELLIPSIS
+        >>> clf = ct.CounterfactualClassifier(schema=schema, epochs=10, random_state=0)
+        >>> told = clf.fit(people.frame, y).explain(people.frame[:1], target="granted")
+        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
         Row 0: with debt ... thousand dollars lower (from 46 to ...
     """
 

@@ -54,8 +54,9 @@ def explain(model: Any, X: Any, target: Any = None, **question: Any) -> Explanat
         >>> from sklearn.preprocessing import StandardScaler
         >>> people = ct.loan(300)
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
-        >>> pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), clf).fit(people.frame, people.y)
-        >>> print(ct.explain(pipeline, people.frame[:1], target=1).changes()[0])  # doctest: +ELLIPSIS
+        >>> pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), clf)
+        >>> told = ct.explain(pipeline.fit(people.frame, people.y), people.frame[:1], target=1)
+        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
         Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
     """
     # Here, because these bring half of scikit-learn, and only pipelines need them.

@@ -105,7 +105,9 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         >>> import counterfactual_training as ct
         >>> people = ct.loan(300).frame
         >>> limit = (100 - people["debt"]).rename("limit")
-        >>> model = ct.CounterfactualRegressor(mutability={"age": "none"}, epochs=10, random_state=0)
+        >>> model = ct.CounterfactualRegressor(
+        ...     mutability={"age": "none"}, epochs=10, random_state=0
+        ... )
         >>> model.fit(people, limit).predict(people[:2]).shape
         (2,)
         >>> print(model.explain(people[:1], target=(60, None)).changes()[0])  # doctest: +ELLIPSIS

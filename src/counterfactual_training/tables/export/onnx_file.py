@@ -65,9 +65,11 @@ def export_onnx(
         >>> from tempfile import TemporaryDirectory
         >>> import counterfactual_training as ct
         >>> people = ct.loan(300)
-        >>> clf = ct.CounterfactualClassifier("linear", mutability={"age": "none"}, gate="none", epochs=5)
+        >>> fixed = {"age": "none"}
+        >>> clf = ct.CounterfactualClassifier("linear", mutability=fixed, gate="none", epochs=5)
+        >>> clf = clf.fit(people.frame, people.y)
         >>> with TemporaryDirectory() as folder:
-        ...     described = ct.export_onnx(clf.fit(people.frame, people.y), f"{folder}/loan.onnx", wanted=1)
+        ...     described = ct.export_onnx(clf, f"{folder}/loan.onnx", wanted=1)
         >>> [(column["name"], column["move"]) for column in described["columns"]]
         [('age', 'none'), ('debt', 'both')]
     """

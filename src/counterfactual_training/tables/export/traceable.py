@@ -26,7 +26,8 @@ class Outputs(NamedTuple):
 
     logits: Tensor  #: ``(n, k)``
     probability: Tensor  #: ``(n, k)``, softmax of the logits
-    plausibility: Tensor  #: ``(n, k)``, σ(g) given what cannot change, as ``explain`` judges; 1 without a gate
+    #: ``(n, k)``, σ(g) given what cannot change, as ``explain`` judges; 1 without a gate
+    plausibility: Tensor
     gated: Tensor  #: ``(n, k)``, probability · plausibility
     loss: Tensor  #: ``(n,)``, −log gated_t
     gradient: Tensor  #: ``(n, d)``, ∂ loss / ∂x
