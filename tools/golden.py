@@ -39,7 +39,7 @@ _TOLERANCE = 1e-4
 def reproduction() -> Any:
     """The main table of a quick reproduction, on two synthetic data sets."""
     with tempfile.TemporaryDirectory() as folder:
-        command = ["reproduce", "main", "--quick", "--data", "LS", "Moon", "--out", folder]
+        command = ["reproduce", "main", "--quick", "--data", "LS,Moon", "--out", folder]
         subprocess.run(
             [sys.executable, "-m", "counterfactual_training.cli", *command],
             check=True,
