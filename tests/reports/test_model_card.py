@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from counterfactual_training.experiments.card import make_card
-from counterfactual_training.experiments.card_numbers import calibration_gap, wilson
 from counterfactual_training.reports.model_card import write_card
+from counterfactual_training.tables.card import make_card
+from counterfactual_training.tables.card_numbers import calibration_gap, wilson
 from counterfactual_training.tables.estimators import CounterfactualClassifier, Explainer
 
 ODD = "a|b*c_<i>"

@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         not_over(writable(arguments.out), arguments.model, arguments.data)
     from counterfactual_training.cli.saved_models import TableModel, open_model
-    from counterfactual_training.experiments.card import make_card
     from counterfactual_training.reports.model_card import write_card
+    from counterfactual_training.tables.card import make_card
 
     opened = open_model(arguments.model)
     measures: dict[str, Any] = {}

@@ -12,7 +12,6 @@ import pandas as pd
 from counterfactual_training.experiments.arena.arena import Arena
 from counterfactual_training.experiments.arena.arena_results import OURS, ROBUST
 from counterfactual_training.experiments.arena.contestants import BASELINE
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.reports import arena_figures as draw
 from counterfactual_training.reports.files import (
     Image,
@@ -24,6 +23,7 @@ from counterfactual_training.reports.files import (
 )
 from counterfactual_training.reports.text_table import NOTHING, TextTable, number
 from counterfactual_training.text import duration
+from counterfactual_training.versions import versions
 
 Tables = Mapping[str, pd.DataFrame]
 TITLE = "Ways to train, compared"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.experiments.card_parts import escaped
 from counterfactual_training.reports.demo_report import RunInfo
 from counterfactual_training.reports.text_table import NOTHING, TextTable, number
 from counterfactual_training.tables.audits import Audit
+from counterfactual_training.tables.card_parts import escaped
 
 Line = Mapping[str, Any]
 # A share of advice that would be printed as 0 %.

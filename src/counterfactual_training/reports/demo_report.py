@@ -9,10 +9,10 @@ from pathlib import Path
 
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.experiments.demo import DemoResult
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.reports.comparison import pairs
 from counterfactual_training.reports.files import Image, render, write_files
 from counterfactual_training.reports.panel_figures import DARK, draw_panels
+from counterfactual_training.versions import versions
 
 # Files to serve, by training; and people to ask about.
 LENDERS = {

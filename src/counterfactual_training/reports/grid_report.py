@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.evaluation.metrics import METRICS, RATIOS
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.results import GridResults
 from counterfactual_training.reports.files import (
     Image,
@@ -28,6 +27,7 @@ from counterfactual_training.reports.grid_figures import (
 )
 from counterfactual_training.reports.text_table import TextTable, interval, number
 from counterfactual_training.text import duration
+from counterfactual_training.versions import versions
 
 _SHOWN = (METRICS["implausibility"], METRICS["cost"])
 _BEST = 10

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from counterfactual_training.experiments.card import Card
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.tables.card import Card
 
 
 def write_card(card: Card, path: str | Path) -> None:

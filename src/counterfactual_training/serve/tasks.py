@@ -95,7 +95,7 @@ def audit(
 
 def card(served: Served) -> dict[str, Any]:
     """The card of the main model, with measures if there are rows and classes."""
-    from counterfactual_training.experiments.card import make_card
+    from counterfactual_training.tables.card import make_card
 
     model = served.model
     rows = served.rows

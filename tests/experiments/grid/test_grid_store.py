@@ -12,13 +12,10 @@ import torch
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid import store as grid_store
 from counterfactual_training.experiments.grid.cell import Cell, Measurement
-from counterfactual_training.experiments.grid.outcome import (
-    CellOutcome,
-    check_versions,
-    versions,
-)
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.models import linear
+from counterfactual_training.versions import versions
 
 
 def cell(seed: int = 0) -> Cell:

@@ -10,13 +10,13 @@ import torch
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.run import GridWork
 from counterfactual_training.experiments.grid.settings import setting_of
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper.reproduce import kind_of_grid
 from counterfactual_training.experiments.trained import untrained
 from counterfactual_training.persistence import save_file
+from counterfactual_training.versions import versions
 
 EFFORT = {
     "name": "full",

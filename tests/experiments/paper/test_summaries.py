@@ -9,9 +9,10 @@ from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.evaluation.bootstrap import Estimate, published_reduction
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.outcome import CellOutcome, versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.experiments.paper import summaries
 from counterfactual_training.experiments.paper.paper_results import Results, over_lambda
+from counterfactual_training.versions import versions
 
 RUNS, ROWS = 20, 60
 LEVELS = {

@@ -40,7 +40,6 @@ from counterfactual_training.experiments.arena.contestants import (
 )
 from counterfactual_training.experiments.engine.launch import Engine, Failed, launch
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER, short_name
 from counterfactual_training.experiments.truth.caps import Caps
 from counterfactual_training.experiments.truth.methods import Fit
@@ -55,6 +54,7 @@ from counterfactual_training.gates import search_gated
 from counterfactual_training.generators import GENERATORS as RECIPES
 from counterfactual_training.generators import Generator, make_generator
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.versions import versions
 
 # Raised whenever stored results of older code must not be mixed with new ones.
 FORMAT = 1

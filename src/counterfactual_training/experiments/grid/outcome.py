@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -15,9 +13,8 @@ from torch import Tensor
 
 from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import AS_TRAINED, Cell
+from counterfactual_training.versions import PACKAGE, versions
 
-PACKAGE = "counterfactual-training"
-_PACKAGES = (PACKAGE, "torch", "numpy", "pandas")
 _DIGITS = 8  # of numbers of a fleet's member; more is noise in float32
 
 
@@ -125,18 +122,6 @@ def _plain(value: Any, digits: int) -> Any:
     if math.isfinite(value):
         return float(f"{value:.{digits}g}")
     return None
-
-
-def versions() -> dict[str, str]:
-    """Of Python and the packages that decide numbers."""
-    out = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "unknown"
-    out["torch"] = torch.__version__
-    return out
 
 
 def check_versions(outcomes: Sequence[CellOutcome], current: bool = False) -> str:

@@ -32,16 +32,13 @@ from counterfactual_training.experiments.engine.progress import CellProgress, Ru
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.grid import Grid, Point, cells_of
 from counterfactual_training.experiments.grid.measure import GridData
-from counterfactual_training.experiments.grid.outcome import (
-    CellOutcome,
-    check_versions,
-    versions,
-)
+from counterfactual_training.experiments.grid.outcome import CellOutcome, check_versions
 from counterfactual_training.experiments.grid.plan import cost, plan
 from counterfactual_training.experiments.grid.results import Leaders
 from counterfactual_training.experiments.grid.settings import describe, published
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.grid.task import GridTask, TaskResult, run_task
+from counterfactual_training.versions import versions
 
 _START_SECONDS = 8.0  # of workers and a VAE
 _SAMPLES = 100

@@ -25,7 +25,7 @@ from counterfactual_training.errors import FileError
 from counterfactual_training.experiments.grid.cell import FORMAT, Cell
 from counterfactual_training.experiments.grid.grid import Grid
 from counterfactual_training.experiments.grid.legacy import old_cells, read_json
-from counterfactual_training.experiments.grid.outcome import PACKAGE, CellOutcome, versions
+from counterfactual_training.experiments.grid.outcome import CellOutcome
 from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.persistence import (
     atomic_write,
@@ -34,6 +34,7 @@ from counterfactual_training.persistence import (
     locked,
     save_file,
 )
+from counterfactual_training.versions import PACKAGE, versions
 
 _MARKER = "grid-store.json"
 _LOCK = ".lock"

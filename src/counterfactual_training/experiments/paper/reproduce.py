@@ -18,7 +18,6 @@ from counterfactual_training.experiments.engine.launch import Engine
 from counterfactual_training.experiments.grid.cell import ALL_ROWS
 from counterfactual_training.experiments.grid.file import load_grid
 from counterfactual_training.experiments.grid.grid import Grid
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.run import GridWork, load_data, run_grid
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.panels import DecisionPanel
@@ -42,6 +41,7 @@ from counterfactual_training.experiments.truth.caps import UNCAPPED
 from counterfactual_training.experiments.truth.truth import Scope, run_truth
 from counterfactual_training.experiments.truth.truth_results import truth_tables
 from counterfactual_training.persistence import load_weights
+from counterfactual_training.versions import versions
 
 Summary = Callable[[Results], pd.DataFrame]
 _WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")

@@ -43,7 +43,6 @@ from counterfactual_training.evaluation.stepfree import (
 from counterfactual_training.experiments.engine.launch import Engine, Failed, attempt, launch
 from counterfactual_training.experiments.grid.cell import Cell
 from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.experiments.grid.store import Store
 from counterfactual_training.experiments.paper_data import IMAGES, PAPER_ORDER
 from counterfactual_training.experiments.trained import untrained
@@ -52,6 +51,7 @@ from counterfactual_training.experiments.truth.methods import METHODS, Fit, Know
 from counterfactual_training.gates import search_gated
 from counterfactual_training.generators import Generator
 from counterfactual_training.persistence import atomic_write
+from counterfactual_training.versions import versions
 
 SETTINGS = ("free", "protected")
 LEVELS = (FIXED_STEPS, *STEP_FREE)

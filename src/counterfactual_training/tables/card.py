@@ -12,12 +12,12 @@ import pandas as pd
 
 from counterfactual_training.defaults import CARD_PEOPLE
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.experiments.card_numbers import by_group, measures, percent, span
-from counterfactual_training.experiments.card_parts import Card, CardSection, CardTable
-from counterfactual_training.experiments.grid.outcome import versions
 from counterfactual_training.models import describe
 from counterfactual_training.tables.audits import Audit, audit, usual_groups
 from counterfactual_training.tables.audits.later import module_of
+from counterfactual_training.tables.card_numbers import by_group, measures, percent, span
+from counterfactual_training.tables.card_parts import Card, CardSection, CardTable
+from counterfactual_training.versions import versions
 
 _RESAMPLES = 1000
 _MOST_CLASSES = 12

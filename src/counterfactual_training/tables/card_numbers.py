@@ -10,9 +10,9 @@ import pandas as pd
 
 from counterfactual_training.errors import lookup
 from counterfactual_training.evaluation.bootstrap import percentile_interval
-from counterfactual_training.experiments.card_parts import CardSection, CardTable
 from counterfactual_training.tables.audits import Audit
 from counterfactual_training.tables.audits.intervals import holding
+from counterfactual_training.tables.card_parts import CardSection, CardTable
 
 _BINS = 10
 _RESAMPLES = 200
