@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import repeat
 from multiprocessing import get_context
@@ -122,73 +123,101 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
     return asked
 
 
+@dataclass(frozen=True)
+class Moved:
+    """The changed cells of a column, before and after: as they are, and as numbers or ranks."""
+
+    name: str
+    old: pd.Series
+    new: pd.Series
+
+    @property
+    def was(self) -> np.ndarray:
+        return self._ranks(self.old)
+
+    @property
+    def now(self) -> np.ndarray:
+        return self._ranks(self.new)
+
+    def _ranks(self, values: pd.Series) -> np.ndarray:
+        if self.name == "degree":
+            rank = RANKS.index
+        elif self.name == "job":
+            rank = JOBS.index
+        else:
+            rank = float
+        return np.array([rank(value) for value in values])
+
+
 def broken(
     told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], asked: dict[str, Any]
 ) -> list[str]:
     """Every rule that a counterfactual breaks, by name."""
-    found: list[str] = []
     before = told.original.reset_index(drop=True)
     after = told.frame.reset_index(drop=True)
     mask = told.changed.to_numpy()
+    counts: dict[str, int] = {}
     if "max_changes" in asked:
-        found += ["max_changes"] * int(
-            ((told.distance > 0).sum(1) > asked["max_changes"]).sum()
-        )
+        many = (told.distance > 0).sum(1) > asked["max_changes"]
+        counts["max_changes"] = int(many.sum())
     for j, name in enumerate(people):
         rows = mask[:, j]
-        old = before[name][rows]
-        new = after[name][rows]
-        found += [f"{name}: unchanged cell differs"] * int(
-            (before[name][~rows] != after[name][~rows]).sum()
-        )
-        if name in asked.get("lock", ()):
-            found += [f"{name}: lock"] * int(rows.sum())
-        if (
-            name not in asked.get("vary", [name, "ratio"]) and name != "ratio"
-        ):  # which may follow others
-            found += [f"{name}: vary"] * int(rows.sum())
-        if name == "degree":
-            rank = RANKS.index
-        elif name == "job":
-            rank = JOBS.index
-        else:
-            rank = float
-        was = np.array([rank(v) for v in old])
-        now = np.array([rank(v) for v in new])
-        way = schema.get(name, {}).get("mutability", "both")
-        if way not in ("both", "increase"):
-            found += [f"{name}: rises"] * int((now > was).sum())
-        if way not in ("both", "decrease"):
-            found += [f"{name}: falls"] * int((now < was).sum())
-        if name == "job":
-            found += [f"{name}: forbidden"] * sum(
-                pair in schema[name]["forbidden"] for pair in zip(old, new, strict=True)
-            )
-        for low, high in _intervals(name, schema, asked):
-            # A factual outside may stay outside, and move towards the inside only.
-            found += [f"{name}: domain"] * int(
-                ((now < np.minimum(low, was)) | (now > np.maximum(high, was))).sum()
-            )
-        if name == "job" and name in asked.get("domain", {}):
-            found += [f"{name}: domain"] * int((~new.isin(asked["domain"][name])).sum())
-        if name in asked.get("step", {}):
-            steps = now / asked["step"][name]
-            found += [f"{name}: step"] * int(
-                (np.abs(steps - np.rint(steps)) > SLACK * np.abs(steps)).sum()
-            )
-        if name in asked.get("max_change", {}):
-            found += [f"{name}: max_change"] * int(
-                (
-                    np.abs(now - was) > asked["max_change"][name] + SLACK * (1 + np.abs(was))
-                ).sum()
-            )
-        if name == "late":
-            found += [f"{name}: code moved or reached"] * int(
-                ((was == CODE) | (now == CODE)).sum()
-            )
-        if name in ("loans", "paid", "late"):
-            found += [f"{name}: whole"] * int((now != np.rint(now)).sum())
-    return found
+        differ = before[name][~rows] != after[name][~rows]
+        moved = Moved(name, before[name][rows], after[name][rows])
+        for rule, count in {
+            "unchanged cell differs": int(differ.sum()),
+            **_broken_of_model(moved, schema),
+            **_broken_of_question(moved, schema, asked),
+        }.items():
+            counts[f"{name}: {rule}"] = count
+    return [rule for rule, count in counts.items() for _ in range(count)]
+
+
+def _broken_of_model(moved: Moved, schema: dict[str, Any]) -> dict[str, int]:
+    """How many cells break each rule that the model was told."""
+    name = moved.name
+    counts: dict[str, int] = {}
+    way = schema.get(name, {}).get("mutability", "both")
+    if way not in ("both", "increase"):
+        counts["rises"] = int((moved.now > moved.was).sum())
+    if way not in ("both", "decrease"):
+        counts["falls"] = int((moved.now < moved.was).sum())
+    if name == "job":
+        pairs = zip(moved.old, moved.new, strict=True)
+        counts["forbidden"] = sum(pair in schema[name]["forbidden"] for pair in pairs)
+    if name == "late":
+        coded = (moved.was == CODE) | (moved.now == CODE)
+        counts["code moved or reached"] = int(coded.sum())
+    if name in ("loans", "paid", "late"):
+        counts["whole"] = int((moved.now != np.rint(moved.now)).sum())
+    return counts
+
+
+def _broken_of_question(
+    moved: Moved, schema: dict[str, Any], asked: dict[str, Any]
+) -> dict[str, int]:
+    """How many cells break each rule that the question adds, and the domain of both."""
+    name = moved.name
+    counts = {"domain": 0}
+    if name in asked.get("lock", ()):
+        counts["lock"] = len(moved.new)
+    if name not in asked.get("vary", [name]) and name != "ratio":  # which may follow others
+        counts["vary"] = len(moved.new)
+    for low, high in _intervals(name, schema, asked):
+        # A factual outside may stay outside, and move towards the inside only.
+        below = moved.now < np.minimum(low, moved.was)
+        above = moved.now > np.maximum(high, moved.was)
+        counts["domain"] += int((below | above).sum())
+    if name == "job" and name in asked.get("domain", {}):
+        counts["domain"] += int((~moved.new.isin(asked["domain"][name])).sum())
+    if name in asked.get("step", {}):
+        steps = moved.now / asked["step"][name]
+        off = np.abs(steps - np.rint(steps)) > SLACK * np.abs(steps)
+        counts["step"] = int(off.sum())
+    if name in asked.get("max_change", {}):
+        most = asked["max_change"][name] + SLACK * (1 + np.abs(moved.was))
+        counts["max_change"] = int((np.abs(moved.now - moved.was) > most).sum())
+    return counts
 
 
 def breaks(before: pd.DataFrame, after: pd.DataFrame, relation: str) -> np.ndarray:

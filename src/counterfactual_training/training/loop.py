@@ -80,11 +80,10 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     During burn-in, and in conventional training, there are none.
     """
     config = run.config
-    batches = mini_batches(run, rng)
+    batches = mini_batches(run, rng)  # before the search, because it draws their order
     count = run.data.num_batches(config.batch_size)
-    sizes = shares(
-        max(config.num_counterfactuals, count), count
-    )  # counterfactuals for each batch
+    # How many counterfactuals each batch gets.
+    sizes = shares(max(config.num_counterfactuals, count), count)
     explaining = any(tally.explaining)
     if explaining and run.regime is not None:
         find = run.regime.find
@@ -96,23 +95,13 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
     else:
         found = None
     group: list[Batch] = []
-    for size, batch in zip_longest(sizes, batches):
-        if size is None or batch is None:
-            if batch is None:
-                how = "fewer"
-            else:
-                how = "more"
-            raise InputError(
-                f"The DataLoader gives {how} batches than its len(), {count}; correct its "
-                "sampler's."
-            )
+    for size, batch in _paired(sizes, batches):
         if find is not None and explaining:
             found = find_by_regime(run, find, batch, rng, tally)
         elif per_batch:
             found = explain(run, [size], rng, tally)
-        if (
-            explaining and found is None
-        ):  # all members that search have stopped; others may train conventionally
+        if explaining and found is None:
+            # All members that search have stopped; others may train conventionally.
             if not run.running:
                 return
             explaining = per_batch = False
@@ -129,6 +118,22 @@ def _explained(run: Run, rng: Streams, tally: Tally) -> Iterator[list[Batch]]:
             group = []
     if group:
         yield group
+
+
+def _paired(sizes: list[int], batches: Iterator[Batch]) -> Iterator[tuple[int, Batch]]:
+    """Each batch with its number of counterfactuals; raises if a DataLoader miscounts."""
+    for size, batch in zip_longest(sizes, batches):
+        if size is not None and batch is not None:
+            yield size, batch
+            continue
+        if batch is None:
+            how = "fewer"
+        else:
+            how = "more"
+        raise InputError(
+            f"The DataLoader gives {how} batches than its len(), {len(sizes)}; correct its "
+            "sampler's."
+        )
 
 
 def _update(run: Run, gradients: Gradients, tally: Tally) -> None:

@@ -111,8 +111,21 @@ def train(
     rows = (x, y) if isinstance(x, Tensor) else (None, None)
     stated = partial(_stated, base, generator, constraints, objective, config, *rows)
     if base.members > 1:
-        given = (x, y, validation, sample_weight, class_weight, callbacks, checkpoint, progress)
-        return _train_members(model, stated(), not isinstance(regime, str), optimizer, *given)
+        counted = not isinstance(regime, str)
+        return _train_members(
+            model,
+            stated(),
+            counted,
+            optimizer,
+            x=x,
+            y=y,
+            validation=validation,
+            sample_weight=sample_weight,
+            class_weight=class_weight,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
     inner = unwrapped(model)
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight, base.values)
     held = arguments.validation_rows([inner], validation, data)
@@ -151,15 +164,11 @@ def _train_members(
     setting: Setting,
     counted: bool,
     optimizer: Optimizer | OptimizerFactory | None,
-    x: arguments.Source,
-    y: Tensor | None,
-    validation: arguments.Validation | None,
-    sample_weight: Tensor | None,
-    class_weight: arguments.ClassWeight | None,
-    *heard: Any,
+    **given: Any,
 ) -> TrainResult:
-    """The networks of an ensemble as a fleet, each with a seed of its own; ``counted``: as many as
-    the setting says.
+    """The networks of an ensemble as a fleet, each with a seed of its own.
+
+    ``counted``: as many as the setting says; ``given``: all that :meth:`Fleet.train` takes.
     """
     if not isinstance(model, Ensemble):
         raise ModelError(
@@ -179,17 +188,7 @@ def _train_members(
     fleet = Fleet(
         [Member(network, one.seeded(first + i)) for i, network in enumerate(model.members)]
     )
-    callbacks, checkpoint, progress = heard
-    results = fleet.train(
-        x,
-        y,
-        validation=validation,
-        sample_weight=sample_weight,
-        class_weight=class_weight,
-        callbacks=callbacks,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+    results = fleet.train(**given)
     return TrainResult(model.eval(), results[0].history)
 
 

@@ -208,14 +208,7 @@ def _domain(name: str, given: Any) -> Values:
     ):
         choices = {"low": given[0], "high": given[1]}
     if isinstance(choices, Mapping):
-        for key in choices:
-            check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
-        if "choices" in choices and len(choices) > 1:
-            raise InputError(f"{name}: give either choices, or low, high and log.")
-        if "choices" not in choices and not {"low", "high"} <= set(choices):
-            raise InputError(
-                f"{name}: a range needs low and high, or choices; got {dict(choices)}."
-            )
+        _check_keys(name, choices)
         if "low" in choices and name != GATE:
             low, high = (_number(name, choices[key]) for key in ("low", "high"))
             usual = RANGES.get(name)
@@ -233,6 +226,16 @@ def _domain(name: str, given: Any) -> Values:
         for kind in choices:
             check_name("gate", kind, GATES)
     return Choices(tuple(value if name == GATE else _number(name, value) for value in choices))
+
+
+def _check_keys(name: str, table: Mapping[str, Any]) -> None:
+    """Raise unless a table has choices, or low and high, and nothing that means nothing."""
+    for key in table:
+        check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
+    if "choices" in table and len(table) > 1:
+        raise InputError(f"{name}: give either choices, or low, high and log.")
+    if "choices" not in table and not {"low", "high"} <= set(table):
+        raise InputError(f"{name}: a range needs low and high, or choices; got {dict(table)}.")
 
 
 def _is_number(value: object) -> bool:

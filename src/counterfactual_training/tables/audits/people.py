@@ -148,34 +148,42 @@ class Told:
         return self.helped & other.helped
 
 
-def tell(
-    subject: Subject,
-    frame: pd.DataFrame,
-    labels: np.ndarray | None,
-    target: Any,
-    groupings: Sequence[Grouping],
-    people: int,
-    seed: int,
-    confidence: float | None = None,
-    ruler: Encoder | None = None,
-) -> Told:
-    """Decide everybody, and explain the denied or a part of them; costs are measured by ``ruler``,
-    if there is one.
+@dataclass(frozen=True)
+class Inquiry:
+    """What all models of an audit are asked: about whom, for which class, how many at most."""
+
+    frame: pd.DataFrame
+    labels: np.ndarray | None
+    target: Any
+    groupings: Sequence[Grouping]
+    people: int
+    seed: int
+    confidence: float | None = None
+
+    @property
+    def deserving(self) -> np.ndarray:
+        """Mask ``(n,)`` of people who truly are of the class; nobody, if that is not known."""
+        if self.labels is None:
+            return np.zeros(len(self.frame), dtype=bool)
+        return self.labels == self.target
+
+
+def tell(subject: Subject, inquiry: Inquiry, ruler: Encoder | None = None) -> Told:
+    """Decide everybody, and explain the denied or a part of them.
+
+    Costs are measured by ``ruler``, if there is one.
     """
+    frame = inquiry.frame
     decision = subject.decides(frame)
-    denied = decision != target
-    if labels is None:
-        deserving = np.zeros(len(frame), dtype=bool)
-    else:
-        deserving = labels == target
+    denied = decision != inquiry.target
+    deserving = inquiry.deserving
     # The wrongly denied are few and count most in some measures, so they are strata of their own.
-    chosen, weight = draw(
-        denied, strata([*(g.codes for g in groupings), deserving]), people, seed
-    )
+    stratum = strata([*(g.codes for g in inquiry.groupings), deserving])
+    chosen, weight = draw(denied, stratum, inquiry.people, inquiry.seed)
     found = None
     if len(chosen):
         found = subject.classifier.explain(
-            frame.iloc[chosen][subject.columns], target, confidence=confidence
+            frame.iloc[chosen][subject.columns], inquiry.target, confidence=inquiry.confidence
         )
         # Each model counts in standard deviations of its own rows: two of them are compared by one
         # ruler.

@@ -94,44 +94,25 @@ class Column:
             present = numbers[~missing]
         else:
             present = np.ascontiguousarray(numbers)
-        if len(present) == 0:
-            if feature.special:
-                beside = " but special codes; state kind 'categorical' or"
-            else:
-                beside = ";"
-            raise InputError(
-                f"{feature.name!r} holds no value to learn from{beside} drop the column"
-            )
+        _check_any(feature, present)
         # A median of categories may be one that nobody has; of numbers, take one that somebody has.
-        counts = feature.kind in ("binary", "categorical", "ordinal")
         ranked = Ranked(present, (*BULK, *_TAILS, 0.5))
-        if counts:
+        if feature.kind in ("binary", "categorical", "ordinal"):
             often = np.bincount(present.astype(int))
-        else:
-            often = None
-        if often is None:
-            fill = ranked.lower(0.5)
-        else:
             fill = float(often.argmax())
+            seen = tuple(np.flatnonzero(often).tolist())
+            spacing = None
+        else:
+            fill = ranked.lower(0.5)
+            seen = None
+            spacing = seen_spacing(present)
         if len(present) < len(numbers):
             v = np.where(missing, fill, numbers)
         else:
             v = present
         low = float(v.min())
         high = float(v.max())
-        # Sums of numbers near 1e308 overflow; that is told below, in words.
-        with np.errstate(over="ignore"):
-            if high > low:
-                mean = float(v.mean())
-                std = float(v.std(ddof=1))
-            else:
-                mean = low
-                std = 0.0
-        if high > low and not (np.isfinite(mean) and np.isfinite(std) and std > 0):
-            raise InputError(
-                f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for "
-                "float64; rescale it"
-            )
+        mean, std = _moments(feature, v, low, high)
         inner = None
         if scale == "robust" and feature.kind in _Z_SCORED:
             inner = _bulk(v, ranked if v is present else Ranked(v, _TAILS))
@@ -141,10 +122,6 @@ class Column:
             center = 0.0
             spread = 1.0
         decimals = _decimals(feature, dtype, present, std)
-        if often is None:
-            seen = None
-        else:
-            seen = tuple(np.flatnonzero(often).tolist())
         first, last = BULK
         return cls(
             feature,
@@ -160,7 +137,7 @@ class Column:
             seen,
             (ranked.lower(first), ranked.higher(last)),
             _few_values(feature, present),
-            None if counts else seen_spacing(present),
+            spacing,
         )
 
     @property
@@ -508,6 +485,33 @@ def _ascends(values: Any) -> bool:
     if not _are_finite(values):
         return False
     return all(before < after for before, after in itertools.pairwise(values))
+
+
+def _check_any(feature: Feature, present: np.ndarray) -> None:
+    """Raise if no value of a column is left to learn from."""
+    if len(present):
+        return
+    if feature.special:
+        beside = " but special codes; state kind 'categorical' or"
+    else:
+        beside = ";"
+    raise InputError(f"{feature.name!r} holds no value to learn from{beside} drop the column")
+
+
+def _moments(feature: Feature, v: np.ndarray, low: float, high: float) -> tuple[float, float]:
+    """Mean and standard deviation of values between ``low`` and ``high``."""
+    if high <= low:
+        return low, 0.0
+    # Sums of numbers near 1e308 overflow; that is told below, in words.
+    with np.errstate(over="ignore"):
+        mean = float(v.mean())
+        std = float(v.std(ddof=1))
+    if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
+        raise InputError(
+            f"{feature.name!r} spans [{low:g}, {high:g}], too much or too little for "
+            "float64; rescale it"
+        )
+    return mean, std
 
 
 def _affine(feature: Feature, mean: float, std: float) -> tuple[float, float]:
