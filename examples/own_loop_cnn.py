@@ -1,6 +1,4 @@
-"""A small CNN of your own, trained in a loop of your own: Algorithm 1 with `search` and
-`Objective`.
-"""
+"""A small CNN of your own, in a loop of your own: Algorithm 1 with `search` and `Objective`."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,7 +11,8 @@ torch.set_num_threads(1)
 images, labels = load_digits(return_X_y=True)
 x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 8 - 1
 y = torch.tensor(labels)
-x, y, x_test, y_test = x[:1000], y[:1000], x[1000:], y[1000:]
+x, x_test = x.split([1000, 797])
+y, y_test = y.split([1000, 797])
 model = nn.Sequential(
     nn.Conv2d(1, 8, 3, stride=2, padding=1),
     nn.ReLU(),
@@ -37,10 +36,9 @@ for _ in range(10):
     for rows in torch.randperm(len(x)).split(100):
         factuals = rows[:20]
         positives = torch.randperm(len(x))[:20]
-        y_target, x_pos = (
-            y[positives],
-            x[positives],
-        )  # y⁺ ~ p(y), x⁺ a real sample of that class
+        # y⁺ ~ p(y), x⁺ a real sample of that class
+        y_target = y[positives]
+        x_pos = x[positives]
         found = ct.search(model, x[factuals], y_target, generator, constraints)
         explanations = ct.CounterfactualBatch(
             found.x_cf, x_pos, found.x_adv, y_target, y[factuals], found.mature
