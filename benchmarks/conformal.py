@@ -18,6 +18,7 @@ from counterfactual_training.core.losses import softmax
 from counterfactual_training.generators.data_penalties import SetSize
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99)
+# Calibration rows; at 19, 99 and 999 some (m + 1)·coverage are whole.
 SIZES = (
     19,
     21,
@@ -25,7 +26,7 @@ SIZES = (
     101,
     999,
     3001,
-)  # calibration rows; at 19, 99 and 999 some (m + 1)·coverage are whole
+)
 CLASSES = (2, 10)
 TEST = 2000
 COLUMNS = (

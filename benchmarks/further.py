@@ -184,9 +184,8 @@ def fit(
     """A classifier, and the seconds of processor time that it took."""
     started = time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # constant columns, classes too small to judge
+        # Constant columns, classes too small to judge.
+        warnings.simplefilter("ignore", UserWarning)
         classifier = ct.CounterfactualClassifier(
             random_state=seed, progress=False, unseen="unknown", **params
         )

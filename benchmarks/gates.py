@@ -140,9 +140,8 @@ def _data(rows: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
     centres = torch.randn(6, features, generator=rng)
     cluster = torch.randint(6, (rows,), generator=rng)
     x = torch.randn(rows, features, generator=rng)
-    for own, some in zip(
-        cluster.split(10_000), x.split(10_000), strict=True
-    ):  # in place: nothing twice
+    # In place: nothing twice.
+    for own, some in zip(cluster.split(10_000), x.split(10_000), strict=True):
         some += centres[own]
     return x, cluster % 2
 

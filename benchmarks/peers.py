@@ -48,10 +48,11 @@ OURS = {  # version, η, τ
     "ours, every row all steps": ("after", 0.1, 1.0),
     "before, every row all steps": ("before", 0.1, 1.0),
 }
+# Hidden widths: numbers of rows.
 NETWORKS = {
     (32, 32): (1, 256, 4096, 10_000),
     (256, 256): (1, 256, 4096),
-}  # hidden widths: numbers of rows
+}
 NOTE = f"""
 {STEPS} steps, `make_classification`, rows predicted 0 and wanted in 1. *Valid*: the network, in
 torch, gives the counterfactual to class 1. Ours: Wachter's objective (`generic`, η = 0.1 where

@@ -72,10 +72,11 @@ class Size:
         )
 
 
+# The paper's synthetic and tabular settings.
 SIZES = (
     Size(3000, 2, 30, 1000),
     Size(15_000, 30, 1000, 5000),
-)  # the paper's synthetic and tabular settings
+)
 QUICK = (Size(300, 2, 30, 100),)
 ROWS = tuple(Size(rows, 20, 1000, rows // 3) for rows in (3000, 30_000))
 FEATURES = tuple(Size(3000, features, 1000, 1000) for features in (20, 200))

@@ -97,9 +97,8 @@ def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
     lines = [{"model": "HistGradientBoosting", "seed": seed, "question": "", **fit}]
     for regime in REGIMES:
         made = {}
-        for gate in {
-            gate for gate, _ in QUESTIONS.values()
-        }:  # the same weights: training ignores the gate
+        # The same weights: training ignores the gate.
+        for gate in {gate for gate, _ in QUESTIONS.values()}:
             started = time.process_time()
             made[gate] = ct.CounterfactualRegressor(
                 regime=regime, gate=gate, schema=data.schema, random_state=seed, progress=False

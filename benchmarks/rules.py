@@ -101,9 +101,8 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
     names = ["income", "debt", "loans", "score", "degree", "job", "owner"]
     rules: dict[str, Any] = {
         "lock": sorted(rng.choice(names, rng.integers(1, 4), replace=False).tolist()),
-        "vary": sorted(
-            {"job", *rng.choice(names, rng.integers(2, 5), replace=False).tolist()}
-        ),  # job is never fixed
+        # Job is never fixed.
+        "vary": sorted({"job", *rng.choice(names, rng.integers(2, 5), replace=False).tolist()}),
         "domain": {"income": (500.0, 6000.0), "job": JOBS[:3], "loans": (1, 8)},
         "step": {"income": 50, "debt": 0.5, "loans": 2},
         "max_change": {"income": 1500.0, "debt": 12.0, "loans": 3, "degree": 1},

@@ -977,9 +977,8 @@ def _judge_refusal(headers: Mapping[str, str], text: str) -> str | None:
         return f"not an error as promised: {text[:200]}"
     # Short enough to read, and a sentence.
     message = error["message"]
-    if (
-        not 15 <= len(message) <= 2500 or message[-1] not in ".…?!'^"
-    ):  # ^ points into a relation
+    # ^ points into a relation
+    if not 15 <= len(message) <= 2500 or message[-1] not in ".…?!'^":
         return f"no clear message: {message[:300]!r}"
     return None
 
@@ -1105,9 +1104,8 @@ async def _send(connection: Connection, case: Case, report: Report, world: World
 async def _write(connection: Connection, case: Case) -> None:
     connection.writer.write(wire(case, connection.port))
     await connection.writer.drain()
-    if (
-        case.raw is not None
-    ):  # nothing more comes, so that a server that waits for more can stop
+    # Nothing more comes, so that a server that waits for more can stop.
+    if case.raw is not None:
         connection.writer.write_eof()
 
 

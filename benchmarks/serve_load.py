@@ -470,9 +470,8 @@ def run(
     slow: Sequence[str] = (),
 ) -> Run:
     """Let clients ask for so long, and watch the server."""
-    crowd(
-        server.port, subject.denied, 1.0, seed + 1, 2, ()
-    )  # what is made on first use is made now
+    # What is made on first use is made now.
+    crowd(server.port, subject.denied, 1.0, seed + 1, 2, ())
     before = server.metrics()
     memory = []
     over = threading.Event()
@@ -603,9 +602,8 @@ def click(server: Server) -> Diary:
         page.locator("#people-rows tbody tr").first.wait_for()
         wanted = page.locator("#people-rows tbody tr:not(.chosen)")
         for row in wanted.element_handles()[:CLICKS]:
-            page.wait_for_timeout(
-                200
-            )  # a person reads, and the server does what it does on its own
+            # A person reads, and the server does what it does on its own.
+            page.wait_for_timeout(200)
             seen.seconds.append(row.evaluate(CLICK))
             seen.statuses["200"] += 1
             seen.answered += page.locator("#plans-content .plan").count() > 0

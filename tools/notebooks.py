@@ -53,9 +53,8 @@ def _source(block: Block) -> str | None:
         return f"%%writefile {block.title}\n{block.code}"
     if block.language == "python":
         return block.code
-    lines = [
-        line for line in commands(block.code) if not line.startswith("pip ")
-    ]  # who has the notebook has the package
+    # Who has the notebook has the package.
+    lines = [line for line in commands(block.code) if not line.startswith("pip ")]
     return "\n".join(f"!{line}" for line in lines) or None
 
 

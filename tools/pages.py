@@ -57,9 +57,8 @@ def run_page(page: Path, quick: Quick = "always") -> PageRun:
     for tests ask.
     """
     found = PageRun()
-    module = sys.modules["__page__"] = ModuleType(
-        "__page__"
-    )  # where dataclasses of the page look for their names
+    # Where dataclasses of the page look for their names.
+    module = sys.modules["__page__"] = ModuleType("__page__")
     scope = vars(module)
     comparable = True
     for block in blocks(page.read_text(encoding="utf-8")):

@@ -47,9 +47,8 @@ def api_page(group: str) -> str:
     lines += ["| name | what it is |", "|---|---|", *table]
     for name in names_of(group):
         lines += ["", f'<a id="{name}"></a>', "", f"::: {_path(name)}"]
-        if (
-            GROUPS[group][1][0] == "tables.estimators"
-        ):  # what one calls is inherited: fit, explain, tune
+        # What one calls is inherited: fit, explain, tune.
+        if GROUPS[group][1][0] == "tables.estimators":
             lines += ["    options:", "      inherited_members: true"]
     return "\n".join(lines) + "\n"
 

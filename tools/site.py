@@ -77,9 +77,8 @@ def site_path(path: Path) -> PurePosixPath:
         return PurePosixPath(*inside.parts[1:])
     if path.is_dir():
         return inside / "index.md"
-    if (
-        path.suffix == ".md" and path.with_suffix(".html").is_file()
-    ):  # a page of its own, which would be overwritten
+    # A page of its own, which would be overwritten.
+    if path.suffix == ".md" and path.with_suffix(".html").is_file():
         return inside.with_name(f"{path.stem}-tables.md")
     if path.suffix in _SOURCES:
         return inside.with_suffix(".md")

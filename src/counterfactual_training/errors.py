@@ -103,13 +103,11 @@ class MissingExtraError(CounterfactualTrainingError, ImportError):
 def unknown(what: str, given: object, valid: Iterable[object]) -> str:
     """A sentence for an unknown name: what came, the nearest valid one, all valid ones."""
     names = {str(name): repr(name) for name in valid}
-    folded = {
-        name.casefold(): text for name, text in names.items()
-    }  # case alone is no reason to find nothing near
+    # Case alone is no reason to find nothing near.
+    folded = {name.casefold(): text for name, text in names.items()}
     asked = str(given).casefold()
-    begun = [
-        name for name in folded if len(asked) > 1 and name.startswith(asked)
-    ]  # eps is rather epsilon than steps
+    # Eps is rather epsilon than steps.
+    begun = [name for name in folded if len(asked) > 1 and name.startswith(asked)]
     close = begun or difflib.get_close_matches(asked, folded, n=1, cutoff=0.5)
     if close:
         hint = f" Did you mean {folded[close[0]]}?"

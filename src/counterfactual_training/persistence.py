@@ -48,9 +48,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         umask = os.umask(0o077)  # it can only be read by setting it
         os.umask(umask)
-        Path(name).chmod(
-            0o666 & ~umask
-        )  # mkstemp creates files that only the owner can read; open() does not
+        # Mkstemp creates files that only the owner can read; open() does not.
+        Path(name).chmod(0o666 & ~umask)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -174,9 +173,8 @@ def flatten_state(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]
                 raise FileError(
                     f"Cannot save a state with key {key!r} of type {type(key).__name__}."
                 )
-            inner, plain = flatten_state(
-                value, f"{prefix}/{i}:{key}"
-            )  # unique, even if a key contains a slash
+            # Unique, even if a key contains a slash.
+            inner, plain = flatten_state(value, f"{prefix}/{i}:{key}")
             tensors |= inner
             items.append([key, plain])
         return tensors, {"dict": items}

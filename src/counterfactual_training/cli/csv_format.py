@@ -129,9 +129,8 @@ def _encoding(path: Path) -> str:
     candidates = [name for mark, name in _MARKS if head.startswith(mark)][:1]
     # UTF-16 without a mark, as some exports are.
     zeros = head[::2].count(0), head[1::2].count(0)
-    if (
-        not candidates and max(zeros) > 0.2 * len(head) / 2
-    ):  # every other byte of Latin letters is 0 in UTF-16
+    # Every other byte of Latin letters is 0 in UTF-16.
+    if not candidates and max(zeros) > 0.2 * len(head) / 2:
         candidates = ["utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"]
     if not candidates and any(zeros):
         raise InputError(
@@ -139,9 +138,8 @@ def _encoding(path: Path) -> str:
         )
     for name in candidates or ("utf-8", "cp1252", "latin-1"):
         with contextlib.suppress(UnicodeError):
-            for _ in _lines(
-                path, name
-            ):  # to the end: a file may begin as UTF-8 and go on otherwise
+            # To the end: a file may begin as UTF-8 and go on otherwise.
+            for _ in _lines(path, name):
                 pass
             return name
     raise InputError(

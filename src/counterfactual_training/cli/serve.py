@@ -137,9 +137,8 @@ def _serve(
     rows = _rows(opened, arguments.data, arguments.target_column, arguments.max_people)
     served = Served(model, other, rows)
     if rows is not None:
-        _ = (
-            served.decided
-        )  # cells that the model cannot read are told now, not after the page is open
+        # Cells that the model cannot read are told now, not after the page is open.
+        _ = served.decided
     port = listener.getsockname()[1]
     url = url_of(address, port, access.token)
     document = {"url": url, "model": model.name, "rows": 0 if rows is None else len(rows.frame)}

@@ -208,9 +208,8 @@ def _classes(labels: pd.Series, target: str) -> pd.Series:
             "another column, or write "
             "classes such as 'low' and 'high' into the file."
         )
-    if (
-        types.is_float_dtype(labels.dtype) and (labels % 1 == 0).all()
-    ):  # blanks made pandas store floats
+    # Blanks made pandas store floats.
+    if types.is_float_dtype(labels.dtype) and (labels % 1 == 0).all():
         return labels.astype(np.int64)
     if types.is_float_dtype(labels.dtype):
         return labels.astype(str)

@@ -210,9 +210,8 @@ class Constraints:
         return bool((self.may_increase & self.may_decrease).all())
 
     @cached_property
-    @torch.inference_mode(
-        False
-    )  # the cache outlives the search, so it must not hold inference tensors
+    # The cache outlives the search, so it must not hold inference tensors.
+    @torch.inference_mode(False)
     def _step_limits(self) -> tuple[Tensor, Tensor]:
         zero = torch.zeros_like(self.domain.lower)
         low = zero.masked_fill(self.may_decrease, -torch.inf)
@@ -273,9 +272,8 @@ class Constraints:
 
     def mask_step(self, step: Tensor) -> Tensor:
         """Zero, in place, the parts of a step ``(..., n, d)`` that mutability forbids."""
-        return (
-            step if self.masks_nothing else step.clamp_(*self._step_limits)
-        )  # one pass over the step
+        # One pass over the step.
+        return step if self.masks_nothing else step.clamp_(*self._step_limits)
 
     def bounds(self, x: Tensor) -> Bounds:
         """The box around the factuals x ``(..., n, d)``, and their categories if these are
@@ -461,10 +459,11 @@ class Constraints:
         for group in limited:
             group.narrow(x, lower, upper)
         for number, flags in self.coded:
+            # A code hides the number.
             stays, own = (
                 (x[..., list(flags)] > 0.5).any(-1),
                 x[..., number],
-            )  # a code hides the number
+            )
             for bound in (lower, upper):
                 bound[..., number] = torch.where(stays, own, bound[..., number])
         return lower, upper
@@ -496,9 +495,8 @@ class Constraints:
                 lower[..., columns] = torch.where(trapped, torch.minimum(low, part), low)
                 upper[..., columns] = torch.where(trapped, torch.maximum(high, part), high)
             decoded = (categories & own).any(-1, keepdim=True)
-            if (
-                self.category_projection == "end"
-            ):  # a group that was no clean category before need not become one
+            # A group that was no clean category before need not become one.
+            if self.category_projection == "end":
                 decoded = decoded & ~inside
             clean = group.encode(group.category(x).clamp_min(0), x.dtype)
             if bool((decoded & (clean != part)).any()):

@@ -106,9 +106,8 @@ class OneHotGroup:
                 *x.shape[:-1], self.num_categories, dtype=torch.bool, device=x.device
             )
         category = self.category(x)
-        return self._may_become.to(x.device)[category] | self._own(
-            category
-        )  # category −1 reads the last line
+        # Category −1 reads the last line.
+        return self._may_become.to(x.device)[category] | self._own(category)
 
     @cached_property
     def _may_become(self) -> Tensor:
@@ -133,9 +132,8 @@ class OneHotGroup:
         may_be_1 = reachable[..., -len(self.columns) :]
         may_be_0 = reachable[..., :1]
         high = torch.where(may_be_1, high, torch.minimum(high, own))
-        if (
-            len(self.columns) == 1
-        ):  # a binary that may not leave 0 or 1 is not pulled back into the domain either
+        # A binary that may not leave 0 or 1 is not pulled back into the domain either.
+        if len(self.columns) == 1:
             low = torch.where(may_be_1, low, torch.minimum(low, own))
             low = torch.where(may_be_0, low, torch.maximum(low, own))
             high = torch.where(may_be_0, high, torch.maximum(high, own))

@@ -31,9 +31,8 @@ def find_violations(
     valid = x_cf.clone()
     if projected:
         bounds.settle(constraints.groups, valid)
-        for group in (
-            constraints.groups
-        ):  # an unchanged group is always valid, even if it is no clean category
+        # An unchanged group is always valid, even if it is no clean category.
+        for group in constraints.groups:
             columns = group.index
             changed = (delta.abs() > slack)[..., columns].any(-1, keepdim=True)
             valid[..., columns] = torch.where(changed, valid[..., columns], x_cf[..., columns])

@@ -103,9 +103,8 @@ def _kernel_sum(
     sets_y = _flatten(y, lead)
     rows = min(chunk, x.shape[-2])
     columns = min(chunk, y.shape[-2])
-    slab = max(
-        1, chunk * chunk // max(1, rows * columns)
-    )  # as many sets at once as fill one tile
+    # As many sets at once as fill one tile.
+    slab = max(1, chunk * chunk // max(1, rows * columns))
     num_sets = prod(lead)
     buffer = x.new_empty(min(slab, num_sets) * rows * columns)
     # A sum of up to n² values, compared with others nearly as large: single precision has too few
@@ -125,9 +124,8 @@ def _kernel_sum(
                 tile = _tile(left, torch.cat([right, torch.ones_like(half), half], -1), buffer)
                 if same and i == j:
                     tile.diagonal(dim1=-2, dim2=-1).zero_()
-                weight = (
-                    2 if same and i != j else 1
-                )  # each unordered pair of chunks is visited once
+                # Each unordered pair of chunks is visited once.
+                weight = 2 if same and i != j else 1
                 # Rows of a tile are short enough for single precision; only sums over many rows
                 # need more.
                 total[first : first + slab] += weight * tile.sum(-1).sum(-1, dtype=total.dtype)
@@ -138,9 +136,8 @@ def _flatten(x: Tensor, lead: torch.Size) -> Tensor:
     """Sets ``(L, n, d)``; a single shared set stays single."""
     if prod(x.shape[:-2]) == 1:
         return x.reshape(1, *x.shape[-2:])
-    return x.expand(*lead, *x.shape[-2:]).reshape(
-        prod(lead), *x.shape[-2:]
-    )  # −1 is ambiguous for empty sets
+    # −1 is ambiguous for empty sets
+    return x.expand(*lead, *x.shape[-2:]).reshape(prod(lead), *x.shape[-2:])
 
 
 def _halved(rows: Tensor, centre: Tensor, length_scale: float) -> tuple[Tensor, Tensor]:

@@ -56,12 +56,10 @@ class CatalogEntry:
     name: str
     short_name: str  #: in the paper's tables
     title: str
-    files: dict[
-        Variant, tuple[str, ...]
-    ]  #: names of the data files by variant; its keys are all variants
-    load: Callable[
-        [Variant, int, Read], Dataset
-    ]  #: builds a variant, from a seed and what reads data files
+    #  names of the data files by variant; its keys are all variants
+    files: dict[Variant, tuple[str, ...]]
+    #  builds a variant, from a seed and what reads data files
+    load: Callable[[Variant, int, Read], Dataset]
 
 
 def load_dataset(

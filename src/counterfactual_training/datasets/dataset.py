@@ -128,9 +128,8 @@ class Dataset:
         )
         shares = ((train + test) / (train + test).sum()).tolist()
         spec = self.schema.to_dict()
-        if len(spec) > 1 and all(
-            feature.kind == "pixel" for feature in self.schema
-        ):  # all alike: describe one
+        # All alike: describe one.
+        if len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema):
             spec = {
                 f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))
             }

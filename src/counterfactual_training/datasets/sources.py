@@ -23,9 +23,8 @@ class DataFile:
     """One file."""
 
     path: str  #: in a data folder; on disk the suffix ``.gz`` or ``.zip`` is optional
-    sha256: tuple[
-        str, ...
-    ]  #: of the unpacked content, one per edition; all editions hold the same values
+    #  of the unpacked content, one per edition; all editions hold the same values
+    sha256: tuple[str, ...]
     by_hand: str  #: where a person gets it
     terms: str  #: licence or terms, as published
     remotes: tuple[

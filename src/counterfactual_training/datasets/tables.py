@@ -54,9 +54,8 @@ class Table:
     class_names: tuple[str, str]
     files: tuple[str, ...]  #: names of the data files with the paper's rows
     full_files: tuple[str, ...]  #: those with all rows
-    read: Callable[
-        [Read, bool], TableRows
-    ]  #: reads the rows; the second argument asks for all of them
+    #  reads the rows; the second argument asks for all of them
+    read: Callable[[Read, bool], TableRows]
     decision_threshold: float = 0.5
     lambda_reg: float = 0.25
     protected: str = "age"  #: column that the paper's mutability experiments hold fixed

@@ -386,9 +386,8 @@ class _Measurement:
             of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
         return {
             "run": run,
-            "lambda_energy": torch.full(
-                run.shape, lambda_energy, dtype=torch.float64
-            ),  # of the table, not the device
+            # Of the table, not the device.
+            "lambda_energy": torch.full(run.shape, lambda_energy, dtype=torch.float64),
             "row": rows,
             "factual": factual,
             "target": y_target,

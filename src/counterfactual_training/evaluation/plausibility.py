@@ -95,9 +95,8 @@ def energy_differential(
     total = logits.new_zeros(*logits.shape[:-2], k).index_add_(
         -1, y, energy(logits, y.expand(logits.shape[:-1]))
     )
-    mean_energy = total / torch.bincount(
-        y, minlength=k
-    )  # (..., k), 0/0 = NaN for absent classes
+    # (..., k), 0/0 = NaN for absent classes
+    mean_energy = total / torch.bincount(y, minlength=k)
     return energy(logits_cf, y_target) - mean_energy.expand(*y_target.shape[:-1], k).gather(
         -1, y_target
     )
@@ -142,9 +141,8 @@ def class_samples(
         features = tuple(feature_shape)
     else:
         features = (num_features,)
-    y = (
-        y_target.unsqueeze(-1).expand(*y_target.shape, num_chains).flatten(-2)
-    )  # (..., c · chains)
+    # (..., c · chains)
+    y = y_target.unsqueeze(-1).expand(*y_target.shape, num_chains).flatten(-2)
 
     def rows(x: Tensor) -> Tensor:
         return x.reshape(*y.shape, *features)
@@ -167,9 +165,8 @@ def class_samples(
                 - 0.5 * step_size * gradient
                 + noise * random.normal_(generator=rng).to(x.device)
             )
-            x = torch.clamp(
-                x, lower, upper
-            )  # one ``random`` for all members: they get the same noise
+            # One ``random`` for all members: they get the same noise.
+            x = torch.clamp(x, lower, upper)
     final = energy(predict_logits(model, rows(x), row_dim=y.dim() - 1), y).reshape(x.shape[:-1])
     # Chains that got stuck in a bad mode say little about the class.
     lowest = final.argsort(-1)[..., :num_lowest]

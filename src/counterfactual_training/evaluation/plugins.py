@@ -183,9 +183,8 @@ def as_find(explainer: Find | Generator | Callable[..., Any], name: str = "") ->
         return ForeignExplainer(name or "generator", explainer)
     if isinstance(explainer, ForeignExplainer):
         return explainer
-    if (
-        isinstance(explainer, partial) and "generator" in explainer.keywords
-    ):  # a search whose recipe is settled
+    # A search whose recipe is settled.
+    if isinstance(explainer, partial) and "generator" in explainer.keywords:
         return ForeignExplainer(
             name or "search", lambda *given: explainer(*given[:3], constraints=given[3])
         )

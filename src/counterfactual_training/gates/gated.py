@@ -144,9 +144,8 @@ class Gated(nn.Module):
         """Log-probabilities ``(..., n, k + 1)``."""
         of_class = functional.log_softmax(at_least_single(self.model(x)) * self.scale, -1)
         passes = at_least_single(self.gate(x)).clamp_max(_CERTAIN)
-        stopped = torch.log(
-            -torch.expm1(passes)
-        )  # log(1 − σ(g)); 1 − exp would round to 0 near σ = 1
+        # log(1 − σ(g)); 1 − exp would round to 0 near σ = 1
+        stopped = torch.log(-torch.expm1(passes))
         # What the gates stop of each class, together: the outputs are log-probabilities that add up
         # to one.
         none = torch.logsumexp(of_class + stopped, -1, keepdim=True)

@@ -20,10 +20,11 @@ _REFERENCES = 400
 # learns to judge combinations of class and given columns without real rows.
 _LENT = 0.25
 _SAMPLED = 10_000  # most rows to take the range of numbers from
+# Standard deviations of the noise around real rows, drawn on a logarithmic scale.
 _JITTER = (
     0.1,
     1.6,
-)  # standard deviations of the noise around real rows, drawn on a logarithmic scale
+)
 
 
 class Negatives:

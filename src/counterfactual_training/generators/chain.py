@@ -298,9 +298,8 @@ class Chain:
             return torch.addmm(bias, x, transposed, out=made)
 
         def backward(grad: Tensor, *_: Tensor) -> Tensor:
-            if (
-                by_columns
-            ):  # autograd follows the layout of the input, which decides the order of summation
+            # Autograd follows the layout of the input, which decides the order of summation.
+            if by_columns:
                 # Not into ``back``, whose layout is the other one.
                 return torch.mm(transposed, grad.t()).t()
             return torch.mm(grad, weight, out=back)

@@ -242,9 +242,8 @@ def _gains(
         obstacle[:, relations.following] = int(Obstacle.NONE)
     for group, jump in zip(constraints.groups, jumps, strict=True):
         columns = list(group.columns)
-        if (
-            len(columns) == 1
-        ):  # already the better of two categories: not a limit, there is nothing to gain
+        # Already the better of two categories: not a limit, there is nothing to gain.
+        if len(columns) == 1:
             done = obstacle[:, columns] == int(Obstacle.LIMIT)
             gain[:, columns] = gain[:, columns].masked_fill(done, 0.0)
             obstacle[:, columns] = obstacle[:, columns].masked_fill(done, int(Obstacle.NONE))

@@ -43,9 +43,8 @@ class Hinge:
 
     def add_logit_gradient(self, state: SearchState, grad: Tensor) -> None:
         target = state.y_target.unsqueeze(-1)
-        slope = softmax(state.logits.scatter(-1, target, -torch.inf)).scatter(
-            -1, target, -1
-        )  # −∂g/∂logits
+        # −∂g/∂logits
+        slope = softmax(state.logits.scatter(-1, target, -torch.inf)).scatter(-1, target, -1)
         slope = slope * (self._missing(state) > 0).unsqueeze(-1)
         grad.add_(slope - softmax(state.logits)).scatter_add_(
             -1, target, torch.ones_like(grad[..., :1])
@@ -94,9 +93,8 @@ class Diversity:
         # precision knows no more.
         answers = state.x_cf.unflatten(-2, (-1, state.num_answers)).double()
         kernel = similarity(answers, self.scale)
-        cofactors = torch.linalg.det(kernel)[..., None, None] * torch.linalg.inv(
-            kernel
-        )  # ∂ det K/∂K, as K = Kᵀ
+        # ∂ det K/∂K, as K = Kᵀ
+        cofactors = torch.linalg.det(kernel)[..., None, None] * torch.linalg.inv(kernel)
         # ∂K_ij/∂x′_i = −K_ij² sign(x′_i − x′_j)/scale; each pair stands twice in K, and det K
         # counts k times.
         pull = 2 * state.num_answers * cofactors * kernel.square()

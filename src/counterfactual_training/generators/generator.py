@@ -107,9 +107,8 @@ class Generator:
         for name, (holds, valid) in _VALID.items():
             _check_number(name, getattr(self, name), holds, valid)
         for penalty in self.penalties:
-            if isinstance(
-                penalty, WEIGHTED
-            ):  # a user's own may mean something by a negative weight
+            # A user's own may mean something by a negative weight.
+            if isinstance(penalty, WEIGHTED):
                 _check_number(
                     penalty.number,
                     penalty.weight,

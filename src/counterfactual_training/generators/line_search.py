@@ -32,10 +32,11 @@ from counterfactual_training.generators.penalties import SearchState
 from counterfactual_training.generators.result import SearchResult, Status
 from counterfactual_training.generators.steps import unit
 
+# Factors of the next step, after one that helped and one that did not.
 _LONGER, _SHORTER = (
     1.3,
     0.5,
-)  # factors of the next step, after one that helped and one that did not
+)
 _SHORTEST = 1e-4  # share of the longest step; a row that no step of this length helps is stuck
 _HALVINGS = 14  # of a step that passed τ
 # Rows land this far past τ (in probability, and relative to the logits), so that rounding errors
@@ -381,9 +382,8 @@ class _Line:
             x_cf=rows.x_cf,
             x_adv=rows.x_adv,
             converged=converged,
-            num_steps=(rows.moves - self.snapped.long()).clamp_max(
-                self.limit
-            ),  # a place on the path, but no update
+            # A place on the path, but no update.
+            num_steps=(rows.moves - self.snapped.long()).clamp_max(self.limit),
             status=status.masked_fill_(self.there, int(Status.ALREADY_THERE)),
             confidence=rows.confidence,
             binding=status.new_zeros(*status.shape, 0, dtype=torch.int8),

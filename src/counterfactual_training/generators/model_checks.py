@@ -67,9 +67,8 @@ def check_finite(x: Tensor) -> None:
         # One sum says that all is well, without a mask as large as the block.
         if bool(torch.isfinite(part.sum())):
             continue
-        bad = ~torch.isfinite(part).reshape(
-            -1, *part.shape[-2:]
-        )  # a sum may be infinite though no value is
+        # A sum may be infinite though no value is.
+        bad = ~torch.isfinite(part).reshape(-1, *part.shape[-2:])
         if not bad_rows and bool(bad.any()):
             first = i * block + int(bad.any(-1).any(0).nonzero()[0])
         bad_rows += int(bad.any(-1).sum())

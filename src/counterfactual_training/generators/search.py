@@ -118,9 +118,8 @@ def search(
         network = differentiable(
             model, feature_shape, flat.dim(), plain=not generator.gradients.automatic
         )
-        if isinstance(
-            network, StackedChain
-        ):  # it works on (M, d, n), so lay out the rows like that in memory
+        # It works on (M, d, n), so lay out the rows like that in memory.
+        if isinstance(network, StackedChain):
             flat = flat.mT.contiguous().mT
         # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
         plain = (
@@ -216,16 +215,13 @@ def _descend(
                 state = SearchState(*rows, step, work.limit, work.scratch, work.threshold, num)
                 # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale
                 # steps by 1/n.
-                grad = search_gradient(
-                    generator, state, network, probability - work.one_hot
-                )  # ∇ₓ′ of Eq. 1
-                grad = work.constraints.through(
-                    grad, work.x_cf
-                )  # of features that follow others, if there are any
+                # ∇ₓ′ of Eq. 1
+                grad = search_gradient(generator, state, network, probability - work.one_hot)
+                # Of features that follow others, if there are any.
+                grad = work.constraints.through(grad, work.x_cf)
             if rule is None:
-                work.z, delta = space.propose(
-                    work.z, work.x_cf, grad, generator.learning_rate
-                )  # Δ = −η ∇ₓ′
+                # Δ = −η ∇ₓ′
+                work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)
                 work.advance(delta)  # x′ ← project(x′ + Δ)
             else:  # the same by another rule
                 confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
@@ -260,9 +256,8 @@ def _block_size(x: Tensor, together: int = 1) -> int:
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(
-    False
-)  # the cached object must also work outside of a caller's inference_mode
+# The cached object must also work outside of a caller's inference_mode.
+@torch.inference_mode(False)
 def _unconstrained(num_features: int) -> Constraints:
     return Constraints.build(num_features)
 

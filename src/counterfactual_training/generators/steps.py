@@ -185,9 +185,8 @@ STEP_RULES: dict[str, Rule] = {"normalised": Normalised(), "adam": Adam()}
 
 def unit(vectors: Tensor) -> Tensor:
     """Vectors ``(..., d)`` scaled to length 1; zero vectors stay zero."""
-    largest = vectors.abs().amax(
-        -1, keepdim=True
-    )  # dividing first keeps squares of small numbers from underflowing
+    # Dividing first keeps squares of small numbers from underflowing.
+    largest = vectors.abs().amax(-1, keepdim=True)
     # tiny, not 0: a zero vector must not become NaN.
     vectors = vectors / largest.clamp_min(torch.finfo(vectors.dtype).tiny)
     return vectors / vectors.norm(dim=-1, keepdim=True).clamp_min(1)

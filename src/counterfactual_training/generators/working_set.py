@@ -53,14 +53,12 @@ class WorkingSet:
         self.strict = generator.strict_epsilon  # nascent means < ε
         self.threshold = generator.decision_threshold  # τ
         # Rows of all members are numbered through, so that results can be written by one index.
-        self.rows = torch.arange(y_target.numel(), device=x.device).reshape(
-            y_target.shape
-        )  # index into the batch
+        # Index into the batch.
+        self.rows = torch.arange(y_target.numel(), device=x.device).reshape(y_target.shape)
         self.live_width = y_target.shape[-1]
         bounds = constraints.bounds(x).hold(x, held)
-        self.x_cf = constraints.project_categories(
-            x.clone(), bounds
-        )  # the authors decode before the first step
+        # The authors decode before the first step.
+        self.x_cf = constraints.project_categories(x.clone(), bounds)
         # Without a finite bound there is nothing to project, which saves a pass per step.
         stepwise = constraints.groups and constraints.category_projection == "step"
         bounded = stepwise or not all(bool(bound.isinf().all()) for bound in bounds)
@@ -71,9 +69,8 @@ class WorkingSet:
         self.x_adv = x.clone()
         self.nascent = torch.zeros_like(y_target, dtype=torch.bool)
         single = at_least_single(x.new_zeros(y_target.shape))
-        self.radius = single + per_member(
-            generator.epsilon, 1
-        )  # ε; negative for rows that made their last step
+        # ε; negative for rows that made their last step
+        self.radius = single + per_member(generator.epsilon, 1)
         # The previous iterate, which is memory for the next one, and memory for temporaries.
         self.spare = torch.empty_like(x)
         self.scratch = torch.empty_like(x)
@@ -306,9 +303,8 @@ class WorkingSet:
             # The point before is inside the relations, so it is where a projection can fall back
             # to.
             self.constraints.project(self.x_cf, bounds, self.spare)
-        if (
-            self.num_answers > 1
-        ):  # an answer that is done stays, and the others keep away from it
+        # An answer that is done stays, and the others keep away from it.
+        if self.num_answers > 1:
             torch.where(self.live.unsqueeze(-1), self.x_cf, self.spare, out=self.x_cf)
         torch.sub(self.x_cf, self.x, out=self.delta)
 

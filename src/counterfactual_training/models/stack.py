@@ -164,9 +164,10 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         raise ModelError(
             "Models of a fleet must have parameters, all of one floating-point type."
         )
+    # Knows no modes.
     plain = (
         _plain_layers(models[0], [name for name, _ in models[0].named_parameters()]) is not None
-    )  # knows no modes
+    )
     if (
         not plain
         and len({tuple(module.training for module in model.modules()) for model in models}) > 1

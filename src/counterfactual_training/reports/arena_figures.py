@@ -36,9 +36,8 @@ _LOOKS = {
 _OTHER = ("#d16ba5", "h")
 _LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
 _LETTER, _HEIGHT = 0.0148, 0.042  # of a label, in shares of the panel
-_WORST = (
-    -50.0
-)  # in per cent: farther off are drawn at this edge, or they would squeeze all others
+# In per cent: farther off are drawn at this edge, or they would squeeze all others.
+_WORST = -50.0
 # Those of whom fewer people arrive are hollow, and win nothing: easy cases alone look good.
 ENOUGH = 0.9
 
@@ -76,9 +75,8 @@ def overview_figure(overview: pd.DataFrame, tau: str) -> Any:
         "cost, as a multiple of the conventional model's: left is cheaper",
         "nearer to real rows by, %",
     )
-    for axis, points in zip(
-        axes, drawn_at, strict=True
-    ):  # after all panels: they share one scale
+    # After all panels: they share one scale.
+    for axis, points in zip(axes, drawn_at, strict=True):
         _labels(axis, *points)
         axis.legend().set_visible(False)
     return figure
@@ -173,9 +171,8 @@ def _draw(
     for name, a, b, filled in zip(names, x, y, arrive, strict=True):
         colour, marker = _LOOKS.get(name, _OTHER)
         look = {"markersize": 11 if marker == "*" else 6.5, "color": colour, "zorder": 3}
-        axis.plot(
-            [], [], marker, **look, markeredgecolor="white", label=name
-        )  # in the legend always filled
+        # In the legend always filled.
+        axis.plot([], [], marker, **look, markeredgecolor="white", label=name)
         if filled:
             edge = {"markeredgecolor": "white"}
         else:

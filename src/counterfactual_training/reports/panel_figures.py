@@ -106,9 +106,8 @@ def _draw(axes: Any, panel: DecisionPanel, theme: Theme) -> None:
             zorder=3,
         )
     axes.contour(*field, [0.5], colors=[theme.boundary], linewidths=2.2, zorder=4)
-    axes.plot(
-        [], [], color=theme.boundary, linewidth=2.2, label="decision boundary"
-    )  # contours have no legend entry
+    # Contours have no legend entry.
+    axes.plot([], [], color=theme.boundary, linewidth=2.2, label="decision boundary")
     star = {
         "marker": "*",
         "s": 85,

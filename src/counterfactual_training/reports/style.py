@@ -42,10 +42,11 @@ _RC = {
     "legend.frameon": False,
 }
 _DPI = 160
+# Width of a letter and height of a line in legends and remarks.
 _LETTER_INCHES, _LINE_INCHES = (
     0.08,
     0.2,
-)  # width of a letter and height of a line in legends and remarks
+)
 _MARGIN_INCHES = 0.6  # for the legend
 
 

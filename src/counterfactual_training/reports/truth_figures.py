@@ -19,10 +19,11 @@ from counterfactual_training.reports.style import (
 )
 
 _MODELS = {"BL": "conventional", "CT": "counterfactual training", "G": "conventional + gate"}
+# Of fixed steps and of the line search, in every picture.
 _STEPS, _LINE = (
     ("#d9822b", "o"),
     ("#1764ab", "*"),
-)  # of fixed steps and of the line search, in every picture
+)
 _QUIET = "#8a8a8a"
 _DARK = "#444444"
 _FAINT = {"alpha": 0.45, "zorder": 2}

@@ -230,9 +230,8 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
         "confidence": Maybe(Number(1e-6, 1.0)),
         "vary": Maybe(Many(OneOf(names, "column"), len(names), 1)),
         "lock": Maybe(Many(OneOf(names, "column"), len(names))),
-        "locks": Maybe(
-            Many(OneOf(names, "column"), len(names))
-        ),  # the same, as many would write it
+        # The same, as many would write it.
+        "locks": Maybe(Many(OneOf(names, "column"), len(names))),
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
         "step": Maybe(positive),
         "max_change": Maybe(positive),

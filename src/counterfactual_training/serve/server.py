@@ -138,9 +138,8 @@ def run_server(
 ) -> None:
     """Serve until a signal ends it: requests that have begun are answered first."""
     log_to_stderr(log_level)
-    warnings.simplefilter(
-        "ignore"
-    )  # they quote cells; what clients should know is in the notes of their answers
+    # They quote cells; what clients should know is in the notes of their answers.
+    warnings.simplefilter("ignore")
     if access is None:
         access = address.access()
     if listener is None:

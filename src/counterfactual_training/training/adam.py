@@ -84,9 +84,8 @@ class Adam(Optimizer):
         bad: Tensor | None,
     ) -> None:
         self.updates += 1
-        step = (
-            self.updates if not self.lead else self.updates[0]
-        )  # equal for all members, or this is not called
+        # Equal for all members, or this is not called.
+        step = self.updates if not self.lead else self.updates[0]
         tensors = self.tensors
         mean = self.mean
         square = self.square
@@ -121,9 +120,8 @@ class Adam(Optimizer):
             fresh, kept2, fresh2, step, scale = (
                 v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root)
             )
-            grad = torch.where(go, given, 0.0).to(
-                mean.dtype
-            )  # 0 · NaN would be NaN: mask before, not after
+            # 0 · NaN would be NaN: mask before, not after
+            grad = torch.where(go, given, 0.0).to(mean.dtype)
             mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
             square.copy_(
                 torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square)
@@ -135,9 +133,8 @@ class Adam(Optimizer):
 
     def keep(self, members: Tensor, weights: Tensor) -> None:
         """Continue with these members, whose weights are now in a new tensor."""
-        groups = [
-            self.param_groups[i] for i in members.tolist()
-        ]  # no copies: schedulers hold these objects
+        # No copies: schedulers hold these objects.
+        groups = [self.param_groups[i] for i in members.tolist()]
         self.tensors = [weights]
         self.lead = torch.Size([len(members)])
         for group, rows in zip(groups, weights.detach(), strict=True):

@@ -143,16 +143,14 @@ def _guarded(run: Run, rng: Streams, tally: Tally, find: Callable[[Tensor | None
             broken = [slot for slot in _unusable(run) if active[slot]]
         else:
             broken = [0]
-        if not broken or (
-            run.epoch == 0 and not tally.bad
-        ):  # before the first update, training is not the cause
+        # Before the first update, training is not the cause.
+        if not broken or (run.epoch == 0 and not tally.bad):
             raise error
         for slot in broken:
             run.fail(slot, run.epoch + 1, run.ranks.first(str(error).rstrip(".")))
         tally.notice_stops()
-        for own, state in zip(
-            rngs, states, strict=True
-        ):  # the others draw as if nothing had happened
+        # The others draw as if nothing had happened.
+        for own, state in zip(rngs, states, strict=True):
             own.set_state(state)
     return None
 
@@ -228,13 +226,13 @@ def explain_round(
             lead
         ).sum(-1)
         x_pos = torch.where(_broadcast(nearer, x), other, x_pos)
-    if (
-        config.immature == "replace"
-    ):  # before x⁺ is protected: both are then equal, and their divergence is zero
+    # Before x⁺ is protected: both are then equal, and their divergence is zero.
+    if config.immature == "replace":
         x_cf = torch.where(_broadcast(mature, x), x_cf, x_pos)
+    # §3.4
     x_pos = (
         run.constraints.to(x).protect(x_pos.flatten(lead), x_cf.flatten(lead)).reshape(x.shape)
-    )  # §3.4
+    )
     counted = _weight(found, config.immature)
     explanations = CounterfactualBatch(
         x_cf, x_pos, found.x_adv, y_target, y_adv, counted, weight

@@ -286,9 +286,8 @@ class ClipGradient(Callback):
         """Scale the gradients in place."""
         grads = [grad for grad in run.gradients if grad is not None]
         lead = len(run.lead)
-        wide = [
-            at_least_single(grad.flatten(lead)) for grad in grads
-        ]  # squares overflow in half precision
+        # Squares overflow in half precision.
+        wide = [at_least_single(grad.flatten(lead)) for grad in grads]
         norm = torch.stack([grad.square().sum(-1) for grad in wide]).sum(0).sqrt()
         factor = (self.max_norm / (norm + 1e-6)).clamp_max(1.0)  # as torch's clip_grad_norm_
         for grad in grads:
@@ -349,9 +348,8 @@ class AverageWeights(Callback):
             share = 1 / self.count
         else:
             share = 1 - self.decay
-        pairs = zip(
-            self.mean, run.parameters, strict=True
-        )  # a checkpoint's mean lies on the CPU
+        # A checkpoint's mean lies on the CPU.
+        pairs = zip(self.mean, run.parameters, strict=True)
         self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
 
     def on_stop(self, run: Run, i: int) -> None:

@@ -77,9 +77,8 @@ def _by_input(loss: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     value = loss(leaf)
     (slope,) = torch.autograd.grad(value.sum(), leaf)
     lead = value.dim()
-    through = (
-        (slope * (points - leaf.detach())).flatten(lead).sum(-1)
-    )  # 0, with the slope as its gradient
+    # 0, with the slope as its gradient
+    through = (slope * (points - leaf.detach())).flatten(lead).sum(-1)
     return value.detach() + through
 
 

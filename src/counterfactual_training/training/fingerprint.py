@@ -27,11 +27,12 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 # Code of these packages is identified by its name, not by its content.
 _KNOWN = {"counterfactual_training", "torch", "numpy", "builtins", *sys.stdlib_module_names}
 _OF_MODULES = vars(nn.Module()).keys()
+# The initial rate is added separately: schedulers change the current one.
 _SCHEDULED = (
     "params",
     "lr",
     "initial_lr",
-)  # the initial rate is added separately: schedulers change the current one
+)
 
 
 def fingerprint(run: Run) -> str:
@@ -39,9 +40,8 @@ def fingerprint(run: Run) -> str:
     digest = Digest()
     for model in run.models:
         digest.add_trained(model)
-        digest.add(
-            [module.training for module in model.modules()]
-        )  # parts in eval mode stay there
+        # Parts in eval mode stay there.
+        digest.add([module.training for module in model.modules()])
     _add_given(digest, run)
     groups = run.optimizer.param_groups
     digest.add(
@@ -83,9 +83,8 @@ def _add_given(digest: Digest, run: Run) -> None:
     data = run.data
     size = run.config.batch_size
     for setting in run.settings:
-        config = asdict(setting.config) | {
-            "threads": None
-        }  # a run may go on with other threads
+        # A run may go on with other threads.
+        config = asdict(setting.config) | {"threads": None}
         digest.add(
             [config, setting.generator, setting.constraints, setting.objective, setting.budget]
         )
@@ -130,10 +129,11 @@ class Digest:
             # or hold equal ones.
             outer = self.sha
             self.sha = hashlib.sha256()
+            # Ends the recursion of objects that hold themselves.
             self.seen[id(value)] = (
                 value,
                 b"what contains this",
-            )  # ends the recursion of objects that hold themselves
+            )
             self._content(value)
             self.seen[id(value)] = value, self.sha.digest()
             outer.update(self.sha.digest())

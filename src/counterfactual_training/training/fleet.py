@@ -162,9 +162,8 @@ class Fleet:
         def train_stack(group: list[int]) -> dict[int, TrainResult]:
             models = [self.models[i] for i in group]
             own = [settings[i] for i in group]
-            whose = (
-                group if len(group) > 1 else group[0]
-            )  # a lone member's rows have no leading dimension
+            # A lone member's rows have no leading dimension.
+            whose = group if len(group) > 1 else group[0]
             rows = data.for_members(whose), held and held.for_members(whose)
             run = Run(models, own, *rows, group, callbacks=listeners)
             fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
@@ -175,9 +174,8 @@ class Fleet:
         each = memory_per_member(
             self.models[0], data.num_features, data.num_rows, settings[0].config
         )
-        most = (
-            len(settings) if free is None else max(1, int(0.6 * free / each))
-        )  # at once, with memory to spare
+        # At once, with memory to spare.
+        most = len(settings) if free is None else max(1, int(0.6 * free / each))
         for group in self._groups(settings, data):
             results |= _in_halves(train_stack, group, most)
         return [results[i] for i in range(len(settings))]
@@ -322,9 +320,8 @@ def free_memory(device: torch.device) -> int | None:
     with contextlib.suppress(OSError, LookupError, ValueError):  # of the machine
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)
-    with contextlib.suppress(
-        ImportError, OSError, ValueError
-    ):  # of this process, if `ulimit -v` limits it
+    # Of this process, if `ulimit -v` limits it.
+    with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -344,9 +341,8 @@ def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
         )
     except (OSError, ValueError):
         return None
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # the page cache counts as used, but is freed on demand
+    # The page cache counts as used, but is freed on demand.
+    with contextlib.suppress(OSError, ValueError):
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         left += int(stat.get("inactive_file", 0))
     return max(left, 0)

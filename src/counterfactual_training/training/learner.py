@@ -42,9 +42,8 @@ class ByBackward:
             # LBFGS evaluates the same batch several times per step.
             self.again = lambda batch=batch: self._backward(objective, batch)
             told.append(self.again())
-            if not isinstance(
-                self.model, DistributedDataParallel
-            ):  # only gradients are the same on all processes
+            # Only gradients are the same on all processes.
+            if not isinstance(self.model, DistributedDataParallel):
                 self.witnesses.append(told[-1][0])
             yield [parameter.grad for parameter in self.parameters]
         self.terms = torch.stack(told)
@@ -227,9 +226,8 @@ class Learner:
             (at_least_single(value).reshape(*self.lead, -1).sum(-1) for value in values),
             self.none,
         )
-        bad = (sums - sums != 0).to(
-            torch.float32
-        )  # ∞ − ∞ and NaN − NaN are NaN, which is not 0
+        # ∞ − ∞ and NaN − NaN are NaN, which is not 0
+        bad = (sums - sums != 0).to(torch.float32)
         if idle is None:
             return bad
         return torch.maximum(bad, idle)
@@ -248,8 +246,7 @@ class Learner:
         elif not bool(bad):
             gradient = self.gradient
             if isinstance(optimizer, torch.optim.LBFGS) and isinstance(gradient, ByBackward):
-                optimizer.step(
-                    lambda: float(gradient.again()[0])
-                )  # a closure that returns the loss
+                # A closure that returns the loss.
+                optimizer.step(lambda: float(gradient.again()[0]))
             else:
                 optimizer.step()

@@ -33,9 +33,8 @@ def fit(run: Run, saver: Checkpoint | None = None) -> None:
         for callback in run.callbacks:
             callback.on_train_begin(run)
         if saver is not None:
-            saver.resume_optimizer(
-                run
-            )  # only now: a new scheduler starts by setting the learning rate
+            # Only now: a new scheduler starts by setting the learning rate.
+            saver.resume_optimizer(run)
         while run.epoch < run.epochs and run.running:
             advance(run)
             for callback in run.callbacks:
@@ -65,9 +64,8 @@ def _epoch(run: Run) -> Tally:
     objective = run.objective_for(tally.explaining)
     for batches in _explained(run, rngs if run.lead else rngs[0], tally):
         # A generator, so that each gradient is computed after the update before it.
-        for gradients in run.learner.gradients(
-            objective, batches, run.config.accumulate
-        ):  # ∇ of Eq. 2
+        # ∇ of Eq. 2
+        for gradients in run.learner.gradients(objective, batches, run.config.accumulate):
             _update(run, gradients, tally)
         tally.add(batches, run.learner.gradient.terms)
     return tally

@@ -229,9 +229,8 @@ class Objective:
     lambda_recourse: Number = 0.0
 
     def __post_init__(self) -> None:
-        for name in (
-            own.name for own in fields(Objective)
-        ):  # a subclass may have others that are not weights
+        # A subclass may have others that are not weights.
+        for name in (own.name for own in fields(Objective)):
             weight = getattr(self, name)
             if isinstance(weight, Tensor):
                 values = weight.flatten().tolist()
@@ -291,9 +290,8 @@ class Objective:
         self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor
     ) -> Tensor:
         """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
-        trailing = (
-            class_loss.dim() - 1
-        )  # λ may be (members,); a dimension of batches comes after it
+        # λ may be (members,); a dimension of batches comes after it
+        trailing = class_loss.dim() - 1
         return (
             per_member(self.lambda_class, trailing) * class_loss
             + per_member(self.lambda_div, trailing) * divergence

@@ -88,6 +88,5 @@ def _checked(name: str, value: Any, parameter: inspect.Parameter) -> Any:
         raise InputError(f"{name} {kind.valid}, got {value!r}.")
     if kind.whole:
         return int(number)
-    return (
-        value if type(value) in (int, float) else number
-    )  # NumPy's numbers cannot be written as JSON
+    # NumPy's numbers cannot be written as JSON
+    return value if type(value) in (int, float) else number

@@ -234,9 +234,8 @@ class RegimeLoss(Objective):
     def needs_counterfactuals(self) -> bool:
         return self.regime.find is not None
 
-    needs_divergence = needs_adversarial = property(
-        lambda self: True
-    )  # the history shows all terms
+    # The history shows all terms.
+    needs_divergence = needs_adversarial = property(lambda self: True)
 
     @property
     def title(self) -> str:

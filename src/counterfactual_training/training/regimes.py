@@ -119,9 +119,8 @@ def jem(
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         lower, upper = data.span
-        rng = torch.Generator().manual_seed(
-            0
-        )  # the same for all members; they differ from the first batch on
+        # The same for all members; they differ from the first batch on.
+        rng = torch.Generator().manual_seed(0)
         features = lower.shape[data.y.dim() :]
         drawn = torch.rand(buffer, *features, generator=rng, dtype=torch.float32)
         start = lower + (upper - lower) * drawn.to(lower)

@@ -191,9 +191,8 @@ def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tenso
         going = (way != 0) & (per_member(most, 1) > step)
         if not bool(going.any()):
             break
-        slope = rules.mask_step(
-            slope * way.sign().unsqueeze(-1)
-        )  # what may not move does not count in the length
+        # What may not move does not count in the length.
+        slope = rules.mask_step(slope * way.sign().unsqueeze(-1))
         norm = slope.norm(dim=-1).clamp_min(1e-12)
         length = torch.minimum(
             way.abs() / norm, torch.as_tensor(per_member(generator.learning_rate, 1)).to(norm)

@@ -167,9 +167,8 @@ class FetchedRows(TrainingRows):
         else:
             self.by_class = by_class.to(device)
         example, y, weight = self._placed(read.example.unsqueeze(0), read.y, read.weight)
-        super().__init__(
-            example, y, num_classes, weight
-        )  # x is one row, for its shape and type
+        # X is one row, for its shape and type.
+        super().__init__(example, y, num_classes, weight)
 
     @cached_property
     def span(self) -> tuple[Tensor, Tensor]:
@@ -274,9 +273,8 @@ class Read(NamedTuple):
                 weights += []
             else:
                 weights += [weight.cpu()]
-            rows = (
-                x.flatten(1).cpu().double()
-            )  # single precision would not do for sums over many rows
+            # Single precision would not do for sums over many rows.
+            rows = x.flatten(1).cpu().double()
             low = torch.minimum(low, rows.amin(0))
             high = torch.maximum(high, rows.amax(0))
             shift = rows.mean(0) - mean  # Chan's update of mean and squared deviations

@@ -182,9 +182,8 @@ class Run:
             self.memory = {}
         else:
             self.memory = remember(data, self.learner.lead)
-        self.good = (
-            self._weights()
-        )  # weights after each member's last sound epoch, by row of the stack
+        # Weights after each member's last sound epoch, by row of the stack.
+        self.good = self._weights()
         self.ended: dict[
             int, dict[str, Tensor]
         ] = {}  # final weights of stopped members of a fleet
@@ -207,9 +206,8 @@ class Run:
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
         for own in self.running:
-            if (
-                i is None or i == own
-            ):  # callbacks first: they may set the weights that the member ends with
+            # Callbacks first: they may set the weights that the member ends with.
+            if i is None or i == own:
                 for callback in self.listeners("on_stop"):
                     callback.on_stop(self, own)
                 self._end(own, reason)
@@ -405,9 +403,8 @@ class Run:
         """
         if state["slots"] != self.slots:
             self.keep(state["slots"])
-        self.model.load_state_dict(
-            state["model"]
-        )  # after keep: the saved stack has these rows only
+        # After keep: the saved stack has these rows only.
+        self.model.load_state_dict(state["model"])
         self.good = {name: value.to(self.good[name]) for name, value in state["good"].items()}
         self.ended = state["ended"]
         self.bad_updates = state["bad_updates"]

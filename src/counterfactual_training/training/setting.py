@@ -31,9 +31,8 @@ Immature = Literal["replace", "drop", "keep"]
 OF_OBJECTIVE = ("lambda_div", "lambda_reg", "lambda_adv")
 OF_CONFIG = ("learning_rate", "burn_in", "num_counterfactuals")
 WHOLE = ("max_steps", "num_counterfactuals", "steps", "most", "buffer", "warm_up", "target")
-_SEARCH_NAMES = {
-    "learning_rate": "search_learning_rate"
-}  # the optimizer has a learning rate too
+# The optimizer has a learning rate too.
+_SEARCH_NAMES = {"learning_rate": "search_learning_rate"}
 # Whole numbers of a config, and the smallest allowed.
 _WHOLE = {
     "epochs": 0,
@@ -118,9 +117,8 @@ class TrainConfig:
                 else:
                     least = f" of at least {smallest}"
                 raise InputError(f"{name} must be a whole number{least}, got {value!r}.")
-            object.__setattr__(
-                self, name, int(value)
-            )  # NumPy's integers cannot be written as JSON
+            # NumPy's integers cannot be written as JSON
+            object.__setattr__(self, name, int(value))
         if not 0 < self.learning_rate < float("inf"):
             raise InputError(
                 f"learning_rate must be positive and finite, got {self.learning_rate}."

@@ -116,9 +116,8 @@ class Tally:
 
     def _means(self, terms: np.ndarray, made: np.ndarray) -> dict[str, list[float]]:
         """Means over the batches of the updates made; NaN without any."""
-        counts = np.repeat(made, self.run.config.accumulate, 0)[
-            : len(terms)
-        ]  # an update's fate is that of its batches
+        # An update's fate is that of its batches.
+        counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
         # A stack computes every term for all rows; a member's record shows only those of its own
         # objective.
         objectives = [self.run.settings[i].loss for i in self.run.slots]

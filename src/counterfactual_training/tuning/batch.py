@@ -139,9 +139,8 @@ class _Watcher(Callback):
         self.num_seeds = num_seeds
         self.watch = watch
         self.reasons: dict[int, str] = {}
-        self.sound: set[int] = (
-            set()
-        )  # members that a callback stopped; others that stop have diverged
+        # Members that a callback stopped; others that stop have diverged.
+        self.sound: set[int] = set()
 
     def on_stop(self, run: Run, i: int) -> None:
         self.sound.add(run.members[i])
@@ -176,9 +175,8 @@ class Pruner:
     tried: Sequence[tuple[Setting, str]]  # their settings and gates
     goal: Goal
     limits: Limits
-    pace: Sequence[
-        float
-    ]  # accuracy of the reference models; pace[0] is that after the first epoch
+    # Accuracy of the reference models; pace[0] is that after the first epoch.
+    pace: Sequence[float]
     on_epoch: Callable[[int], None] = lambda epoch: None
     violations: dict[int, dict[str, float]] = field(default_factory=dict)
 

@@ -72,9 +72,8 @@ class Range:
         low = scale(self.low)
         high = scale(self.high)
         moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
-        moved = min(
-            self.high, max(self.low, moved)
-        )  # again: exp(log(high)) may exceed high by a rounding error
+        # Again: exp(log(high)) may exceed high by a rounding error.
+        moved = min(self.high, max(self.low, moved))
         if self.whole:
             return round(moved)
         return moved

@@ -152,9 +152,10 @@ class Study:
         seconds: float,
     ) -> None:
         told = [sign * value for sign, value in zip(self._signs, values, strict=True)]
+        # JSON has no NaN
         finite = {
             name: value if math.isfinite(value) else None for name, value in metrics.items()
-        }  # JSON has no NaN
+        }
         self._tell(number, "COMPLETE", violations, told, metrics=finite, seconds=seconds)
 
     def prune(self, number: int, reason: str, violations: Mapping[str, float]) -> None:
@@ -218,9 +219,8 @@ class Study:
             name.startswith("worker ") and name != own and not is_dead(sign)
             for name, sign in signs
         ):
-            seed = seed * 1_000_003 + int(
-                self._worker, 16
-            )  # two living processes must not propose the same
+            # Two living processes must not propose the same.
+            seed = seed * 1_000_003 + int(self._worker, 16)
         return optuna().samplers.TPESampler(seed=seed % 2**32)
 
     def _is_orphan(self, trial: Any) -> bool:

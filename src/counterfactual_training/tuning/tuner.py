@@ -117,9 +117,8 @@ def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
         "gate": task.gate,
         "rows": rows.hexdigest()[:16],
     }
-    return dict(
-        json.loads(json.dumps(described))
-    )  # as a storage returns it: lists instead of tuples
+    # As a storage returns it: lists instead of tuples.
+    return dict(json.loads(json.dumps(described)))
 
 
 def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
@@ -154,9 +153,8 @@ class _Tuner:
     seconds: float = 0.0  # spent by this process on batches
     done: int = 0  # trials in them
 
-    references: dict[str, Any] = field(
-        default_factory=dict
-    )  # measures of the two reference models, and their pace
+    # Measures of the two reference models, and their pace.
+    references: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> Tuning:
         self.study.recover()
@@ -233,9 +231,8 @@ class _Tuner:
                 *(mean_accuracy(outcome.histories) for outcome in trained), strict=False
             )
             pace = [min(pair) for pair in paces]
-            pace += pace[-1:] * (
-                self.task.start.config.epochs - len(pace)
-            )  # one of the two may have stopped early
+            # One of the two may have stopped early.
+            pace += pace[-1:] * (self.task.start.config.epochs - len(pace))
             self.study.set_note(
                 "references",
                 {"conventional": conventional, "published": published, "pace": pace},

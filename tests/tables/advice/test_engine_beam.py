@@ -472,3 +472,18 @@ def test_what_the_gate_doubts_comes_after_what_it_lets_pass_and_is_cheaper(make_
             assert status.count(int(Status.IMPLAUSIBLE)) == 1
             assert price[mine[-1]] < price[mine[0]] + 1e-5
     assert mixed > 3
+
+
+def test_who_has_no_plausible_answer_gets_as_many_options_as_without_a_gate(make_finder):
+    frame = draw_small(5)
+    finder = make_finder(frame, [0.0], schema={name: {} for name in frame})
+    d = sum(column.width for column in finder.encoder.columns_)
+    finder = ready(finder, model=Margin(bent(d, 1)))
+    people = denied(finder, frame, 60)
+    factuals = finder.factuals(people)
+    y = torch.full((len(people),), TARGET)
+    question = Question(line(decision_threshold=0.5))
+    nobody = replace(finder, gate=Plausible(lambda x: torch.full_like(x[..., 0], 0.01)))
+    found = [find_options(one, factuals, y, question, 3).row for one in (finder, nobody)]
+    assert len(found[0]) > 1.4 * len(people)
+    assert found[1].tolist() == found[0].tolist()

@@ -60,9 +60,8 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
         for data in dict.fromkeys(b.data for b in done)
     ]
     table = pd.concat([*rows, *floors], ignore_index=True)
-    measured = [
-        name for name in COMPARED if name in table
-    ]  # with one seed nothing is retrained
+    # With one seed nothing is retrained.
+    measured = [name for name in COMPARED if name in table]
     cells = in_paper_order(summarise_stepfree(table, BASELINE, measured, LEVEL, _FAMILY))
     # Where conventional counterfactuals are as near as real rows, there is no excess to have a
     # share of.

@@ -310,9 +310,8 @@ def _begin(
     payload: str, lifeline: Connection, started: Any, environment: dict[str, str]
 ) -> None:
     _payload.append(Path(payload))
-    os.environ.update(
-        environment
-    )  # the server that this process was forked from may have an older one
+    # The server that this process was forked from may have an older one.
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(lifeline,), daemon=True).start()
     set_up_worker()

@@ -142,9 +142,8 @@ def _result(ray: Any, done: Any, engine: Engine) -> Any | Failed:
     ):
         return lost(engine.max_retries + 1)
     except errors.RayTaskError as error:
-        if isinstance(
-            error.cause, InputError
-        ):  # errors of the task itself are caught on the node
+        # Errors of the task itself are caught on the node.
+        if isinstance(error.cause, InputError):
             raise error.cause from None
         last = ([line.strip() for line in str(error).splitlines() if line.strip()] or [""])[-1]
         if "pickle" in last:

@@ -92,10 +92,11 @@ def old_cells(root: Path) -> dict[str, OldCell]:
 def _settings(done: Mapping[str, Any]) -> dict[str, Any]:
     """The cell's settings by dotted name."""
     out: dict[str, Any] = {"protected": done["cell"]["protected"], "alone": True}
+    # Every cell had the paper's network.
     out |= {
         "model.hidden": (32,),
         "model.activation": "relu",
-    }  # every cell had the paper's network
+    }
     for table in ("generator", "objective", "training"):
         out |= {f"{table}.{name}": value for name, value in done["settings"][table].items()}
     for name in ("training.seed", "objective.lambda_contrast", "objective.lambda_recourse"):

@@ -66,9 +66,8 @@ class GridData:
         draws its own split.
         """
         data = self.data
-        seed = (
-            cell.seed if cell.alone else _FLEET_SPLIT_SEED
-        )  # a fleet stacks weights, not rows
+        # A fleet stacks weights, not rows.
+        seed = cell.seed if cell.alone else _FLEET_SPLIT_SEED
         kept, held_out = data.validation_split(torch.Generator().manual_seed(seed))
         return {
             "train": (data.x_train[kept], data.y_train[kept]),

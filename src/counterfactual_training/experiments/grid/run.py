@@ -155,9 +155,8 @@ def run_grid(
     engine = engine or Engine()
     started = time.monotonic()
     store = Store(root)
-    workers = capacity(
-        engine
-    )  # a cluster that does not answer raises before anything is written
+    # A cluster that does not answer raises before anything is written.
+    workers = capacity(engine)
     failures = {
         cell.label: work.unavailable[cell.data]
         for cell in work.cells
@@ -170,9 +169,8 @@ def run_grid(
             for grid, seconds in spent.items():
                 store.record(grid, command, seconds + more or None, **notes)
 
-        record(
-            0.0
-        )  # before any training, so that `ct grid status` knows a run that is killed at once
+        # Before any training, so that `ct grid status` knows a run that is killed at once.
+        record(0.0)
         done = store.done()
         finished = [cell for cell in work.cells if cell.id in done]
         check_versions([store.load(cell) for cell in finished if cell.alone], current=True)
@@ -233,9 +231,8 @@ def _sources(work: GridWork, tasks: Sequence[GridTask], store: Store) -> dict[st
     }
     out = {}
     for name in dict.fromkeys(cell.data for task in tasks for cell in task.cells):
-        source = GridData(
-            replace(work.data[name], _frames=None)
-        )  # tables in the user's units are not needed
+        # Tables in the user's units are not needed.
+        source = GridData(replace(work.data[name], _frames=None))
         if name in latent:
             source = replace(source, vae=store.vae(source.rows(latent[name])["train"][0]))
         out[name] = source

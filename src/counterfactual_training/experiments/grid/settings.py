@@ -83,9 +83,8 @@ def typed(given: Any, name: str, kind: type) -> Any:
         return tuple(given)
     if kind is float and type(given) is int:
         return float(given)
-    if (
-        type(given) is not kind or kind is tuple
-    ):  # not isinstance: to Python, true is a whole number
+    # Not isinstance: to Python, true is a whole number.
+    if type(given) is not kind or kind is tuple:
         raise InputError(f"{name} is {TYPES[kind]}, got {given!r} ({type(given).__name__}).")
     return given
 
@@ -177,9 +176,8 @@ def canonical(settings: Settings) -> Settings:
         if name not in later or value != later[name]
     }
     own_loss = settings.get("regime", CT) != CT
-    objective = (
-        Objective() if own_loss else _objective(settings)
-    )  # which has no effect on a loss of its own
+    # Which has no effect on a loss of its own.
+    objective = Objective() if own_loss else _objective(settings)
     out.pop("objective.name", None)
     out |= {f"objective.{name}": float(getattr(objective, name)) for name in _WEIGHTS}
     if not objective.needs_counterfactuals:

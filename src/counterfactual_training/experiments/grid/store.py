@@ -203,9 +203,8 @@ class Store:
 
     def spent(self, grid: Grid) -> float:
         """Seconds that runs of this very grid have taken so far; an edited one begins at zero."""
-        with suppress(
-            FileError, KeyError, TypeError, ValueError
-        ):  # no note yet, or a damaged one that is rewritten
+        # No note yet, or a damaged one that is rewritten.
+        with suppress(FileError, KeyError, TypeError, ValueError):
             found = read_json(self._record(grid))
             if Grid.from_content(found["grid"]) == grid:
                 return float(found.get("seconds") or 0.0)

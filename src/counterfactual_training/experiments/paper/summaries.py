@@ -340,9 +340,8 @@ def _contrast_rows(
         for q, estimate in found.items()
     ]
     if protocol == "paired":
-        individuals = (
-            (~np.isnan(ct)).sum(1).mean()
-        )  # for whom both have a valid counterfactual, per seed
+        # For whom both have a valid counterfactual, per seed.
+        individuals = (~np.isnan(ct)).sum(1).mean()
         rows = [
             {**row, "p_value": float("nan"), "individuals": round(float(individuals))}
             for row in rows
@@ -395,9 +394,8 @@ def _row(
     else:
         low = estimate.low
         high = estimate.high
-    if metric.startswith(
-        SHARES
-    ):  # a symmetric interval of few seeds may leave the range of what it estimates
+    # A symmetric interval of few seeds may leave the range of what it estimates.
+    if metric.startswith(SHARES):
         low = max(low, 0.0)
         high = min(high, 1.0)
     values = (data, metric, quantity, published, estimate.value, low, high, estimate.num_seeds)

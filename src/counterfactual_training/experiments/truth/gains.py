@@ -106,9 +106,8 @@ def overshoot_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
     """
     baseline = fit.model("BL")
     models = {"BL": baseline, f"BL × {FLAT:g}": Rescaled(baseline, FLAT), "CT": fit.model("CT")}
-    asked = (_decisions(models, bench) != bench.individuals.y_target).all(
-        0
-    )  # whom no model decides as their target
+    # Whom no model decides as their target.
+    asked = (_decisions(models, bench) != bench.individuals.y_target).all(0)
     who = Individuals(*(part[asked][:_PEOPLE] for part in bench.individuals))
     fixed, line_search = (
         recipe.replace(decision_threshold=0.5)

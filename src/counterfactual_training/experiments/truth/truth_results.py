@@ -139,9 +139,8 @@ def _gains(truth: pd.DataFrame) -> pd.DataFrame:
     """Reductions in %: as published, and of each method by fixed steps and free of step and
     scale.
     """
-    compared = truth[
-        (truth["model"] != truth["twin"]) & (truth["baseline"] > 0)
-    ]  # of nothing there is no per cent
+    # Of nothing there is no per cent.
+    compared = truth[(truth["model"] != truth["twin"]) & (truth["baseline"] > 0)]
     compared = compared.assign(
         method=compared["model"] + ", " + compared["tau"],
         reduction=100 * (1 - compared["value"] / compared["baseline"]),

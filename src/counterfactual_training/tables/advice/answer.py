@@ -252,9 +252,8 @@ def _explanation(
 ) -> Explanation:
     """All answers, in the order of the rows."""
     row = np.concatenate([answers.row for answers in told])
-    order = np.argsort(
-        row, kind="stable"
-    )  # groups were answered in turn; options of a row stay in order
+    # Groups were answered in turn; options of a row stay in order.
+    order = np.argsort(row, kind="stable")
     places = torch.as_tensor(row := row[order], device=y.device)
     x_cf, status, steps = (
         torch.cat([getattr(answers.found, name) for answers in told])[

@@ -233,9 +233,8 @@ class BlackBox(nn.Module):
         new = np.arange(len(z))
         places = np.arange(0)
         # Of wider columns the first code alone would not identify a cell.
-        if (
-            self._own is not None and column.width == 1
-        ):  # most cells are those of the rows to explain
+        # Most cells are those of the rows to explain.
+        if self._own is not None and column.width == 1:
             codes, own, values = self._own[j]
             found = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
             # Bit by bit: only values that were never moved lead back to the original cells.

@@ -161,9 +161,8 @@ class Explanation:
                 schema.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # on unknown categories, told when they were asked about
+            # On unknown categories, told when they were asked about.
+            warnings.simplefilter("ignore")
             x, x_cf = (
                 np.asarray(encoder.transform(rows)) for rows in (self.original, self.frame)
             )
@@ -437,9 +436,8 @@ class Explanation:
             delta = None
         else:
             delta = float(after) - float(before)
-        exact = (
-            self.distance[i, j] > 0
-        )  # else it follows others, to more digits than anybody reads
+        # Else it follows others, to more digits than anybody reads.
+        exact = self.distance[i, j] > 0
         return (
             f"{say_cell(feature, before, decimals, delta)} → "
             f"{say_cell(feature, after, decimals, delta, exact)}"

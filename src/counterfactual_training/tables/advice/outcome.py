@@ -69,12 +69,10 @@ class Decisions:
             if told.confidence[i] < (told.asked or 0.0):
                 return f"{there}, below the {asked} asked for); nothing needs to change for it."
             return f"{there}); nothing needs to change."
-        known = (
-            told.asked is not None and arrives
-        )  # the plausibility is named beside the confidence
-        if (
-            told.status[i] in ("converged", "implausible") and not arrives
-        ):  # a confidence below one half was asked for
+        # The plausibility is named beside the confidence.
+        known = told.asked is not None and arrives
+        # A confidence below one half was asked for.
+        if told.status[i] in ("converged", "implausible") and not arrives:
             if moved:
                 head = f"with {moved}, the probability of {target} would be"
             else:

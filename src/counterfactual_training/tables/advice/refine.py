@@ -149,9 +149,8 @@ class Shortener:
         # Small and difficult changes first: they are worth least to keep.
         size = self._by_feature((x_cf - x).abs()) / self.difficulty
         moved = (size > 0) & ~self.pixels
-        rank = (
-            size.masked_fill(~moved, torch.inf).argsort(-1).argsort(-1)
-        )  # 0 for the smallest change
+        # 0 for the smallest change
+        rank = size.masked_fill(~moved, torch.inf).argsort(-1).argsort(-1)
         low = torch.zeros_like(floor, dtype=torch.long)
         high = moved.sum(-1)
         best = x_cf

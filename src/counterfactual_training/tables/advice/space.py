@@ -89,9 +89,8 @@ class Bar:
         found = self.probability(x, y_target)
         fine = found >= floor
         rows = fine.nonzero().squeeze(-1)
-        if self.gate is not None and len(
-            rows
-        ):  # the gate is slow, and can only lower a probability
+        # The gate is slow, and can only lower a probability.
+        if self.gate is not None and len(rows):
             fine[rows] = (
                 self._gated(found[rows], self._passes(x[rows], y_target[rows])) >= floor[rows]
             )
@@ -195,9 +194,8 @@ class AdviceSpace(Bar):
         x = factuals.x
         printed = factuals.x.clone()
         moved = points.detach() != x
-        changed = set(self.owner[moved.any(0).cpu()].tolist()) - set(
-            self.following
-        )  # often few of many
+        # Often few of many.
+        changed = set(self.owner[moved.any(0).cpu()].tolist()) - set(self.following)
         for features in self._alike:
             here = [j for j in features if j in changed]
             columns = [self.encoder.columns_[j] for j in here]

@@ -190,9 +190,8 @@ def weighted_auc(
     for fold in np.unique(folds):
         rows = np.flatnonzero(folds == fold)
         order = rows[np.argsort(score[rows], kind="stable")]
-        starts = np.flatnonzero(
-            np.diff(score[order], prepend=np.nan) != 0
-        )  # rows with one score count as ties
+        # Rows with one score count as ties.
+        starts = np.flatnonzero(np.diff(score[order], prepend=np.nan) != 0)
         up = np.add.reduceat(weight[:, order] * positive[order], starts, axis=1)
         down = np.add.reduceat(weight[:, order] * ~positive[order], starts, axis=1)
         below = np.cumsum(down, axis=1) - down

@@ -374,9 +374,8 @@ class Column:
             rounded = round_to(v, self.decimals)
         else:
             rounded = tidy(v, error, self.decimals, self.dtype)
-            if np.isfinite(
-                value_range(self.dtype)[0]
-            ):  # whole numbers by storage, though the user allows others
+            # Whole numbers by storage, though the user allows others.
+            if np.isfinite(value_range(self.dtype)[0]):
                 rounded = np.where(np.abs(np.rint(v) - v) <= error, np.rint(v), rounded)
         if self.advised is not None and not self.feature.is_category:
             values = np.array(self.advised, dtype=np.float64)
@@ -409,9 +408,10 @@ class Column:
     @classmethod
     def from_dict(cls, feature: Feature, spec: dict[str, Any]) -> Column:
         try:
+            # JSON has no tuples
             listed = {
                 name: tuple(value) for name, value in spec.items() if isinstance(value, list)
-            }  # JSON has no tuples
+            }
             column = cls(
                 **{
                     **spec,

@@ -233,9 +233,8 @@ class Encoder(TransformerMixin, BaseEstimator):
         factuals = self._accept(like)
         if len(factuals) != len(z):
             raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
-        return self.with_changes(
-            X, factuals, self._read(factuals, warn=False)
-        )  # whoever encoded them has been told
+        # Whoever encoded them has been told.
+        return self.with_changes(X, factuals, self._read(factuals, warn=False))
 
     def with_changes(
         self, X: Any, factuals: pd.DataFrame, arrays: Sequence[np.ndarray]

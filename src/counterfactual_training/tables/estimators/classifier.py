@@ -227,9 +227,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row of X ``(n,)``."""
-        y_index = (
-            self._logits(X).argmax(1).numpy()
-        )  # first, because it checks that this is fitted
+        # First, because it checks that this is fitted.
+        y_index = self._logits(X).argmax(1).numpy()
         return self.classes_[y_index]
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -50,9 +50,8 @@ _NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
 
 def save_classifier(path: str | Path, classifier: Any) -> None:
     """Write a fitted classifier and, if that is known, where its rows came from."""
-    learned = learned_by(
-        classifier.generator_
-    )  # such as the VAE in whose space REVISE searches
+    # Such as the VAE in whose space REVISE searches.
+    learned = learned_by(classifier.generator_)
     vae = learned.pop("vae", None)
     tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
     if vae is not None:
@@ -452,6 +451,5 @@ def _cell_marks(column: pd.Series) -> np.ndarray:
 
 
 def _number_marks(numbers: np.ndarray) -> np.ndarray:
-    return pd.util.hash_array(
-        np.where(np.isnan(numbers), np.nan, numbers + 0.0)
-    )  # one NaN, and no negative zero
+    # One NaN, and no negative zero.
+    return pd.util.hash_array(np.where(np.isnan(numbers), np.nan, numbers + 0.0))

@@ -96,9 +96,8 @@ def _named(
     spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None
 ) -> nn.Module:
     if preset.scaling == "quantile":
-        if (
-            spec == "counternet"
-        ):  # it answers in the space of its inputs, which ranks would not be
+        # It answers in the space of its inputs, which ranks would not be.
+        if spec == "counternet":
             raise InputError("CounterNet takes scaling='robust' or 'standard', not 'quantile'.")
         return _ranked(spec, preset, num_features, num_classes, x)
     # Robust scaling leaves outliers far out; without their logarithm they would dominate.

@@ -81,9 +81,8 @@ def _assembled(
     regressor = cls(
         **params | {name: value for name, value in objects.items() if value is not None}
     )
-    base_setting(
-        regressor._as_classifier()
-    )  # raises for settings that a question would fail at
+    # Raises for settings that a question would fail at.
+    base_setting(regressor._as_classifier())
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         regressor.set_params(schema=encoder.schema_)

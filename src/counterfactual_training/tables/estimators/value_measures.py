@@ -33,10 +33,11 @@ def measure(
     **rules: Any,
 ) -> pd.DataFrame:
     """One line per interval; :meth:`CounterfactualRegressor.evaluate` says what its columns are."""
+    # Imported here, because it is slow.
     from sklearn.metrics import (
         r2_score,
         root_mean_squared_error,
-    )  # imported here, because it is slow
+    )
 
     predicted = regressor.predict(frame)
     fit = {"r2": r2_score(y, predicted), "rmse": root_mean_squared_error(y, predicted)}

@@ -36,10 +36,11 @@ def by_depth(model: Any) -> Any:
     nodes = list(graph.node)
     shapes = {output.name: output.type.tensor_type.shape.dim for output in graph.output}
     widths = {name: [axis.dim_value for axis in shape[1:]] for name, shape in shapes.items()}
+    # The latter are types of tensors that are in branches now.
     del (
         graph.node[:],
         graph.value_info[:],
-    )  # the latter are types of tensors that are in branches now
+    )
     graph.node.extend(
         [*_needed(nodes, LEVELS[0]), *_choice(nodes, len(LEVELS) - 1, widths, "")]
     )
