@@ -6,13 +6,13 @@ import torch
 
 from counterfactual_training.tables.audits import num_draws, retrainer, with_weight_noise
 from counterfactual_training.tables.audits.later import later
-from counterfactual_training.tables.audits.people import Inquiry, Subject, tell
+from counterfactual_training.tables.audits.people import Subject, Survey, tell
 
 
 @pytest.fixture(scope="module")
 def advised(book):
     subject = Subject(book.gated, "gated", retrainer(book.gated, *book.trained))
-    return tell(subject, Inquiry(book.people, book.labels, "granted", [], 60, 0))
+    return tell(subject, Survey(book.people, book.labels, "granted", [], 60, 0))
 
 
 def test_the_number_of_draws_is_that_of_the_formula():

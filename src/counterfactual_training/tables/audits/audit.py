@@ -26,7 +26,7 @@ from counterfactual_training.tables.audits.intervals import (
 )
 from counterfactual_training.tables.audits.later import later
 from counterfactual_training.tables.audits.measures import MEASURES, Measure
-from counterfactual_training.tables.audits.people import Inquiry, Told, tell
+from counterfactual_training.tables.audits.people import Survey, Told, tell
 from counterfactual_training.tables.audits.result import (
     DIFFERENCES,
     GAPS,
@@ -109,9 +109,9 @@ def audit(
     subjects = make_subjects(classifier, against, trained_on)
     y = checked_labels(subjects, rows, labels, target)
     groupings = [everybody(len(rows)), *make_groupings(rows, groups)]
-    inquiry = Inquiry(rows, y, target, groupings[1:], people, seed, confidence)
+    survey = Survey(rows, y, target, groupings[1:], people, seed, confidence)
     ruler = subjects[0].classifier.encoder_
-    told = [tell(subject, inquiry, ruler) for subject in subjects]
+    told = [tell(subject, survey, ruler) for subject in subjects]
     if not any(one.denied.any() for one in told):
         raise InputError(
             f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden "

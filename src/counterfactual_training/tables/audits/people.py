@@ -149,7 +149,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Inquiry:
+class Survey:
     """What all models of an audit are asked: about whom, for which class, how many at most."""
 
     frame: pd.DataFrame
@@ -168,22 +168,22 @@ class Inquiry:
         return self.labels == self.target
 
 
-def tell(subject: Subject, inquiry: Inquiry, ruler: Encoder | None = None) -> Told:
+def tell(subject: Subject, survey: Survey, ruler: Encoder | None = None) -> Told:
     """Decide everybody, and explain the denied or a part of them.
 
     Costs are measured by ``ruler``, if there is one.
     """
-    frame = inquiry.frame
+    frame = survey.frame
     decision = subject.decides(frame)
-    denied = decision != inquiry.target
-    deserving = inquiry.deserving
+    denied = decision != survey.target
+    deserving = survey.deserving
     # The wrongly denied are few and count most in some measures, so they are strata of their own.
-    stratum = strata([*(g.codes for g in inquiry.groupings), deserving])
-    chosen, weight = draw(denied, stratum, inquiry.people, inquiry.seed)
+    stratum = strata([*(g.codes for g in survey.groupings), deserving])
+    chosen, weight = draw(denied, stratum, survey.people, survey.seed)
     found = None
     if len(chosen):
         found = subject.classifier.explain(
-            frame.iloc[chosen][subject.columns], inquiry.target, confidence=inquiry.confidence
+            frame.iloc[chosen][subject.columns], survey.target, confidence=survey.confidence
         )
         # Each model counts in standard deviations of its own rows: two of them are compared by one
         # ruler.
