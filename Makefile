@@ -38,7 +38,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
 # The script and style of `ct serve`, from their TypeScript source; the result is committed. Needs node and npm.
-PAGE := src/counterfactual_training/serve/page
+PAGE := src/counterfactual_serve/page
 page:
 	cd $(PAGE) && npm ci --no-audit --no-fund && npm run build
 
@@ -46,7 +46,7 @@ page:
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on -e
 $(DEMO): pyproject.toml | $(BIN)/python
 	@echo "Installing what the demo needs into $(VENV), once; this takes a minute or two."
-	$(INSTALL) '.[report,serve]'
+	$(INSTALL) '.[lab,serve]'
 	@touch $@
 
 $(TEST): pyproject.toml | $(BIN)/python

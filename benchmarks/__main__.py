@@ -29,8 +29,8 @@ from benchmarks import (
     growth,
     line,
     lone,
+    methods,
     peers,
-    regimes,
 )
 from benchmarks.report import Record, Table, circumstances, ratios, write_page
 from benchmarks.search import against_matrix_products, leaving
@@ -75,7 +75,7 @@ PARTS = {
     "explainers": Part("Advice beside DiCE and alibi", explainers.run, ("dice", "alibi")),
     "lone": Part("One model, before and after", lone.run),
     "fleet": Part("Fleets, before and after", fleet.run, ("jax",)),
-    "regimes": Part("Training regimes", regimes.run),
+    "methods": Part("Methods", methods.run),
     "art": Part("Adversarial training beside ART's", art.run, ("art",)),
     "conformal": Part("Conformal sets beside MAPIE's", conformal.run, ("mapie",)),
     "growth": Part("Growth of time and memory", growth.run),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,10 @@ TEST = 2000
 SEEDS = 3
 EPOCHS = 10
 HIDDEN = (32, 32)
-TRAINING = {"epsilon": 0.1, "steps": 10, "step_size": 0.025}  # the recipes' own
+TRAINING = {"epsilon": 0.1, "steps": 10, "step_size": 0.025}  # the methods' own
 ATTACK = {"epsilon": 0.2, "steps": 20, "step_size": 0.025}  # on trained models: stronger
 BETA = 6.0
-# Our regime, its numbers, and ways of ART to train the same.
+# Our method, its numbers, and ways of ART to train the same.
 PAIRS: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
     "pgd": ({}, ("pgd",)),
     "trades": ({"beta": BETA}, ("trades, CE", "trades, KL")),
@@ -66,7 +66,7 @@ class Problem:
     data: ct.Dataset
     arrays: dict[str, Any]  # first weights, stacked over seeds
     file: Path
-    config: ct.TrainConfig
+    settings: dict[str, Any]
 
 
 def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
@@ -106,20 +106,20 @@ def make_problem(name: str, folder: Path, epochs: int) -> Problem:
         data,
         arrays,
         file,
-        ct.TrainConfig(epochs, 128, shuffle=True, burn_in=0.0, threads=1),
+        {"epochs": epochs, "batch_size": 128, "shuffle": True, "threads": 1},
     )
 
 
 def measure(peer: Peer, problem: Problem, folder: Path) -> list[tuple[Value, ...]]:
-    """Lines of a data set: conventional training, then ours and ART's of each regime."""
+    """Lines of a data set: conventional training, then ours and ART's of each method."""
     judge = Judge(peer, problem, folder / "judged.npz")
     plain = judge.scores([ours(problem, seed, "conventional")[0] for seed in range(SEEDS)])
     rows = [line(problem.name, "conventional", plain)]
-    for regime, (own, ways) in PAIRS.items():
-        made = [ours(problem, seed, regime, **TRAINING, **own) for seed in range(SEEDS)]
+    for name, (own, ways) in PAIRS.items():
+        made = [ours(problem, seed, name, **TRAINING, **own) for seed in range(SEEDS)]
         mine = judge.scores([model for model, _ in made])
         seconds = min(taken for _, taken in made)
-        rows.append(line(problem.name, f"ours, `{regime}`", mine, ratio=1.0))
+        rows.append(line(problem.name, f"ours, `{name}`", mine, ratio=1.0))
         for way in ways:
             theirs = [judge.trained(seed, way, own) for seed in range(SEEDS)]
             scores = judge.scores([model for model, _ in theirs])
@@ -128,19 +128,15 @@ def measure(peer: Peer, problem: Problem, folder: Path) -> list[tuple[Value, ...
     return rows
 
 
-def ours(problem: Problem, seed: int, regime: str, **numbers: Any) -> tuple[nn.Module, float]:
+def ours(problem: Problem, seed: int, name: str, **numbers: Any) -> tuple[nn.Module, float]:
     """A model, and the seconds of its training."""
     x = problem.data.x_train[:ROWS]
     y = problem.data.y_train[:ROWS]
-    made = ct.make_regime(regime, **numbers)
-    setting = replace(
-        made,
-        config=replace(problem.config, seed=seed),
-        constraints=ct.Constraints.build(x.shape[1]),
-    )
+    method = ct.make_method({"name": name, **numbers, **problem.settings, "seed": seed})
+    constraints = ct.Constraints.build(x.shape[1])
     model = network(problem.arrays, seed)
     started = time.perf_counter()
-    ct.train(model, x, y, setting=setting, progress=False)
+    ct.train(model, x, y, method, constraints, progress=False)
     return model.eval(), time.perf_counter() - started
 
 
@@ -154,8 +150,9 @@ class Judge:
 
     def trained(self, seed: int, way: str, own: dict[str, float]) -> tuple[nn.Module, float]:
         config = {
-            name: getattr(self.problem.config, name)
-            for name in ("epochs", "batch_size", "learning_rate")
+            "epochs": self.problem.settings["epochs"],
+            "batch_size": self.problem.settings["batch_size"],
+            "learning_rate": ct.TrainConfig().learning_rate,
         }
         told = self.peer.ask(
             seed=seed, out=str(self.file), how=way, numbers={**TRAINING, **own}, config=config

@@ -11,17 +11,21 @@ import argparse
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from counterfactual_lab.dataset_classifier import as_classifier
+from counterfactual_lab.grids.settings import published
+from counterfactual_lab.networks import encoder_of, fit_model, untrained
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.experiments.retrain import dataset_retrainer
-from counterfactual_training.experiments.trained import Recipe, as_classifier, fit
-from counterfactual_training.generators import make_generator
-from counterfactual_training.reports import RunInfo
-from counterfactual_training.reports.audit_page import write_audit
 from counterfactual_training.tables.audits import Audit, Subject, audit
+from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.pages.audit_page import write_audit
+from counterfactual_training.tables.pages.files import RunInfo
+from counterfactual_training.training import Method
 
 _ADULT = (
     "age",
@@ -77,34 +81,48 @@ PLANS = {
 }
 
 
-def trained(recipe: Recipe, data: Dataset, name: str) -> Subject:
-    """A model of the recipe, ready to be audited."""
-    model = fit(recipe, data, progress=False).model
-    generator = make_generator(
-        recipe.generator,
-        data.x_train,
-        data.y_train,
-        decision_threshold=data.settings.decision_threshold,
-    )
-    classifier = as_classifier(model, data, generator, recipe.protected)
-    return Subject(classifier, name, dataset_retrainer(recipe, data))
+def trained(method: Method, data: Dataset, fixed: tuple[str, ...], name: str) -> Subject:
+    """The paper's network, trained by the method, ready to be audited."""
+    seed = method.training.seed
+
+    def classifier(rows: Tensor, seed: int) -> CounterfactualClassifier:
+        part = replace(data, x_train=data.x_train[rows], y_train=data.y_train[rows])
+        model = untrained(data, seed)
+        fit_model(model, part, method.seeded(seed), progress=False)
+        return as_classifier(model.eval(), data, fixed)
+
+    def retrain(other: int, left_out: float) -> CounterfactualClassifier:
+        num = len(data.y_train)
+        rng = torch.Generator().manual_seed(other)
+        rows = torch.randperm(num, generator=rng)[round(left_out * num) :].sort().values
+        # Rows or seed: what changes with both could not be told apart.
+        if left_out:
+            return classifier(rows, seed)
+        return classifier(rows, other)
+
+    return Subject(classifier(torch.arange(len(data.y_train)), seed), name, retrain)
 
 
 def measured(plan: Plan, seed: int, epochs: int | None = None) -> Audit:
     data = load_dataset(plan.data)
-    recipe = Recipe(data=data.name, protected=plan.fixed, seed=seed)
+    slices = encoder_of(data).slices_
+    columns = [j for name in plan.fixed for j in range(slices[name].start, slices[name].stop)]
+    held = replace(data, protected=tuple(columns)).protect(data.training_constraints)
+    settings: dict[str, Any] = {"constraints": held, "seed": seed}
     if epochs is not None:
-        recipe = replace(recipe, epochs=epochs)
-    ct = trained(recipe, data, "CT")
-    conventional = trained(replace(recipe, objective="vanilla"), data, "conventional")
+        settings["epochs"] = epochs
+    subjects = {
+        name: trained(published(text, data.settings).replace(settings), data, plan.fixed, name)
+        for name, text in (("CT", "ct"), ("conventional", "conventional"))
+    }
     labels = [data.class_names[i] for i in data.y_test.tolist()]
     return audit(
-        ct,
+        subjects["CT"],
         data.frame_test,
         labels,
         plan.groups,
         plan.target,
-        against=conventional,
+        against=subjects["conventional"],
         retrain=plan.retrain,
         confidence=_DECISION,
         seed=seed,

@@ -63,25 +63,23 @@ The authors say that CounterNet "consistently achieves 100% CF validity" (abstra
 
 def measure(data: ct.Dataset, name: str) -> list[dict[str, Any]]:
     """A line per explainer of one network."""
-    regime, numbers = WAYS[name]
+    way, numbers = WAYS[name]
     torch.manual_seed(SEED)
     model = ct.counternet(data.x_train.shape[1])
-    usual = ct.make_regime("counternet").config
-    setting = replace(
-        ct.make_regime(regime, **numbers), config=replace(usual, epochs=EPOCHS, seed=SEED)
-    )
+    training = ct.methods.counternet(epochs=EPOCHS, seed=SEED).training
+    method = ct.make_method({"name": way, "training": training, **numbers})
     started = time.process_time()
     ct.train(
         model,
         data.x_train,
         data.y_train,
-        setting=setting,
-        constraints=data.constraints,
+        method,
+        data.constraints,
         callbacks=[ct.ClipGradient(0.5)],
         progress=False,
     )
     seconds = time.process_time() - started
-    if regime == "conventional":
+    if way == "conventional":
         own = {}
     else:
         own = {"CounterNet itself": ct.counternet_explainer}

@@ -48,13 +48,13 @@ def main() -> None:
     nudged = copy.deepcopy(models[0])
     for parameter in nudged.parameters():
         parameter.data *= 1 + 2**-23
-    setting = ct.Setting(config=ct.TrainConfig(epochs=EPOCHS[-1]))
+    method = ct.methods.ct(epochs=EPOCHS[-1])
     stacked = Weights()
     alone = Weights()
     other = Weights()
-    ct.Fleet([ct.Member(model, setting) for model in models]).train(x, y, callbacks=[stacked])
-    ct.train(lone, x, y, setting=setting, callbacks=[alone])
-    ct.train(nudged, x, y, setting=setting, callbacks=[other])
+    ct.Fleet([ct.Member(model, method) for model in models]).train(x, y, callbacks=[stacked])
+    ct.train(lone, x, y, method, callbacks=[alone])
+    ct.train(nudged, x, y, method, callbacks=[other])
     print("epochs | fleet and alone, largest difference of a weight | alone and alone, nudged")
     for epoch in EPOCHS:
         mine, its, third = (seen.seen[epoch] for seen in (stacked, alone, other))

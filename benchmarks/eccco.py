@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ _DIFFERS = """\
 What differs from the authors': they train on all rows of CH and GMSC, and draw 10 samples per batch
 where ours draws one per row, from noise N(0, 1) where ours starts within the extremes of the data.
 Their search pulls towards samples of the model or, in a later version, down the energy, as ours
-does; its weights were chosen per data set by grid search, ours are the recipe's. Their code
+does; its weights were chosen per data set by grid search, ours are the method's. Their code
 measures L1 and L2; L2 is what its grid search goes by, and what the printed size of Wachter's on CH
 agrees with (L1 is in `eccco.csv`). Seeds draw the weights, not the rows."""
 
@@ -76,16 +75,15 @@ def generators(x: Tensor, y: Tensor) -> dict[str, ct.Generator]:
     }
 
 
-def trained(x: Tensor, y: Tensor, regime: str, epochs: int, **numbers: Any) -> list[nn.Module]:
+def trained(x: Tensor, y: Tensor, name: str, epochs: int, **numbers: Any) -> list[nn.Module]:
     """Five models for each seed, trained as one fleet."""
-    setting = ct.make_regime(regime, **numbers)
+    settings = {"epochs": epochs, "batch_size": 128, "shuffle": True}
+    method = ct.make_method({"name": name, **numbers, **settings})
     members = []
     for seed in range(SEEDS * MEMBERS):
         torch.manual_seed(seed)
-        config = replace(setting.config, epochs=epochs, batch_size=128, shuffle=True, seed=seed)
-        members.append(
-            ct.Member(ct.mlp(x.shape[1], 2, (32, 32, 32)), replace(setting, config=config))
-        )
+        network = ct.mlp(x.shape[1], 2, (32, 32, 32))
+        members.append(ct.Member(network, method.seeded(seed)))
     return [result.model.eval() for result in ct.Fleet(members).train(x, y, progress=False)]
 
 

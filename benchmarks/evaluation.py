@@ -15,14 +15,14 @@ import torch
 import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.report import Table, Value
+from counterfactual_lab.grids.settings import published
+from counterfactual_lab.networks import fit_model, untrained
+from counterfactual_lab.paper_data import TABULAR
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_table
 from counterfactual_training.evaluation.plausibility import implausibility_mmd
 from counterfactual_training.evaluation.protocol import PUBLISHED
-from counterfactual_training.experiments.grid.settings import published, setting_of
-from counterfactual_training.experiments.paper_data import TABULAR
-from counterfactual_training.experiments.trained import fit_model, untrained
 
 COLUMNS = ("data", "rows × columns", "CT training, s", "evaluation, s", "evaluation / training")
 NOTE = """
@@ -54,16 +54,16 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 
 def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
-    setting = setting_of(published(data.settings), constraints=data.training_constraints)
+    method = replace(published("ct", data.settings), constraints=data.training_constraints)
     if quick:
-        setting = replace(setting, config=replace(setting.config, epochs=2))
+        method = method.replace("epochs", 2)
     if quick:
         protocol = replace(PUBLISHED, num_runs=2)
     else:
         protocol = PUBLISHED
     model = untrained(data, 0)
     started = time.process_time()
-    fit_model(model, data, setting, progress=False)
+    fit_model(model, data, method, progress=False)
     trained = time.process_time()
     aggregate(counterfactual_table(model, data, protocol))
     done = time.process_time()

@@ -39,7 +39,7 @@ from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Record, Table, Value, circumstances
 from counterfactual_training.defaults import EPOCHS, LEARNING_RATE
 from counterfactual_training.tables.estimators.fit import PreparedFit
-from counterfactual_training.tables.estimators.parameters import DEFAULT, usual_batch_size
+from counterfactual_training.tables.estimators.parameters import usual_batch_size
 
 ROWS = (1_000, 10_000, 100_000, 1_000_000)
 COLUMNS = (10, 100, 1_000)
@@ -65,6 +65,7 @@ SECONDS = (
     "boosting, s",
 )
 MEMORY = ("rows", "columns", "table, MB", "ours, MB", "MLP, MB", "boosting, MB")
+DEFAULT = ct.CounterfactualClassifier()
 HELD_OUT = f"{DEFAULT.validation_fraction:.0%} of the rows held out"
 PATIENCE = f"stopped after {DEFAULT.n_iter_no_change} epochs without a better score on them"
 NOTE = f"""

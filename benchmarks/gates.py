@@ -19,7 +19,7 @@ import counterfactual_training as ct
 from benchmarks.environments import Environments
 from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Table, Value
-from counterfactual_training.gates import KINDS, search_gated
+from counterfactual_training.gates import KINDS
 from counterfactual_training.models import mlp
 from counterfactual_training.tables.estimators.parameters import usual_batch_size
 
@@ -51,7 +51,7 @@ NOTE = """
 One thread, processor time; two classes of three Gaussian clusters each, the default network (64,
 64, swish). *Fit*: `fit_gate` on all rows, in seconds and in epochs of conventional training of the
 same network on the same rows (the default stops after some dozen, at most 100). *Judge*:
-`plausibility` of {judged} rows at once, or all there are. *Explain*: `search_gated` for {explained}
+`plausibility` of {judged} rows at once, or all there are. *Explain*: `search` for {explained}
 rows at τ = .5, beside the same search without the gate. *MB*: the most that was resident during the
 call, less what was before; the rows themselves are not in it. Both gates cost what the two do;
 above 10⁷ numbers they are not measured together. """
@@ -93,12 +93,11 @@ def measure(rows: int, features: int) -> list[list[Value]]:
 def _lines(x: torch.Tensor, y: torch.Tensor) -> list[list[Value]]:
     torch.manual_seed(0)
     model = mlp(x.shape[1], 2, (64, 64), "swish", squash=True)
-    objective = ct.make_objective("vanilla")
     batch = usual_batch_size(len(x))
 
     def train(epochs: int, rows: int) -> None:
-        config = ct.TrainConfig(epochs, batch, shuffle=True)
-        ct.train(model, x[:rows], y[:rows], objective=objective, config=config, progress=False)
+        method = ct.methods.conventional(epochs=epochs, batch_size=batch, shuffle=True)
+        ct.train(model, x[:rows], y[:rows], method, progress=False)
 
     train(5, _TRAINED)
     large = x.numel() > _LARGE
@@ -116,7 +115,7 @@ def _lines(x: torch.Tensor, y: torch.Tensor) -> list[list[Value]]:
             partial(ct.fit_gate, model, x, y, kind, constraints=rules)
         )
         _, judge, judge_bytes = _taken(partial(gated.plausibility, x[:JUDGED]))
-        led = partial(search_gated, gated, who, target, generator, rules, diagnose=False)
+        led = partial(ct.search, gated, who, target, generator, rules, diagnose=False)
         explain = min(_taken(led)[1] for _ in range(3))
         line: list[Value] = [kind, len(x), x.shape[1], fit, fit / epoch, fit_bytes / 1e6]
         lines.append(

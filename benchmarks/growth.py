@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,23 +118,24 @@ def training(
     rows: int = 3_000, features: int = 20, classes: int = 2, counterfactuals: int = 1_000
 ) -> Callable[[], object]:
     x, y = _data(rows, features, classes)
-    config = ct.TrainConfig(1, 100, num_counterfactuals=counterfactuals)
-    generator = ct.ecco(decision_threshold=1.0)
+    method = ct.methods.ct(
+        epochs=1, batch_size=100, num_counterfactuals=counterfactuals, decision_threshold=1.0
+    )
     constraints = ct.Constraints.infer(x)
     model = ct.mlp(features, classes)
-    return lambda: ct.train(model, x, y, generator, constraints, config=config, progress=False)
+    return lambda: ct.train(model, x, y, method, constraints, progress=False)
 
 
 def fleet(members: int) -> Callable[[], object]:
     x, y = _data(3_000, 2, 2)
-    config = ct.TrainConfig(1, 100, num_counterfactuals=1_000)
-    generator = ct.ecco(decision_threshold=1.0)
+    method = ct.methods.ct(
+        epochs=1, batch_size=100, num_counterfactuals=1_000, decision_threshold=1.0
+    )
     constraints = ct.Constraints.infer(x)
-    objective = ct.Objective()
     arrays = grid(members)
     models = [api.network(arrays, i) for i in range(members)]
-    ships = [api.member(model, generator, constraints, objective, config) for model in models]
-    return lambda: api.train_fleet(ships, x, y)
+    ships = [ct.Member(model, replace(method, constraints=constraints)) for model in models]
+    return lambda: ct.Fleet(ships).train(x, y, progress=False)
 
 
 CALLS: dict[str, Callable[..., Callable[[], object]]] = {

@@ -82,7 +82,6 @@ def _trained(x: torch.Tensor, y: torch.Tensor) -> torch.nn.Module:
         model,
         x,
         y,
-        objective=ct.make_objective("vanilla"),
-        config=ct.TrainConfig(epochs=20, batch_size=50),
+        ct.methods.conventional(epochs=20, batch_size=50),
     )
     return model

@@ -45,7 +45,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "linear": {"model": "linear"},
     "mlp (default)": {},
     "mlp, scaling=quantile": {"scaling": "quantile"},
-    "mlp, n_ensemble=5": {"n_ensemble": 5},
+    "mlp, ensemble": {"method": "ensemble"},
     "mlp-plr": {"model": "mlp-plr"},
     "mlp-ple": {"model": "mlp-ple"},
     "tabm": {"model": "tabm"},

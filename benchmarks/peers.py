@@ -89,13 +89,11 @@ def make_problem(hidden: tuple[int, ...], rows: int, folder: Path) -> Problem:
     classes = torch.tensor(y)
     torch.manual_seed(0)
     model = ct.mlp(FEATURES, 2, hidden)
-    config = ct.TrainConfig(epochs=20, batch_size=100, shuffle=True)
     ct.train(
         model,
         features[:3000],
         classes[:3000],
-        objective="vanilla",
-        config=config,
+        ct.methods.conventional(epochs=20, batch_size=100, shuffle=True),
         progress=False,
     )
     others = features[3000:]

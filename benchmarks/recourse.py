@@ -1,4 +1,4 @@
-"""What each part of training for cheap recourse (N5c) adds, on rows cut from the training rows: no
+"""What each part of training for cheap recourse adds, on rows cut from the training rows: no
 test row is read.
 
 ``python -m benchmarks.recourse results``: ten minutes on one core.
@@ -18,46 +18,37 @@ import torch
 from torch import nn
 
 import counterfactual_training as ct
+from counterfactual_lab.truth.caps import Caps
+from counterfactual_lab.truth.entrants import Fit, trained
+from counterfactual_lab.truth.truth import fit_of, make_bench
 from counterfactual_training.evaluation.performance import accuracy, predict_logits
 from counterfactual_training.evaluation.stepfree import (
     STEP_FREE,
     stepfree_table,
     summarise_stepfree,
 )
-from counterfactual_training.experiments.truth.caps import Caps
-from counterfactual_training.experiments.truth.methods import (
-    Fit,
-    cheap_recourse_setting,
-    conventional,
-)
-from counterfactual_training.experiments.truth.truth import fit_of, make_bench
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.training import Setting
+from counterfactual_training.training import Method
 
 DATA = ("LS", "CH", "GMSC", "Cred")
 SEEDS = 4
 CAPS = Caps(rows=3000, individuals=200, judge_rows=2000, epochs=30)
-BASELINE = "conventional"
-VARIANTS: dict[str, Callable[[Setting, Fit], Setting]] = {
-    "N5c": lambda setting, fit: setting,
-    "without contrast": lambda setting, fit: _objective(setting, lambda_contrast=0.0),
-    "without recourse term": lambda setting, fit: _objective(setting, lambda_recourse=0.0),
-    "random instead of near x⁺": lambda setting, fit: replace(
-        setting, config=replace(setting.config, positives=1)
+CONVENTIONAL = "conventional"
+WHOLE = "cheap_recourse"
+VARIANTS: dict[str, Callable[[Fit, Method], Method]] = {
+    WHOLE: lambda fit, method: method,
+    "without contrast": lambda fit, method: method.replace("lambda_contrast", 0.0),
+    "without recourse term": lambda fit, method: method.replace("lambda_recourse", 0.0),
+    "random instead of near x⁺": lambda fit, method: method.replace("positives", 1),
+    "categories continuous": lambda fit, method: replace(
+        method, constraints=fit.constraints.relaxed()
     ),
-    "categories continuous": lambda setting, fit: replace(
-        setting, constraints=fit.constraints.relaxed()
-    ),
-    "without budget": lambda setting, fit: replace(setting, budget=None),
+    "without budget": lambda fit, method: replace(method, budget=None),
 }
 METRICS = {
     "cost": "Cost, % against conventional training",
     "nn5": "5-NN, % against conventional training",
 }
-
-
-def _objective(setting: Setting, **weights: float) -> Setting:
-    return replace(setting, objective=replace(setting.objective, **weights))
 
 
 def measure(data: str, seed: int) -> tuple[pd.DataFrame, list[dict[str, object]]]:
@@ -68,13 +59,13 @@ def measure(data: str, seed: int) -> tuple[pd.DataFrame, list[dict[str, object]]
     fit = fit_of(bench, data, seed, CAPS, protected=True)
     models: dict[str, nn.Module] = {}
     about: list[dict[str, object]] = []
-    for name in (BASELINE, *VARIANTS):
+    for name in (CONVENTIONAL, *VARIANTS):
         started = time.process_time()
-        if name == BASELINE:
-            made = conventional(fit)
+        if name == CONVENTIONAL:
+            (made,) = trained([fit], CONVENTIONAL)
         else:
-            made = fit.trained(VARIANTS[name](cheap_recourse_setting(fit), fit))
-        models[name] = made.eval().requires_grad_(False)
+            (made,) = trained([fit], WHOLE, VARIANTS[name])
+        models[name] = made
         seconds = time.process_time() - started
         right = float(accuracy(predict_logits(made, bench.x_held), bench.y_held))
         about.append(
@@ -97,7 +88,7 @@ def page(summary: pd.DataFrame, models: pd.DataFrame, about: str) -> str:
             cells = [_change(summary, name, data, metric) for data in names]
             text.append(f"| {name} | {' | '.join(cells)} |")
     text.append(f"\n## Accuracy, %, and valid counterfactuals, %\n\n{head}")
-    for name in (BASELINE, *VARIANTS):
+    for name in (CONVENTIONAL, *VARIANTS):
         cells = []
         for data in names:
             right = models[(models["model"] == name) & (models["data"] == data)][
@@ -141,7 +132,9 @@ def main() -> None:
             models += about
             print(data, seed, round(time.perf_counter() - started), flush=True)
         summary = summarise_stepfree(
-            pd.concat(tables, ignore_index=True), BASELINE, ("cost", "nn5", "boosting", "valid")
+            pd.concat(tables, ignore_index=True),
+            CONVENTIONAL,
+            ("cost", "nn5", "boosting", "valid"),
         )
         means = (
             pd.DataFrame(models)

@@ -38,7 +38,7 @@ from counterfactual_training.persistence import atomic_write
 ROWS = 4000
 SEEDS = 3
 EXPLAINED = 60
-REGIMES = ("conventional", "ct")
+METHODS = ("conventional", "ct")
 # How counterfactuals are asked for: as users do, of the model alone, and of the model alone with
 # all columns.
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -95,13 +95,13 @@ def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
         "seconds": seconds,
     }
     lines = [{"model": "HistGradientBoosting", "seed": seed, "question": "", **fit}]
-    for regime in REGIMES:
+    for method in METHODS:
         made = {}
         # The same weights: training ignores the gate.
         for gate in {gate for gate, _ in QUESTIONS.values()}:
             started = time.process_time()
             made[gate] = ct.CounterfactualRegressor(
-                regime=regime, gate=gate, schema=data.schema, random_state=seed, progress=False
+                method, gate=gate, schema=data.schema, random_state=seed, progress=False
             ).fit(frame.iloc[rows], y[rows])
             seconds = time.process_time() - started
         for question, (gate, rules) in QUESTIONS.items():
@@ -110,7 +110,7 @@ def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
             means = table.drop(columns=["target", "rows"]).mean().to_dict()
             lines.append(
                 {
-                    "model": regime,
+                    "model": method,
                     "seed": seed,
                     "question": question,
                     **means,
@@ -143,7 +143,7 @@ def page(table: pd.DataFrame, command: str, seconds: float) -> str:
             f"{own['seconds'].mean():.1f} |"
         )
     text.append(
-        "\n## Counterfactuals\n\n| question | regime | "
+        "\n## Counterfactuals\n\n| question | method | "
         + " | ".join(COLUMNS)
         + " |\n|---|---|"
         + "--:|" * 6

@@ -65,8 +65,7 @@ def leaving() -> dict[str, object]:
         model,
         x,
         y,
-        objective=ct.make_objective("vanilla"),
-        config=ct.TrainConfig(epochs=3, batch_size=100),
+        ct.methods.conventional(epochs=3, batch_size=100),
     )
     y_target = 1 - model(x).argmax(-1)
 

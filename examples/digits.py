@@ -51,21 +51,19 @@ def trained(
     torch.manual_seed(options.seed)
     side = int(x.shape[1] ** 0.5)
     model = ct.cnn(x.shape[1], 10, (1, side, side))
-    if by_ct:
-        objective = ct.Objective(lambda_div=options.div, lambda_reg=options.reg)
-    else:
-        objective = "vanilla"
-    config = ct.TrainConfig(
+    method = ct.methods.ct(
+        lambda_div=options.div,
+        lambda_reg=options.reg,
+        generator=ct.ecco(learning_rate=options.rate, max_steps=options.steps),
         epochs=options.epochs,
         batch_size=50,
         num_counterfactuals=len(x) // 10,
         learning_rate=1e-3 if side == 28 else 4e-3,  # small images have few updates
         seed=options.seed,
     )
-    generator = ct.ecco(learning_rate=options.rate, max_steps=options.steps)
-    return ct.train(
-        model, x, y, generator, constraints, objective, config, progress=False
-    ).model
+    if not by_ct:
+        method = method.conventional()
+    return ct.train(model, x, y, method, constraints, progress=False).model
 
 
 def counterfactuals(

@@ -16,7 +16,7 @@ import counterfactual_training as ct
 
 
 def main():
-    # Every process has the same rows and settings; of every batch, and of its counterfactuals, it
+    # Every process has the same rows and method; of every batch, and of its counterfactuals, it
     # takes its part.
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(600) % 2
@@ -24,16 +24,11 @@ def main():
 
     torch.manual_seed(0)
     model = DistributedDataParallel(ct.mlp(2, 2))
-    config = ct.TrainConfig(
+    method = ct.methods.ct(
         epochs=10, batch_size=60, num_counterfactuals=200, learning_rate=0.01
     )
     result = ct.train(
-        model,
-        x,
-        y,
-        constraints=ct.Constraints.infer(x, {0: "none"}),
-        config=config,
-        validation=(x, y),
+        model, x, y, method, ct.Constraints.infer(x, {0: "none"}), validation=(x, y)
     )
 
     if dist.get_rank() == 0:

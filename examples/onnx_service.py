@@ -141,8 +141,6 @@ class Service:
         }
         if order[-1] == goal:
             return answer
-        if confidence is None:
-            confidence = self.spec["confidence"]
         # If nothing plausible is found, what the model alone asks for: an answer, but said to be
         # implausible.
         for gated in [True, False] if self.spec["gate"] else [False]:

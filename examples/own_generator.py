@@ -28,8 +28,8 @@ torch.manual_seed(0)
 x, y = overlapping(600, torch.Generator().manual_seed(0))
 means = torch.stack([x[y == k].mean(0) for k in range(2)])
 own = ct.make_generator("prototype", means=means, learning_rate=0.5)
-config = ct.TrainConfig(epochs=10, batch_size=50, num_counterfactuals=100)
-model = ct.train(ct.mlp(2, 2), x, y, own, config=config).model
+method = ct.methods.ct(generator=own, epochs=10, batch_size=50, num_counterfactuals=100)
+model = ct.train(ct.mlp(2, 2), x, y, method).model
 
 y_target = 1 - model(x).argmax(-1)
 for generator in (ct.generic(learning_rate=0.5), own):

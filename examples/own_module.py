@@ -33,10 +33,15 @@ result = ct.train(
     Residual(),
     x,
     y,
-    generator=ct.ecco(learning_rate=0.5),
-    constraints=constraints,
-    objective=ct.make_objective("full", lambda_reg=0.2),
-    config=ct.TrainConfig(epochs=15, batch_size=50, num_counterfactuals=150, shuffle=True),
+    ct.methods.ct(
+        epochs=15,
+        batch_size=50,
+        num_counterfactuals=150,
+        shuffle=True,
+        lambda_reg=0.2,
+        generator=ct.ecco(learning_rate=0.5),
+    ),
+    constraints,
     validation=(x_val, y_val),
 )
 columns = ["epoch", "loss", "validation_accuracy", "share_mature"]

@@ -94,13 +94,13 @@ def main() -> None:
     known = torch.cat([x, x_test])
     constraints = ct.Constraints.build(size, domain=ct.Domain(known.amin(0), known.amax(0)))
     model = ct.mlp(size, len(classes), hidden=(64,))
-    config = ct.TrainConfig(
+    method = ct.methods.ct(
         epochs=options.epochs,
         batch_size=100,
         num_counterfactuals=len(x) // 5,
         learning_rate=2e-3,
     )
-    ct.train(model, x, y, ct.ecco(), constraints, config=config, progress=False)
+    ct.train(model, x, y, method, constraints, progress=False)
     with torch.no_grad():
         predicted = model(x_test).argmax(-1)
     print(

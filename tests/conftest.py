@@ -2,6 +2,7 @@
 
 import gc
 import re
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -83,3 +84,22 @@ def one_thread_and_own_randomness():
         torch.manual_seed(0)
         yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def methods_as_they_were():
+    """Takes back the methods that a test registers, so that no other test finds them."""
+    module = sys.modules.get("counterfactual_training.training.method")
+    before = dict(module.METHODS) if module is not None else None
+    yield
+    module = sys.modules.get("counterfactual_training.training.method")
+    if module is None:
+        return
+    if before is None:
+        before = {
+            name: make
+            for name, make in module.METHODS.items()
+            if make.__module__.startswith("counterfactual_training.")
+        }
+    module.METHODS.clear()
+    module.METHODS.update(before)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 from filelock import FileLock
 
-from counterfactual_training import CounterfactualClassifier
+import counterfactual_training as ct
 
-Share = Callable[[str, Callable[[], CounterfactualClassifier]], CounterfactualClassifier]
+Fit = Callable[[], "ct.CounterfactualClassifier"]
+Share = Callable[[str, Fit], "ct.CounterfactualClassifier"]
 
 
 @pytest.fixture(scope="session")
@@ -24,13 +25,11 @@ def share(tmp_path_factory) -> Share:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # which the processes share
 
-    def load(
-        name: str, fit: Callable[[], CounterfactualClassifier]
-    ) -> CounterfactualClassifier:
+    def load(name: str, fit: Fit) -> ct.CounterfactualClassifier:
         path = folder / f"{name}.safetensors"
         with FileLock(path.with_suffix(".lock")):
             if not path.exists():
                 fit().save(path)
-        return CounterfactualClassifier.load(path)
+        return ct.CounterfactualClassifier.load(path)
 
     return load

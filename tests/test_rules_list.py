@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from counterfactual_serve.document import rule_meanings
+from counterfactual_serve.questions import rule_fields
+from counterfactual_serve.reading import Fields
 from counterfactual_training.cli import main as run_ct
 from counterfactual_training.constraints.mutability import DIRECTIONS
 from counterfactual_training.rules import RULES, WAYS, meaning, stated_in
-from counterfactual_training.serve.document import rule_meanings
-from counterfactual_training.serve.questions import rule_fields
-from counterfactual_training.serve.reading import Fields
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.rules import Rules
 from counterfactual_training.tables.columns import Feature

@@ -27,8 +27,8 @@ from starlette.testclient import TestClient
 
 import counterfactual_training as ct
 from benchmarks.advice_laws import draw, rules_of_fit
-from counterfactual_training.serve.app import make_app
-from counterfactual_training.serve.served import Model, Served
+from counterfactual_serve.app import make_app
+from counterfactual_serve.served import Model, Served
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden"
 _TABLES = 10

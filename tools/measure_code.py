@@ -182,13 +182,13 @@ def one_training() -> dict[str, str]:
     """Two epochs of Counterfactual Training on forty points."""
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     y = (x.sum(-1) > 0).long()
-    config = ct.TrainConfig(epochs=2)
+    method = ct.methods.ct(epochs=2)
     # The first training imports and caches; the second one is watched.
-    ct.train(ct.mlp(2, 2), x, y, config=config, progress=False)
+    ct.train(ct.mlp(2, 2), x, y, method, progress=False)
     watch = Watch()
     sys.setprofile(watch)
     try:
-        ct.train(ct.mlp(2, 2), x, y, config=config, progress=False)
+        ct.train(ct.mlp(2, 2), x, y, method, progress=False)
     finally:
         sys.setprofile(None)
     return {

@@ -1,7 +1,7 @@
 """Run wrong versions of the code, each with the tests that should notice it.
 
     python -m tools.mutants                     # all of tools/mutants.toml
-    python -m tools.mutants gates search        # folders of the package, or names of entries
+    python -m tools.mutants gates search        # folders or houses, or names of entries
     python -m tools.mutants --check             # only: is the list up to date?
 
 Each wrong version is one change in a copy of ``src``. It is noticed if one of its tests fails.
@@ -30,6 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "counterfactual_training"
+OTHER_HOUSES = ("counterfactual_lab", "counterfactual_serve")
 LIST = Path(__file__).with_name("mutants.toml")
 _ENOUGH = 0.95
 _PATIENCE = 20  # seconds on a clock for each processor second: a test may also wait for ever
@@ -60,7 +61,7 @@ class Mutant:
 
     Attributes:
         name: to ask for it on the command line.
-        file: path inside the package.
+        file: path inside the library, or the name of another house and a path inside it.
         old, new: text that occurs once in the file, and what stands there instead.
         means: what is wrong then.
         tests: files or node ids that should notice it.
@@ -75,8 +76,16 @@ class Mutant:
 
     @property
     def folder(self) -> str:
-        """The folder of the package; files beside the folders stand for themselves."""
+        """The folder of the library, or the other house; files beside folders stand for
+        themselves.
+        """
         return self.file.partition("/")[0]
+
+    def path(self, source: Path) -> Path:
+        """The file in a folder of all houses."""
+        if self.folder in OTHER_HOUSES:
+            return source / self.file
+        return source / PACKAGE / self.file
 
     def mutated(self, source: str) -> str:
         return source.replace(self.old, self.new)
@@ -105,7 +114,7 @@ def problems(mutants: Iterable[Mutant], root: Path = ROOT) -> list[str]:
 
 def _problems(mutant: Mutant, root: Path) -> list[str]:
     messages = []
-    path = root / "src" / PACKAGE / mutant.file
+    path = mutant.path(root / "src")
     if not path.is_file():
         return [f"there is no file {mutant.file}"]
     times = path.read_text(encoding="utf-8").count(mutant.old)
@@ -128,7 +137,7 @@ def changes_nothing(mutant: Mutant, root: Path = ROOT) -> bool:
     """Whether the change is one of comments and spaces alone; raises SyntaxError if the new text is
     no Python.
     """
-    source = (root / "src" / PACKAGE / mutant.file).read_text(encoding="utf-8")
+    source = mutant.path(root / "src").read_text(encoding="utf-8")
     return ast.dump(ast.parse(source)) == ast.dump(ast.parse(mutant.mutated(source)))
 
 
@@ -211,12 +220,10 @@ def run_jobs(jobs: Sequence[Job], number: int, limit: int, done: Callable[[Job],
 def _start(job: Job, limit: int) -> int:
     job.folder = Path(tempfile.mkdtemp(prefix="mutant-"))
     shutil.copytree(
-        ROOT / "src" / PACKAGE,
-        job.folder / "src" / PACKAGE,
-        ignore=shutil.ignore_patterns("node_modules"),
+        ROOT / "src", job.folder / "src", ignore=shutil.ignore_patterns("node_modules")
     )
     if job.mutant is not None:
-        path = job.folder / "src" / PACKAGE / job.mutant.file
+        path = job.mutant.path(job.folder / "src")
         path.write_text(job.mutant.mutated(path.read_text(encoding="utf-8")), encoding="utf-8")
         # Bytecode is as new as its source to the second, and this one may have been written within
         # it.

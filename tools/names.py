@@ -48,7 +48,7 @@ def undocumented() -> list[str]:
 def docstring(name: str) -> str:
     """Of a public name. That of a constant only the source holds, below the assignment."""
     value = getattr(ct, name)
-    if inspect.isclass(value) or inspect.isroutine(value):
+    if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
         if inspect.isclass(value):
             own = vars(value).get("__doc__")
         else:
@@ -75,7 +75,7 @@ def linked(text: str, folder: str = "") -> str:
     """
 
     def link(role: re.Match[str]) -> str:
-        if role[2].startswith("counterfactual_training"):
+        if role[2].startswith("counterfactual_training."):
             name = role[2].rpartition(".")[2]
         else:
             name = role[2]

@@ -17,8 +17,9 @@ from pathlib import Path
 from unittest import mock
 
 import counterfactual_training as ct
-from counterfactual_training.cli import COMMANDS, make_parser
 from counterfactual_training.cli import main as run_ct
+from counterfactual_training.cli import make_parser
+from counterfactual_training.cli.commands import COMMANDS
 from counterfactual_training.rules import RULES, Rule
 from tools.names import GROUPS, MADE, cell, constant, first_sentence, names_of
 from tools.settings import settings_page
@@ -71,8 +72,12 @@ def api_index() -> str:
 
 def _path(name: str) -> str:
     """Where the reader of the source finds a name: the module that defines it."""
+    if inspect.ismodule(getattr(ct, name)):
+        return str(getattr(ct, name).__name__)
     if inspect.isclass(value := getattr(ct, name)) or inspect.isroutine(value):
         return f"{value.__module__}.{name}"
+    if inspect.ismodule(value):
+        return value.__name__
     return str(constant(name).path)
 
 
@@ -89,7 +94,9 @@ def commands_page() -> str:
         "`ct --help`, and what every command says of itself.",
         "",
     ]
-    lines += [f"- [`ct {name}`](#ct-{name}): {purpose}" for name, purpose in COMMANDS.items()]
+    lines += [
+        f"- [`ct {name}`](#ct-{name}): {command.purpose}" for name, command in COMMANDS.items()
+    ]
     for name in COMMANDS:
         lines += ["", f"## ct {name}", "", "```text", _help(name), "```"]
         for action in _actions(name):

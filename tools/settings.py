@@ -10,7 +10,7 @@ from typing import Any
 import griffe
 
 import counterfactual_training as ct
-from counterfactual_training.tables.estimators.parameters import PRESETS
+from counterfactual_training.defaults import METHODS
 from tools.names import MADE, PAGE_OF, cell, first_sentence, linked
 
 # What the page lists, in its order. The first sentence of each docstring introduces its table.
@@ -18,7 +18,7 @@ SHOWN = (
     *(
         "CounterfactualClassifier",
         "CounterfactualRegressor",
-        "Setting",
+        "Method",
         "TrainConfig",
         "Objective",
         "Generator",
@@ -28,8 +28,8 @@ SHOWN = (
 
 
 def settings_page() -> str:
-    """Every setting with its default, from the classes that own them, and what the presets
-    change.
+    """Every setting with its default, from the classes that own them, and the published
+    methods.
     """
     lines = [
         MADE,
@@ -38,7 +38,7 @@ def settings_page() -> str:
         "",
         "Every setting and its default, read from the code. Where the classifier and the ",
     ]
-    lines[-1] += "regressor have `None`, their [preset](#presets) decides."
+    lines[-1] += "regressor have `None`, their [method](#methods) decides."
     for name in SHOWN:
         lines += [
             "",
@@ -48,7 +48,7 @@ def settings_page() -> str:
             "",
         ]
         lines += ["| setting | default | meaning |", "|---|---|---|", *_rows(getattr(ct, name))]
-    return "\n".join([*lines, *_presets()]) + "\n"
+    return "\n".join([*lines, *_methods()]) + "\n"
 
 
 def _rows(owner: type) -> list[str]:
@@ -115,39 +115,42 @@ def _meanings(owner: type) -> dict[str, str]:
     return told
 
 
-def _presets() -> list[str]:
-    """What presets of the classifier disagree on."""
-    told = {name: _flat(preset) for name, preset in PRESETS.items()}
-    keys = list(dict.fromkeys(key for values in told.values() for key in values))
-    differing = [
-        key for key in keys if len({values.get(key, "–") for values in told.values()}) > 1
-    ]
+def _methods() -> list[str]:
+    """The published methods: what each minimises, its own numbers, and what else it changes."""
+    usual = ct.methods.ct().settings()
     lines = [
         "",
-        "## Presets",
+        "## Methods",
         "",
-        "`CounterfactualClassifier(preset=…)`, where they differ. `ct.preset(…)` gives the ",
+        "`method=` of `ct.train`, classifier and regressor; functions of `ct.methods`. ",
     ]
-    lines[-1] += "training setting of all but `default`."
+    lines[-1] += "[Methods](methods.md) has their sources."
     lines += [
         "",
-        f"| setting | {' | '.join(f'`{name}`' for name in told)} |",
-        "|---|" + "---|" * len(told),
+        "| method | what it is | its own numbers | others that differ from those of `ct` |",
+        "|---|---|---|---|",
     ]
-    rows = [
-        f"| `{key}` | {' | '.join(values.get(key, '–') for values in told.values())} |"
-        for key in differing
-    ]
-    return [*lines, *rows]
+    return [*lines, *(_method(name, usual) for name in METHODS)]
 
 
-def _flat(preset: Any) -> dict[str, str]:
-    """A preset as ``part.setting: value``."""
-    values = {key: _default(value) for key, value in vars(preset).items() if key != "setting"}
-    for part, numbers in preset.setting.describe().items():
-        if isinstance(numbers, Mapping):
-            inner = numbers
-        else:
-            inner = {"": numbers}
-        values |= {f"{part}.{key}".rstrip("."): _default(value) for key, value in inner.items()}
-    return values
+def _method(name: str, usual: Mapping[str, Any]) -> str:
+    make = getattr(ct.methods, name)
+    method = make()
+    meaning = (inspect.getdoc(make) or "").partition("\n\n")[0]
+    # A formula that has a line of its own is left out.
+    if meaning.endswith(":"):
+        meaning = f"{meaning[:-1]}."
+    differing = {
+        path: value
+        for path, value in method.settings().items()
+        if path not in method.numbers and usual.get(path, value) != value
+    }
+    return (
+        f"| `{name}` | {cell(linked(meaning, 'api/'))} | {_stated(method.numbers)} | "
+        f"{_stated(differing)} |"
+    )
+
+
+def _stated(values: Mapping[str, Any]) -> str:
+    """As ``epsilon=0.1, steps=10``."""
+    return ", ".join(f"`{name}={value}`" for name, value in values.items()) or "–"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import counterfactual_training as ct
 
 Numbers = Mapping[str, Any]
+CONVENTIONAL = ct.Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0)
 
 
 def member(
@@ -24,11 +25,43 @@ def member(
 ) -> ct.Member:
     """A member of a fleet."""
     settings = (generator, constraints, objective, config)
-    new: Any = getattr(ct, "Setting", None)
     make: Any = ct.Member
-    if new is None:
-        return make(model, *settings)
-    return make(model, new(*settings))
+    if hasattr(ct, "Method"):
+        return make(model, method_of(*settings))
+    before: Any = getattr(ct, "Setting", None)
+    if before is not None:
+        return make(model, before(*settings))
+    return make(model, *settings)
+
+
+def method_of(
+    generator: ct.Generator,
+    constraints: ct.Constraints,
+    objective: ct.Objective,
+    config: ct.TrainConfig,
+) -> Any:
+    return ct.Method(
+        generator=generator, constraints=constraints, objective=objective, training=config
+    )
+
+
+def train(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    generator: ct.Generator,
+    constraints: ct.Constraints,
+    objective: ct.Objective,
+    config: ct.TrainConfig,
+    **options: Any,
+) -> None:
+    """Train one model in place, silently."""
+    settings = (generator, constraints, objective, config)
+    call: Any = ct.train
+    if hasattr(ct, "Method"):
+        call(model, x, y, method_of(*settings), progress=False, **options)
+    else:
+        call(model, x, y, *settings, progress=False, **options)
 
 
 def train_fleet(
@@ -40,8 +73,7 @@ def train_fleet(
     """Train in place, silently; the listener hears of the end of every epoch."""
     options: dict[str, Any] = {}
     if listener is not None:
-        new = hasattr(ct, "Setting")
-        if new:
+        if hasattr(ct, "Method") or hasattr(ct, "Setting"):
             options |= {"callbacks": [listener]}
         else:
             options |= {"on_epoch": listener.on_epoch_end}
@@ -88,9 +120,9 @@ def settings_of(
     num = job["num_counterfactuals"]
     weights = {name: float(arrays[name][i]) for name in ("lambda_div", "lambda_reg")}
     if num:
-        objective = ct.make_objective("full", **weights)
+        objective = ct.Objective(**weights)
     else:
-        objective = ct.make_objective("vanilla")
+        objective = CONVENTIONAL
     cost, energy = (float(arrays[name][i]) for name in ("lambda_cost", "lambda_energy"))
     seed = int(arrays["seed"][i])
     config = ct.TrainConfig(

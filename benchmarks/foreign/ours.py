@@ -55,13 +55,13 @@ def published(job: Job, pause: Pause) -> nn.Module:
     rows, held_out = data.validation_split(torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     model = ct.mlp(data.num_features, data.num_classes)
-    ct.train(
+    api.train(
         model,
         data.x_train[rows],
         data.y_train[rows],
         ct.ecco(decision_threshold=paper.decision_threshold),
         data.training_constraints,
-        ct.make_objective("full", lambda_reg=paper.lambda_reg),
+        ct.Objective(lambda_reg=paper.lambda_reg),
         ct.TrainConfig(
             job["epochs"],
             paper.batch_size,
@@ -70,7 +70,6 @@ def published(job: Job, pause: Pause) -> nn.Module:
         ),
         validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
         callbacks=[pause],
-        progress=False,
     )
     return model
 
@@ -79,8 +78,8 @@ def conventional(job: Job, pause: Pause) -> nn.Module:
     """Conventional training of one model by :func:`train`."""
     model, x, y = _problem(job)
     config = ct.TrainConfig(job["epochs"], job["batch_size"], threads=1)
-    objective = ct.make_objective("vanilla")
-    ct.train(model, x, y, objective=objective, config=config, callbacks=[pause], progress=False)
+    rules = ct.Constraints.infer(x)
+    api.train(model, x, y, ct.ecco(), rules, api.CONVENTIONAL, config, callbacks=[pause])
     return model
 
 

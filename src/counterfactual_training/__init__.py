@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         implausibility,
         summarise,
     )
-    from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate, search_gated
+    from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate
     from counterfactual_training.generators import (
         Binding,
         Generator,
@@ -99,17 +99,16 @@ if TYPE_CHECKING:
         History,
         LossTerms,
         Member,
+        Method,
         Objective,
-        Regime,
         Round,
         Run,
         Schedule,
-        Setting,
         TrainConfig,
         TrainResult,
-        make_objective,
-        make_regime,
-        preset,
+        make_method,
+        methods,
+        register_method,
         train,
     )
 
@@ -152,18 +151,17 @@ __all__ = [
     "LossTerms",
     "Measured",
     "Member",
+    "Method",
     "MissingExtraError",
     "ModelError",
     "Objective",
     "OneHotGroup",
-    "Regime",
     "Round",
     "Run",
     "Schedule",
     "Schema",
     "SearchResult",
     "SearchState",
-    "Setting",
     "Status",
     "TrainConfig",
     "TrainResult",
@@ -192,20 +190,19 @@ __all__ = [
     "load_dataset",
     "loan",
     "make_generator",
-    "make_objective",
-    "make_regime",
+    "make_method",
+    "methods",
     "mlp",
     "mlp_ple",
     "mlp_plr",
     "nearest_unlike",
     "neurotree",
     "pgd",
-    "preset",
     "probe",
     "register_generator",
+    "register_method",
     "revise",
     "search",
-    "search_gated",
     "sparse",
     "summarise",
     "tabm",
@@ -227,7 +224,7 @@ _MODULES = {
     "tables.estimators": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
     "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
     "tables.export": "export_onnx",
-    "gates": "Gate GateConfig Gated fit_gate search_gated",
+    "gates": "Gate GateConfig Gated fit_gate",
     "models": (
         "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple "
         "mlp_plr neurotree tabm"
@@ -243,9 +240,8 @@ _MODULES = {
     "training": (
         "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch "
         "EarlyStopping "
-        "Fleet History LossTerms Member Objective Regime Round Run Schedule Setting TrainConfig "
-        "TrainResult "
-        "make_objective make_regime preset train"
+        "Fleet History LossTerms Member Method Objective Round Run Schedule TrainConfig "
+        "TrainResult make_method methods register_method train"
     ),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}

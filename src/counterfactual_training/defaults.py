@@ -1,8 +1,8 @@
 """Names to choose from, and defaults, that ``ct COMMAND --help`` shows. Importing them loads
 nothing else.
 
-The rooms that own them load torch, which takes seconds, so these few stand here, once, and the
-rooms import them.
+The folders that own them load torch, which takes seconds, so these few stand here, once, and the
+folders import them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Final, Literal
 # Of data sets.
 VARIANT: Final = "default"
 
-# Of `search`: its recipes, in their order there; and the one that trains a classifier of a named
-# data set.
+# Of `search`: its recipes, in their order there.
 GENERATORS = (
     *(
         "generic",
@@ -29,15 +28,25 @@ GENERATORS = (
     ),
     *("probe", "nearest_unlike", "growing_spheres", "dice"),
 )
-GENERATOR = "ecco"
 
-# Of `training`: each objective by the weights in which it differs from the full one.
-OBJECTIVES: dict[str, dict[str, float]] = {
-    "full": {},
-    "vanilla": {"lambda_div": 0.0, "lambda_reg": 0.0, "lambda_adv": 0.0},
-    "divergence": {"lambda_adv": 0.0},
-    "adversarial": {"lambda_div": 0.0, "lambda_reg": 0.0},
-}
+# Of `training`: the methods, in their order there, and the one of estimators and `ct train`.
+METHODS = (
+    "conventional",
+    "ct",
+    "ct_as_printed",
+    "cheap_recourse",
+    "pgd",
+    "trades",
+    "jem",
+    "dat",
+    "ross",
+    "gradient_supervision",
+    "cat",
+    "misob",
+    "counternet",
+    "ensemble",
+)
+METHOD = "conventional"
 EPOCHS = 100
 LEARNING_RATE = 1e-3
 BURN_IN = 0.0
@@ -54,6 +63,7 @@ REFERENCE: Final = "conventional"
 TRIALS = 64
 TRIALS_PER_FLEET = 16
 TRAININGS_PER_TRIAL = 1
+STUDY = "tuning"
 
 # Of `serve`: where it listens, and what one request may ask for.
 HOST = "127.0.0.1"

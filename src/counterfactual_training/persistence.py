@@ -66,7 +66,8 @@ def locked(path: Path, timeout: float) -> Iterator[None]:
         lock.acquire(timeout=timeout)
     except Timeout:
         raise FileError(
-            f"Another process has held {path} for {timeout:g} s. Wait for it, or end it."
+            f"Another process has held {path} for {timeout:g} s. Wait for it, or end it.",
+            code="locked",
         ) from None
     except (OSError, NotImplementedError) as error:
         raise FileError(
@@ -94,34 +95,48 @@ def save_file(
     atomic_write(path, save(plain, metadata={_KEY: json.dumps(header)}))
 
 
+def file_kind(path: str | os.PathLike[str]) -> str:
+    """The kind of a file that :func:`save_file` wrote; raises for any other file."""
+    path = Path(path)
+    with _reading(path), safe_open(path, framework="pt", device="cpu") as file:
+        return str(json.loads((file.metadata() or {})[_KEY])["kind"])
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Errors met while reading a file say that it is not one of ours."""
+    if not path.is_file():
+        raise FileError(f"There is no file {str(path)!r}.", code="no_file")
+    try:
+        yield
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise FileError(
+            f"{str(path)!r} is not a file of this package, or is damaged ({type(error).__name__})."
+        ) from error
+
+
 def load_file(
     path: str | os.PathLike[str], kind: str
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and content of a file that :func:`save_file` wrote; raises for any other file."""
     path = Path(path)
-    if not path.is_file():
-        raise FileError(f"There is no file {str(path)!r}.")
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            # Clones are aligned like torch's own tensors; with other alignments the same sums may
-            # round differently.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
-        header = json.loads(metadata[_KEY])
+    with _reading(path), safe_open(path, framework="pt", device="cpu") as file:
+        header = json.loads((file.metadata() or {})[_KEY])
+        # Clones are aligned like torch's own tensors; with other alignments the same sums may
+        # round differently.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
         found = header["kind"]
         version = header["format"]
         text = header["content"]
         digest = header["sha256"]
         content = json.loads(text)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise FileError(
-            f"{str(path)!r} is not a file of this package, or is damaged ({type(error).__name__})."
-        ) from error
     if digest != _digest(tensors, text):
         raise FileError(f"{str(path)!r} is damaged: its content does not match its checksum.")
     if found != kind or version != 1:
         raise FileError(
-            f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1)."
+            f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1).",
+            code="other_kind",
+            expected=kind,
         )
     if not isinstance(content, dict):
         raise FileError(f"{str(path)!r} is damaged: its content is not a JSON object.")

@@ -1,4 +1,4 @@
-"""Durations and columns as plain text, for every room that prints."""
+"""Durations and columns as plain text, for every folder that prints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The only module with private names of torch; what a version of torch lacks is replaced here.
 
 Two kernels save a good part of the time of a small network. What else is read has no public name:
-the hooks of tensors and modules, and two marks of optimizers.
+the hooks of tensors and modules, versions of tensors, and two marks of optimizers.
 """
 
 from __future__ import annotations
@@ -99,6 +99,11 @@ def tensor_hooked(tensor: Tensor) -> bool:
     """Whether a gradient of the tensor calls hooks."""
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return any(getattr(tensor, kind, _UNKNOWN) for kind in kinds)
+
+
+def tensor_version(tensor: Tensor) -> int:
+    """How often the tensor has been changed in place."""
+    return tensor._version
 
 
 def module_hooks(module: nn.Module) -> list[list[Any]]:

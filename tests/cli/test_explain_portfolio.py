@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import main, saved_models
+from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
-from counterfactual_training.experiments import portfolio
-from counterfactual_training.experiments.engine.launch import Engine
-from counterfactual_training.experiments.portfolio import Pending, explain_file
 from counterfactual_training.persistence import locked
+from counterfactual_training.tables import portfolio
 from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.portfolio import Pending, explain_file
 
 ROWS = 60
 ALONE = ["--workers", "1"]
@@ -157,7 +157,7 @@ def test_python_gives_the_same_file(files, tmp_path):
         model,
         data,
         other,
-        "yes",
+        target="yes",
         label="customer",
         n_options=1,
         engine=Engine(workers=1),
@@ -409,7 +409,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from counterfactual_training.cli import main, saved_models
-from counterfactual_training.experiments.portfolio import Parts
+from counterfactual_training.tables.portfolio import Parts
 original = Parts.write
 def write(self, block, answered):
     original(self, block, answered)

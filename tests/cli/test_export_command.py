@@ -10,7 +10,6 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.cli import main
-from counterfactual_training.experiments.trained import Recipe, TrainedClassifier, untrained
 
 ort = pytest.importorskip("onnxruntime", reason="export needs the extra 'onnx'")
 
@@ -23,7 +22,7 @@ def tiny(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "tiny.safetensors"
     data = ct.loan(80, torch.Generator().manual_seed(0))
     classifier = ct.CounterfactualClassifier(
-        "linear", gate="none", epochs=2, random_state=0, mutability={"age": 0}
+        model="linear", gate="none", epochs=2, random_state=0, mutability={"age": 0}
     )
     classifier.fit(data.frame, data.labels).save(path)
     return path, classifier, data.frame
@@ -64,16 +63,19 @@ def test_a_model_of_a_table(tiny, tmp_path, capsys):
 
 def test_a_model_of_a_named_data_set(tmp_path, capsys):
     data = ct.load_dataset("linearly-separable")
-    model, path = untrained(data, seed=0), tmp_path / "ls.safetensors"
-    TrainedClassifier(model.eval(), Recipe("linearly-separable"), {}).save(path)
+    path = tmp_path / "ls.safetensors"
+    command = ["train", "linearly-separable", "--epochs", "1", "--gate", "none"]
+    assert main([*command, "--out", str(path)]) == 0
+    capsys.readouterr()
     code, out, _ = run(capsys, path)
     assert code == 0 and "2 columns in 2 inputs, 2 classes" in out
-    with torch.no_grad():  # without a name, the file stands beside the model
-        assert np.allclose(
-            probabilities(tmp_path / "ls.onnx", data.x_test),
-            model(data.x_test).softmax(-1),
-            atol=1e-6,
-        )
+    classifier = ct.CounterfactualClassifier.load(path)
+    # Without a name, the file stands beside the model.
+    assert np.allclose(
+        probabilities(tmp_path / "ls.onnx", classifier._encoded(data.frame_test)),
+        classifier.predict_proba(data.frame_test),
+        atol=1e-6,
+    )
 
 
 def test_a_file_that_is_no_model(tmp_path, capsys):
@@ -103,7 +105,7 @@ def test_a_network_of_ones_own_is_exported_from_python(points_and_own, tmp_path,
 @pytest.fixture
 def points_and_own(tmp_path):
     x = np.random.default_rng(0).normal(size=(60, 2))
-    classifier = ct.CounterfactualClassifier(torch.nn.Linear, gate="none", epochs=1)
+    classifier = ct.CounterfactualClassifier(model=torch.nn.Linear, gate="none", epochs=1)
     classifier.fit(x, (x[:, 0] > 0).astype(int)).save(tmp_path / "own.safetensors")
     return tmp_path / "own.safetensors"
 

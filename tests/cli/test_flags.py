@@ -1,22 +1,34 @@
 """Messages of the library in the words of the command line."""
 
+import contextlib
+import io
 import shlex
+from typing import get_args
 
 import pandas as pd
 import pytest
 
 from counterfactual_training.cli import make_parser
-from counterfactual_training.cli.flags import in_flags
+from counterfactual_training.cli.flags import FLAGS, REMEDIES, in_flags
 from counterfactual_training.cli.parsing import assignments, columns, numbers, pasted
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import (
+    Action,
+    Argument,
+    InputError,
+    InputWarning,
+    Remedy,
+    bad_value,
+    check_name,
+)
 from counterfactual_training.tables.columns.schema import Schema
+from counterfactual_training.tables.columns.special import codes_warning
 from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 
 def said(call) -> str:
     with pytest.raises(InputError) as error:
         call()
-    return in_flags(str(error.value))
+    return in_flags(error.value)
 
 
 def test_what_the_library_says_of_frames_is_said_of_flags():
@@ -39,17 +51,48 @@ def test_what_the_library_says_of_frames_is_said_of_flags():
     )
 
 
-def test_codes_are_stated_by_a_flag():
-    text = (
-        'late holds -9: if it stands for "no record", state special={"late": [-9, -8], "age": '
-        "[999]}"
+def test_every_remedy_and_every_flag_of_the_table_exists():
+    assert set(REMEDIES) == set(get_args(Action))
+    options = " ".join(subcommand_help(command) for command in ("train", "explain"))
+    assert [flag for flag in FLAGS.values() if flag not in options] == []
+
+
+def subcommand_help(command: str) -> str:
+    words = [command, "--help"]
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), pytest.raises(SystemExit):
+        make_parser(words).parse_args(words)
+    return told.getvalue()
+
+
+def test_arguments_are_called_by_their_flags():
+    """An argument without a flag keeps its name, and text is never rewritten."""
+    assert (
+        in_flags(bad_value("n_options", "positive", 0)) == "--options must be positive, got 0."
     )
-    assert in_flags(text).endswith("add --special late=-9,-8 age=999")
+    assert in_flags(bad_value("ridge", "positive", 0)) == "ridge must be positive, got 0."
+    assert (
+        in_flags(InputError("epochs must: state special={}")) == "epochs must: state special={}"
+    )
+    assert in_flags(InputError("see ", Argument("missing", "impute"))) == "see --missing impute"
+    with pytest.raises(InputError) as error:
+        check_name("column", "agee", ["age"], argument="lock")
+    assert in_flags(error.value).startswith(
+        "Unknown column in --lock: 'agee'. Did you mean 'age'?"
+    )
+
+
+def test_codes_are_stated_by_a_flag():
+    warning = codes_warning({"late": {-9: 12, -8: 10}, "age": {999: 30}})
+    assert in_flags(warning).endswith("add --special late=-9,-8 age=999")
+    assert str(warning).endswith('state special={"late": [-9, -8], "age": [999]}')
 
 
 def test_hints_can_be_pasted_into_a_shell():
-    text = 'state special={"Days late {now}": [-9, -8]}'
-    assert shlex.split(in_flags(text)) == ["add", "--special", "Days late {now}=-9,-8"]
+    codes = InputWarning(Remedy("state_codes", {"Days late {now}": [-9, -8]}))
+    assert shlex.split(in_flags(codes)) == ["add", "--special", "Days late {now}=-9,-8"]
+    left_out = InputError(Remedy("drop", "Case ID"))
+    assert in_flags(left_out) == "leave it out with --drop 'Case ID'"
     assert pasted("--keep", ["Case ID", "age"]) == "--keep 'Case ID' age"
 
 
@@ -95,8 +138,8 @@ def test_options_given_again_add_to_each_other():
         "e",
     ]
     asked = make_parser(words).parse_args(words)
-    assert (asked.drop, asked.protect) == (["a,b", "c"], ["d", "e"])
-    assert make_parser(["train"]).parse_args(["train", "loan", "--protect"]).protect == []
+    assert (asked.drop, asked.immutable) == (["a,b", "c"], ["d", "e"])
+    assert make_parser(["train"]).parse_args(["train", "loan", "--immutable"]).immutable == []
     # What follows is the model, as ever.
     words = ["explain", "--lock", "age", "m"]
     assert make_parser(words).parse_args(words).model == "m"

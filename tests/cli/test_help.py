@@ -6,18 +6,18 @@ import json
 import subprocess
 import sys
 
+from counterfactual_lab.tuning import OBJECTIVES
 from counterfactual_training import defaults
-from counterfactual_training.cli import COMMANDS
+from counterfactual_training.cli.commands import COMMANDS
 from counterfactual_training.evaluation.protocol import PAIRED, PROTOCOLS, PUBLISHED
 from counterfactual_training.generators import GENERATORS
-from counterfactual_training.tuning import OBJECTIVES
 
 HEAVY = {"torch", "pandas", "numpy", "sklearn", "scipy", "optuna", "matplotlib", "ray"}
 ACTIONS = [["data", action] for action in ("list", "info", "fetch")]
 ACTIONS += [["grid", action] for action in ("run", "status", "report", "list")]
 MISTAKES = (
     ["train", "moons", "--epoch-count", "3"],
-    ["train", "moons", "--generator", "none"],
+    ["train", "moons", "--gate", "ajar"],
     ["tune", "moons", "--trials", "0"],
     ["reproduce", "everything"],
     ["grid", "run"],

@@ -450,7 +450,7 @@ def test_hints_on_columns_left_out_help(tmp_path, capsys):
     assert all((frame[name].diff().dropna() == 1).all() for name in dates)
     assert main([*command, "--keep", "Opened"]) == 2
     assert (
-        '--drop, or write numbers into the file, with pandas: `frame["Opened"] ='
+        '--drop Opened, or write numbers into the file, with pandas: `frame["Opened"] ='
         in capsys.readouterr().err
     )
 

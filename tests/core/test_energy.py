@@ -8,16 +8,20 @@ from torch.testing import assert_close
 
 from counterfactual_training import linear
 from counterfactual_training.core.broadcast import per_member
-from counterfactual_training.core.energy import (
-    contrastive_divergence,
-    energy,
-    energy_ridge,
-    mean_rows,
-)
+from counterfactual_training.core.energy import energy, mean_rows
+from eq2_terms import pair_terms
 
 POSITIVE = torch.tensor([[1.0, 2.0, 3.0], [0.5, -1.0, 4.0]])
 COUNTERFACTUAL = torch.tensor([[0.0, 7.0, 1.0], [-2.0, 1.0, 1.0]])
 TARGET = torch.tensor([1, 0])
+
+
+def contrastive_divergence(*pair):
+    return pair_terms(*pair)["divergence"]
+
+
+def energy_ridge(*pair):
+    return pair_terms(*pair)["ridge"]
 
 
 def test_energy_is_the_negative_logit_of_the_class():

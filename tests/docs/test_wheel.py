@@ -11,6 +11,8 @@ import counterfactual_training as ct
 from run_pages import ROOT
 from tools.markdown import blocks
 
+HOUSES = ("counterfactual_training", "counterfactual_lab", "counterfactual_serve")
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
@@ -30,18 +32,24 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.check
-def test_it_is_small_and_holds_the_package_alone(wheel):
+def test_it_is_small_and_holds_the_houses_alone(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert wheel.stat().st_size < 2_000_000
     assert {name.partition("/")[0] for name in names} == {
-        "counterfactual_training",
+        *HOUSES,
         wheel.stem.partition("-py3")[0] + ".dist-info",
     }
     assert not [
         name for name in names if "node_modules" in name or name.endswith((".ts", ".pyc"))
     ]
-    for needed in ("py.typed", "serve/page/static/page.js", "reports/templates/gains.md"):
-        assert f"counterfactual_training/{needed}" in names
+    assert {f"{house}/py.typed" for house in HOUSES} <= set(names)
+    needed = {
+        "counterfactual_serve/page/static/page.js",
+        "counterfactual_lab/reports/templates/gains.md",
+        "counterfactual_lab/paper/files/main.toml",
+        "counterfactual_training/tables/pages/templates/model.html",
+    }
+    assert needed <= set(names)
 
 
 @pytest.mark.check

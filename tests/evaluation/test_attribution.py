@@ -7,6 +7,7 @@ from torch import nn
 from counterfactual_training import mlp
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.attribution import (
+    AttributionRounds,
     completeness_gap,
     integrated_gradients,
     protected_sensitivity,
@@ -113,14 +114,11 @@ def test_protected_sensitivity_of_a_linear_model():
         model.weight.copy_(torch.tensor([[0.0, 1.0, 1.0], [0.0, 1.0, 1.0]]))
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(100, 3, generator=rng) + 5, torch.randint(0, 2, (100,), generator=rng)
-    unused = protected_sensitivity(
-        model, x, y, [0], torch.Generator().manual_seed(1), rounds=5, num_samples=50, steps=2
-    )
+    few = AttributionRounds(rounds=5, num_samples=50, steps=2)
+    unused = protected_sensitivity(model, x, y, [0], torch.Generator().manual_seed(1), few)
     assert unused.shape == (5,)
     assert bool((unused == 0).all())
-    used = protected_sensitivity(
-        model, x, y, [1], torch.Generator().manual_seed(1), rounds=5, num_samples=50, steps=2
-    )
+    used = protected_sensitivity(model, x, y, [1], torch.Generator().manual_seed(1), few)
     assert bool((used > 0.5).all())
 
 
@@ -128,9 +126,8 @@ def test_one_round_by_hand():
     model = nn.Linear(3, 2)
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(30, 3, generator=rng), torch.randint(0, 2, (30,), generator=rng)
-    value = protected_sensitivity(
-        model, x, y, [0, 2], torch.Generator().manual_seed(4), 1, 40, 3, "share", (-2.0, 0.0)
-    )
+    how = AttributionRounds(1, 40, 3, "share", (-2.0, 0.0))
+    value = protected_sensitivity(model, x, y, [0, 2], torch.Generator().manual_seed(4), how)
     rng = torch.Generator().manual_seed(4)
     index = torch.randint(30, (40,), generator=rng)
     baseline = -2 + 2 * torch.rand(40, 3, generator=rng)  # one per sample
@@ -143,7 +140,7 @@ def test_too_few_steps_for_the_path_are_said():
     x, y = 10 * torch.randn(50, 3), torch.zeros(50, dtype=torch.long)
     with pytest.warns(MeasurementWarning, match="more steps"):
         protected_sensitivity(
-            model, x, y, [0], torch.Generator(), rounds=1, num_samples=50, steps=1
+            model, x, y, [0], torch.Generator(), AttributionRounds(1, num_samples=50, steps=1)
         )
 
 
@@ -165,7 +162,7 @@ def test_bad_input(model, rows):
     with pytest.raises(InputError, match="protected"):
         protected_sensitivity(model, x, y, [], rng)
     with pytest.raises(InputError, match="rounds"):
-        protected_sensitivity(model, x, y, [0], rng, rounds=0)
+        AttributionRounds(rounds=0)
 
 
 @each_value(output=["logit", "probability"], lead=[(), (2,)])

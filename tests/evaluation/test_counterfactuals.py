@@ -46,10 +46,10 @@ def models(data):
     for seed in range(4):
         torch.manual_seed(seed)
         model = ct.mlp(2, 2)
-        config = ct.TrainConfig(epochs=1 + seed, batch_size=100, learning_rate=0.02, seed=seed)
-        ct.train(
-            model, data.x_train[:600], data.y_train[:600], objective="vanilla", config=config
+        method = ct.methods.conventional(
+            epochs=1 + seed, batch_size=100, learning_rate=0.02, seed=seed
         )
+        ct.train(model, data.x_train[:600], data.y_train[:600], method)
         found.append(model)
     # The last member puts everybody into class 0: half of its individuals are missing, no
     # counterfactual is valid.

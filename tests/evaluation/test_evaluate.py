@@ -12,7 +12,7 @@ from counterfactual_training.evaluation.counterfactuals import counterfactual_ta
 from counterfactual_training.evaluation.evaluate import attack_curves
 from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED
-from counterfactual_training.gates import fit_gate, search_gated
+from counterfactual_training.gates import fit_gate
 
 FEW = replace(PUBLISHED, num_runs=3, num_individuals=40)
 
@@ -24,10 +24,10 @@ def trained():
     for seed in (0, 1):
         torch.manual_seed(seed)
         model = ct.mlp(2, 2)
-        config = ct.TrainConfig(epochs=3, batch_size=100, learning_rate=0.02, seed=seed)
-        ct.train(
-            model, data.x_train[:1000], data.y_train[:1000], objective="vanilla", config=config
+        method = ct.methods.conventional(
+            epochs=3, batch_size=100, learning_rate=0.02, seed=seed
         )
+        ct.train(model, data.x_train[:1000], data.y_train[:1000], method)
         models.append(model)
     return data, models
 
@@ -281,7 +281,7 @@ def test_of_a_gated_model_the_classifier_is_measured_and_its_counterfactuals_are
     data, (model, other) = trained
     gated = fit_gate(model, data.x_train[:1000], data.y_train[:1000])
     few = replace(PAIRED, num_individuals=60, lambda_energy=(1.0,), langevin_steps=3)
-    table = ct.evaluate([model, gated, other], data, few, find=search_gated)
+    table = ct.evaluate([model, gated, other], data, few)
     plain, mine, last = (
         part.set_index("metric")["value"] for _, part in table.groupby("member")
     )
@@ -292,11 +292,11 @@ def test_of_a_gated_model_the_classifier_is_measured_and_its_counterfactuals_are
     ]
     assert len(same) >= 5 and mine[same].equals(plain[same])
     assert mine["implausibility"] < plain["implausibility"] and mine["validity"] > 0.95
-    alone = ct.evaluate(gated, data, few, find=search_gated).set_index("metric")["value"]
+    alone = ct.evaluate(gated, data, few).set_index("metric")["value"]
     assert alone.equals(mine)
     assert last["cost"] == pytest.approx(
         ct.summarise(ct.evaluate(other, data, few))["cost"], rel=1e-3
     )
-    people = counterfactual_table(gated, data, few, find=search_gated)
+    people = counterfactual_table(gated, data, few)
     assert people["row"].tolist() == counterfactual_table(model, data, few)["row"].tolist()
     assert people["factual"].max() == 1 and (people["factual"] != people["target"]).all()

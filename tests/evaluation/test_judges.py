@@ -11,7 +11,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.judges import (
     Judge,
     nearest_distance,
-    nearest_unlike,
+    nearest_of_target,
     real_rows,
 )
 
@@ -104,7 +104,7 @@ def test_floors_are_rows_of_the_target_class(apart):
     target = 1 - y[:150]
     drawn, near = (
         real_rows(x[150:], y[150:], target),
-        nearest_unlike(x[150:], y[150:], x[:150], target),
+        nearest_of_target(x[150:], y[150:], x[:150], target),
     )
     for k in (0, 1):
         pool = x[150:][y[150:] == k]
@@ -116,7 +116,7 @@ def test_floors_are_rows_of_the_target_class(apart):
     first = (x[150:][y[150:] == target[0]] - x[0]).abs().sum(-1).min()
     assert float((near[0] - x[0]).abs().sum()) == pytest.approx(float(first))
     with pytest.raises(InputError, match="no real row of the target class 1"):
-        nearest_unlike(x[y == 0], y[y == 0], x[:2], torch.tensor([1, 1]))
+        nearest_of_target(x[y == 0], y[y == 0], x[:2], torch.tensor([1, 1]))
 
 
 def test_bad_input_is_refused_in_words(apart):

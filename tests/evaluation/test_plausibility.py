@@ -11,6 +11,7 @@ from torch import nn
 from counterfactual_training.constraints import Domain
 from counterfactual_training.core.kernels import mmd
 from counterfactual_training.evaluation.plausibility import (
+    Langevin,
     class_samples,
     energy_differential,
     group_mmd,
@@ -98,16 +99,10 @@ def test_langevin_samples_have_the_moments_of_the_class():
     model = Gaussians([[-1.0, 0.5], [2.0, -1.0]], scale=0.5)
     domain = Domain(torch.full((2,), -5.0), torch.full((2,), 5.0))
     step = 0.01
-    proper = {
-        "step_size": step,
-        "noise": math.sqrt(step),
-        "steps": 400,
-        "num_chains": 2000,
-        "num_lowest": 2000,
-    }
-    x = class_samples(
-        model, torch.arange(2), domain, torch.Generator().manual_seed(0), **proper
+    proper = Langevin(
+        steps=400, step_size=step, noise=math.sqrt(step), num_chains=2000, num_lowest=2000
     )
+    x = class_samples(model, torch.arange(2), domain, torch.Generator().manual_seed(0), proper)
     torch.testing.assert_close(x.mean(1), model.means.detach(), atol=0.05, rtol=0)
     torch.testing.assert_close(x.std(1), torch.full((2, 2), 0.5), atol=0.03, rtol=0)
 
@@ -118,8 +113,9 @@ def test_samples_stay_in_the_domain_and_the_lowest_energies_are_kept():
     rng = torch.Generator().manual_seed(0)
     state = [p.clone() for p in model.parameters()]
     y = torch.tensor([0])
-    kept = class_samples(model, y, domain, rng, 3, num_chains=20, num_lowest=5)
-    every = class_samples(model, y, domain, rng.manual_seed(0), 3, num_chains=20, num_lowest=20)
+    kept = class_samples(model, y, domain, rng, Langevin(3, num_chains=20, num_lowest=5))
+    rng.manual_seed(0)
+    every = class_samples(model, y, domain, rng, Langevin(3, num_chains=20, num_lowest=20))
     assert kept.shape == (1, 5, 2)
     assert bool(((every >= domain.lower) & (every <= domain.upper)).all())
     lowest = model(every)[0, :, 0].detach().sort(descending=True).values[:5]
@@ -148,16 +144,16 @@ def test_faithful_counterfactuals_are_near_what_the_model_generates_for_their_ow
 def test_each_member_of_a_fleet_is_sampled_as_if_alone():
     models = [nn.Linear(2, 3) for _ in range(3)]
     domain = Domain(torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 3.0]))
-    few = {"num_chains": 6, "num_lowest": 4, "steps": 5}
+    few = Langevin(steps=5, num_chains=6, num_lowest=4)
     y = torch.arange(3).expand(3, 3)
     samples = class_samples(
-        StackedModel(models), y, domain, torch.Generator().manual_seed(0), **few
+        StackedModel(models), y, domain, torch.Generator().manual_seed(0), few
     )
     assert samples.shape == (3, 3, 4, 2)
     x_cf, y_target = torch.rand(3, 7, 2), torch.randint(3, (3, 7))
     together = unfaithfulness(x_cf, y_target, samples)
     for i, model in enumerate(models):
-        alone = class_samples(model, y[i], domain, torch.Generator().manual_seed(0), **few)
+        alone = class_samples(model, y[i], domain, torch.Generator().manual_seed(0), few)
         torch.testing.assert_close(samples[i], alone)
         torch.testing.assert_close(together[i], unfaithfulness(x_cf[i], y_target[i], alone))
 
@@ -170,10 +166,8 @@ def test_images_are_sampled_in_their_shape():
         torch.arange(2),
         domain,
         torch.Generator(),
-        2,
+        Langevin(steps=2, num_chains=3, num_lowest=3),
         (1, 2, 2),
-        num_chains=3,
-        num_lowest=3,
     )
     assert samples.shape == (2, 3, 4)
 

@@ -13,7 +13,7 @@ from counterfactual_training.evaluation.counterfactuals import counterfactual_ta
 from counterfactual_training.evaluation.findings import MeasurementWarning
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.protocol import PAIRED
-from counterfactual_training.evaluation.stepfree import draw_individuals, stepfree_table
+from counterfactual_training.evaluation.stepfree import first_individuals, stepfree_table
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::counterfactual_training.evaluation.findings.MeasurementWarning"
@@ -239,7 +239,7 @@ def test_the_step_free_table_takes_explainers(known):
     model, (x, y) = known
     judge = Judge.fit(x, y, 2)
     table = stepfree_table(
-        {"m": model}, draw_individuals(x, y, 2, 50), judge, (x, y), find=mirrored
+        {"m": model}, first_individuals(x, y, 2, 50), judge, (x, y), find=mirrored
     )
     # Reaching .5 is being past the line; .95 of the rescaled model asks for more than the nearest
     # rows have.

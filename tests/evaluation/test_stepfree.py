@@ -3,6 +3,7 @@ gained.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,11 @@ from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.stepfree import (
     FIXED_STEPS,
     FLOORS,
+    STEP_FREE,
     Rescaled,
     at_one_scale,
     decider,
-    draw_individuals,
+    first_individuals,
     floor_table,
     scale_of,
     stepfree_table,
@@ -49,13 +51,13 @@ def bench():
     data = ct.load_dataset("moons")
     torch.manual_seed(0)
     model = ct.mlp(2, 2)
-    config = ct.TrainConfig(epochs=6, batch_size=100, learning_rate=0.02)
+    method = ct.methods.conventional(epochs=6, batch_size=100, learning_rate=0.02)
     x, y = data.x_train[:1000], data.y_train[:1000]
-    ct.train(model, x, y, objective="vanilla", config=config)
+    ct.train(model, x, y, method)
     return {
         "model": model,
         "train_rows": (x, y),
-        "individuals": draw_individuals(data.x_test, data.y_test, 2, 60),
+        "individuals": first_individuals(data.x_test, data.y_test, 2, 60),
         "judge": Judge.fit(data.x_test[60:], data.y_test[60:], 2),
         "constraints": data.constraints,
     }
@@ -63,7 +65,12 @@ def bench():
 
 def measured(bench, models, **changes):
     rest = {name: bench[name] for name in ("individuals", "judge", "train_rows", "constraints")}
-    return stepfree_table(models, **{**rest, "generator": SMALL_STEPS, **changes})
+    own = changes.pop("generator", SMALL_STEPS)
+    levels = [
+        replace(level, generator=level.generator or own)
+        for level in changes.pop("levels", STEP_FREE)
+    ]
+    return stepfree_table(models, **{**rest, "levels": levels, **changes})
 
 
 def median_confidence(model, x, y):

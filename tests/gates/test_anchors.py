@@ -10,8 +10,6 @@ from counterfactual_training.gates import (
     GateConfig,
     Gated,
     fit_gate,
-    remembered_rows,
-    search_gated,
     towards_real,
 )
 from counterfactual_training.generators import Status, search
@@ -64,16 +62,14 @@ def test_the_status_says_when_the_gate_binds_and_when_a_rule_does(members):
             StackedModel([slope(), slope()]),
         )
         past, short = (stack_constraints([rules, rules]) for rules in (past, short))
-    found = search_gated(Gated(model, gate), start, target, line(), past)
+    found = search(Gated(model, gate), start, target, line(), past)
     assert set(found.status_names) == {"implausible"} and not bool(found.converged.any())
-    by_rule = search_gated(Gated(model, gate), start, target, line(), short)
+    by_rule = search(Gated(model, gate), start, target, line(), short)
     assert not bool(by_rule.converged.any()) and "implausible" not in by_rule.status_names
-    arrived = search_gated(Gated(model, gate), start, target)
+    arrived = search(Gated(model, gate), start, target, line())
     assert set(arrived.status_names) == {"converged"} and not bool(arrived.binding.any())
-    assert (
-        "implausible"
-        not in search(Gated(model, gate), start, target, line(), past).status_names
-    )
+    alone = search(Gated(model, gate), start, target, line(), past, real_rows=False)
+    assert "implausible" not in alone.status_names
 
 
 def test_a_model_in_training_mode_is_searched_in_eval_mode():
@@ -82,7 +78,7 @@ def test_a_model_in_training_mode_is_searched_in_eval_mode():
     gated = fit_gate(model, x, y)
     assert gated.train().training
     ten = ecco(decision_threshold=0.6, max_steps=10)  # too few to cross the moat: rows are led
-    once, again = (search_gated(gated, x[:40], 1 - y[:40], ten) for _ in range(2))
+    once, again = (search(gated, x[:40], 1 - y[:40], ten) for _ in range(2))
     assert gated.training and bool(once.converged.all()) and once.x_cf.equal(again.x_cf)
 
 
@@ -95,7 +91,7 @@ def test_a_gate_without_rows():
         "learned",
         config=GateConfig(epochs=2, num_counterfactuals=20, hidden=(8,)),
     )
-    assert remembered_rows(gated.gate) is None
+    assert gated.gate.real_rows is None
     assert torch.equal(towards_real(gated, x, 1 - y, Constraints.infer(x), 0.5), x)
 
 
@@ -111,7 +107,7 @@ def test_a_fleet_shares_a_density_and_each_member_is_searched_as_alone(generator
     rules = [Constraints.build(2, domain=(-5.0 - i, 5.0 + i)) for i in range(3)]
     gate = fit_gate(models[0], x, y, constraints=rules[0]).gate
     start, target = x[:30].expand(3, 30, 2), (1 - y[:30]).expand(3, 30)
-    together = search_gated(
+    together = search(
         Gated(StackedModel(models), gate, 2.0),
         start,
         target,
@@ -124,12 +120,13 @@ def test_a_fleet_shares_a_density_and_each_member_is_searched_as_alone(generator
         target,
         generator,
         stack_constraints(rules),
+        real_rows=False,
     )
     led = plain.status != together.status
     if generator.step_rule == "fixed":
         assert bool(led.any()) and bool((together.status[led] == int(Status.CONVERGED)).all())
     for i, model in enumerate(models):
-        alone = search_gated(Gated(model, gate, 2.0), start[i], target[i], generator, rules[i])
+        alone = search(Gated(model, gate, 2.0), start[i], target[i], generator, rules[i])
         assert torch.equal(together.status[i], alone.status)
         torch.testing.assert_close(together.x_cf[i], alone.x_cf, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(
@@ -146,8 +143,8 @@ def test_an_anchor_that_misses_is_taken_if_it_comes_nearer():
     gated = fit_gate(slope(), x, y)
     start = x[y == 0][:5]
     target = torch.ones(5, dtype=torch.long)
-    short = search(gated, start, target, ecco(max_steps=2), rules)
-    led = search_gated(gated, start, target, ecco(max_steps=2), rules)
+    short = search(gated, start, target, ecco(max_steps=2), rules, real_rows=False)
+    led = search(gated, start, target, ecco(max_steps=2), rules)
     assert not bool(led.converged.any()) and bool((led.confidence > short.confidence).all())
     torch.testing.assert_close(led.x_cf[:, 0], torch.full((5,), 1.5))
 
@@ -175,3 +172,19 @@ def test_the_nearest_real_rows_are_the_anchors():
         gated, x[y == 0][:5], torch.ones(5, dtype=torch.long), Constraints.build(2), 0.6
     )
     assert float(found[:, 0].min()) > 1 and float(found[:, 1].abs().max()) < 3
+
+
+def test_a_search_led_by_real_rows_keeps_held_cells_and_ends_its_path_there():
+    """Ten steps do not cross the moat; the second feature of every other row is held."""
+    x, y = moat()
+    gated = fit_gate(slope(), x, y)
+    start, target = x[:40], 1 - y[:40]
+    held = torch.zeros_like(start, dtype=torch.bool)
+    held[::2, 1] = True
+    ten = ecco(decision_threshold=0.6, max_steps=10)
+    plain = search(gated, start, target, ten, held=held, record=True, real_rows=False)
+    led = search(gated, start, target, ten, held=held, record=True)
+    moved = (led.x_cf != plain.x_cf).any(-1)
+    assert bool(moved[::2].any()) and bool(led.converged[moved].any())
+    assert torch.equal(led.x_cf[held], start[held])
+    assert torch.equal(led.path[-1], led.x_cf) and torch.equal(led.path[:-1], plain.path[:-1])

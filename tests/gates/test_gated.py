@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from counterfactual_training import Callback, Constraints, TrainConfig, line, mlp, search, train
+from counterfactual_training import Callback, Constraints, line, methods, mlp, search, train
 from counterfactual_training.errors import InputError
 from counterfactual_training.gates import (
     Both,
@@ -18,7 +18,6 @@ from counterfactual_training.gates import (
     Learned,
     fit_gate,
     make_gate,
-    search_gated,
 )
 from counterfactual_training.generators import Status
 from counterfactual_training.training import Run
@@ -241,7 +240,7 @@ def test_images_keep_their_shape():
     fixed = Constraints.build(
         16, mutability=["none"] * 16
     )  # nobody arrives, and images are not led by real rows
-    assert not bool(search_gated(gated, images[:5], 1 - y[:5], line(), fixed).converged.any())
+    assert not bool(search(gated, images[:5], 1 - y[:5], line(), fixed).converged.any())
 
 
 def test_a_gate_is_told_and_made_again():
@@ -267,19 +266,13 @@ def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupte
     """
     x, y = moat(200)
     quick = GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,))
-    config = TrainConfig(epochs=4, batch_size=50, num_counterfactuals=20, learning_rate=0.05)
+    method = methods.ct(epochs=4, batch_size=50, num_counterfactuals=20, learning_rate=0.05)
 
     def trained(name: str, *callbacks: Callback) -> nn.Module:
         torch.manual_seed(0)
         model = mlp(2, 2, (8,))
         return train(
-            model,
-            x,
-            y,
-            config=config,
-            checkpoint=tmp_path / name,
-            callbacks=callbacks,
-            progress=False,
+            model, x, y, method, checkpoint=tmp_path / name, callbacks=callbacks, progress=False
         ).model
 
     whole = fit_gate(trained("whole"), x, y, kind, config=quick, scale=1.5)
@@ -304,7 +297,7 @@ def test_counterfactuals_teach_the_gate():
 
     def reached(burn_in: int) -> float:
         settings = GateConfig(**{**vars(config), "burn_in": burn_in})
-        gate = Learned.fit(model, x, y, 2, constraints=rules, config=settings)
+        gate = Learned.fit(model, x, y, constraints=rules, config=settings)
         found = search(Gated(model, gate), start, target, line())
         return float((found.x_cf[:, 0] * (2 * target - 1))[found.converged].mean())
 

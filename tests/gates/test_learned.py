@@ -31,7 +31,7 @@ def learned(constraints: Constraints) -> Learned:
     x, y = corners()
     torch.manual_seed(0)
     return Learned.fit(
-        mlp(2, 2, ()).requires_grad_(False), x, y, 2, constraints=constraints, config=CONFIG
+        mlp(2, 2, ()).requires_grad_(False), x, y, constraints=constraints, config=CONFIG
     )
 
 

@@ -17,7 +17,8 @@ from counterfactual_training.generators.chain import (
     chain_layers,
     differentiable,
 )
-from counterfactual_training.models.stack import StackedModel, hooked
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.models.trace import hooked
 
 FEATURES = torch.Size([6])
 
@@ -143,7 +144,6 @@ def unregistered():
 
 OTHERS = {
     "a subclass": lambda: nn.Sequential(Doubled(6, 2)),
-    "nested": lambda: nn.Sequential(network((4,))),
     "dropout": lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(), nn.Linear(4, 2)),
     "an unknown activation": lambda: network((4,), nn.Mish),
     "in place": lambda: network((4,), lambda: nn.ReLU(inplace=True)),

@@ -9,8 +9,7 @@ import torch
 
 from counterfactual_training import ecco, generic, line, revise
 from counterfactual_training.errors import InputError
-from counterfactual_training.generators import GENERATORS, Distance, Generator, Greedy
-from counterfactual_training.generators.recipes import make_alike
+from counterfactual_training.generators import Distance, Generator, Greedy
 from counterfactual_training.models import VAE
 
 NUMBERS = {"decision_threshold": 0.6, "max_steps": 9, "learning_rate": 0.2, "epsilon": 0.4}
@@ -78,53 +77,6 @@ def test_whole_steps_of_any_type_are_an_int(steps):
 
 def test_one_number_of_steps_per_member_is_allowed():
     assert ecco(max_steps=torch.tensor([3, 5])).max_steps.tolist() == [3, 5]
-
-
-@pytest.mark.parametrize(
-    "generator",
-    [
-        generic(**NUMBERS),
-        ecco(0.01, 3.0, "none", 0.5, strict_epsilon=True),
-        ecco(epsilon=0.1),
-        line(),
-        line(**NUMBERS),
-        ecco(step_rule="line"),
-    ],
-    ids=["generic", "as printed", "ecco", "line", "line of other numbers", "ecco by line"],
-)
-def test_a_recipe_rebuilds_a_generator_like_another(generator):
-    again = make_alike(generator.name, generator)
-    assert again is not generator
-    assert repr(again) == repr(generator)
-
-
-def test_what_is_stated_wins_and_what_a_recipe_does_not_take_has_no_effect():
-    printed = ecco(0.01, 3.0, "none", learning_rate=0.25, strict_epsilon=True)
-    made = make_alike("ecco", printed, lambda_energy=7.0, max_steps=4)
-    assert repr(made) == repr(
-        ecco(0.01, 7.0, "none", learning_rate=0.25, strict_epsilon=True, max_steps=4)
-    )
-    plain = make_alike("generic", printed, lambda_energy=7.0)
-    assert repr(plain) == repr(generic(0.01, learning_rate=0.25, strict_epsilon=True))
-    with pytest.raises(InputError, match="Did you mean 'generic'"):
-        make_alike("generics", printed)
-
-
-def test_a_recipe_keeps_its_own_where_nothing_unusual_is_asked(monkeypatch):
-    monkeypatch.setitem(
-        GENERATORS, "patient", lambda max_steps=99: generic(max_steps=max_steps)
-    )
-    assert make_alike("patient", ecco()).max_steps == 99
-    assert make_alike("patient", ecco(max_steps=7)).max_steps == 7
-
-
-def test_a_length_of_steps_means_nothing_to_another_rule():
-    assert repr(make_alike("line", ecco(learning_rate=0.25, max_steps=7))) == repr(line())
-    assert (
-        make_alike("line", ecco(), learning_rate=0.2, max_steps=9).numbers()
-        == line(0.2, 9).numbers()
-    )
-    assert make_alike("line", ecco(decision_threshold=0.9)).decision_threshold == 0.9
 
 
 def test_a_step_rule_is_one_of_two_and_moves_features():

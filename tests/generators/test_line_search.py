@@ -17,9 +17,11 @@ from counterfactual_training import (
     search,
 )
 from counterfactual_training.constraints import Lattice
-from counterfactual_training.generators import Binding
+from counterfactual_training.generators import Binding, Generator
 from counterfactual_training.generators.chain import differentiable
-from counterfactual_training.generators.line_search import _Line
+from counterfactual_training.generators.line_search import LineSearch
+from counterfactual_training.generators.live_rows import LiveRows
+from counterfactual_training.generators.search import descend
 from counterfactual_training.models.stack import StackedModel
 
 
@@ -186,9 +188,9 @@ def test_an_exchange_costs_a_try():
     network = differentiable(plane(1.0, 1.0, bias=-1.5), x.shape[1:], 2)
     rules = Constraints.build(2, groups=[(0,), (1,)])
     everyone = torch.ones(1, dtype=torch.bool)
-    climbing = _Line(
-        network, x, torch.ones(1, dtype=torch.long), line(max_steps=1), rules, record=False
-    )
+    generator = line(max_steps=1)
+    rows = LiveRows(x, torch.ones(1, dtype=torch.long), generator, rules)
+    climbing = LineSearch(network, rows, generator)
     with torch.no_grad():
         assert climbing.exchange(everyone).all()
         assert not climbing.exchange(everyone).any()
@@ -402,3 +404,46 @@ def test_the_fixed_rule_overshoots_where_this_one_does_not():
         for g in (generic(decision_threshold=0.5), line())
     )
     assert float(far.x_cf.min()) > 2 and abs(float(near.x_cf.max())) < 1e-3
+
+
+def test_a_row_that_waits_for_others_has_not_failed():
+    """Every step helps both rows; the first one arrives after one step, the second after many."""
+    x = torch.tensor([[-0.01, 0.0], [-1.0, 0.0]])
+    y_target = torch.ones(2, dtype=torch.long)
+    network = differentiable(plane(1.0, 0.0), x.shape[1:], 2)
+    generator = line()
+    rows = LiveRows(x, y_target, generator, Constraints.build(2))
+    solver = LineSearch(network, rows, generator)
+    rows.shrink_at = 0.0  # both stay until the end
+    for climbing in solver.climb(y_target.bool()):
+        descend(network, generator, climbing, solver)
+    assert rows.tries.tolist() == [1, 21]
+    assert not rows.turned.any()
+
+
+class Watchful:
+    """A penalty that looks whether it is told where the rows are."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, state):
+        return 0.1 * state.delta.square().sum(-1)
+
+    def add_gradient(self, state, grad):
+        self.calls += 1
+        assert torch.equal(state.delta, state.x_cf - state.x)
+        grad.add_(state.delta, alpha=0.2)
+
+
+@pytest.mark.parametrize("step_rule", ["line", "fixed", "adam"])
+def test_penalties_see_the_change_at_every_step(step_rule):
+    """After categories were rounded, too, when rows climb again."""
+    penalty = Watchful()
+    generator = Generator(
+        "own", (penalty,), step_rule=step_rule, decision_threshold=0.9, max_steps=300
+    )
+    rules = Constraints.build(4, {3: "increase"}, groups=GROUP)
+    x = torch.tensor([[1.0, 0.0, 0.0, -1.0], [0.0, 1.0, 0.0, -3.0]])
+    to_one(plane(-2.0, 0.3, 1.0, 1.0, bias=-0.5), x.tolist(), rules, generator)
+    assert penalty.calls > 10

@@ -69,8 +69,8 @@ def test_weights_are_finite_and_not_negative(recipe, name, weight):
         (lambda: ct.make_generator("ecco", lambda_enrgy=3), "Did you mean 'lambda_energy'?"),
         (lambda: ct.make_generator(ct.ecco(), max_step=3), "Did you mean 'max_steps'?"),
         (lambda: ct.make_generator("ECCo"), "Did you mean 'ecco'?"),
-        (lambda: ct.make_regime("PGD"), "Did you mean 'pgd'?"),
-        (lambda: ct.make_regime(3), "Unknown regime 3."),
+        (lambda: ct.make_method("PGD"), "Did you mean 'pgd'?"),
+        (lambda: ct.make_method(3), "Unknown method 3."),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, told):
@@ -92,8 +92,7 @@ def test_rows_of_another_width_are_refused_before_the_search(name):
                 ct.mlp(4, 2),
                 X,
                 torch.arange(10) % 2,
-                generator,
-                config=ct.TrainConfig(epochs=1, burn_in=1.0),
+                ct.methods.ct(epochs=1, burn_in=1.0, generator=generator),
             )
 
 

@@ -1,5 +1,5 @@
-"""Training by hand is training by autograd: bit by bit for a lone chain, up to rounding for a
-stack.
+"""Training by the table of Eq. 2 is training by autograd of Eq. 2 as a textbook writes it: bit by
+bit for a lone model, up to rounding for a stack.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from torch.testing import assert_close
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.training import learner as learner_module
-from counterfactual_training.training.by_hand import ByHand, walk_of
-from counterfactual_training.training.learner import ByBackward, Learner
+from counterfactual_training.training.learner import ByLoss, ByTable, Learner
+from counterfactual_training.training.network import (
+    ChainNetwork,
+    Network,
+    StackedNetwork,
+    network_of,
+)
 from counterfactual_training.training.objective import (
     Batch,
     CounterfactualBatch,
     Objective,
-    make_objective,
 )
 from covering import each_value, on_product
+from eq2_terms import Textbook, textbook
 
 
 def chain(widths, activation=nn.ReLU, bias=True):
@@ -85,7 +89,10 @@ MODELS = {
 # Models that may give a row the same logit twice: 0, behind a ReLU.
 TIES = ("no bias", "activations at both ends")
 OBJECTIVES = {
-    **{name: make_objective(name) for name in ("full", "vanilla", "divergence", "adversarial")},
+    "full": Objective(),
+    "conventional": Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0),
+    "divergence": Objective(lambda_adv=0.0),
+    "adversarial": Objective(lambda_div=0.0, lambda_reg=0.0),
     "no class loss": Objective(lambda_class=0.0),
     "other numbers": Objective(1.7, 0.3, 0.03, 2.1),
     "divergence without ridge": Objective(lambda_reg=0.0, lambda_adv=0.0),
@@ -155,13 +162,15 @@ def sizes_of(model):
 def both(model, num_classes):
     """The two ways, on the same weights."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    walk = walk_of(model)
-    assert walk is not None
-    return ByHand(walk, num_classes), ByBackward(model, trained)
+    network = network_of(model, trained)
+    assert isinstance(network, ChainNetwork)
+    return ByTable(network, num_classes), ByLoss(model, trained)
 
 
 @torch.no_grad()  # as the loop does
 def gradients(way, objective, batches):
+    if isinstance(way, ByLoss):
+        objective = Textbook(**vars(objective))
     found = [[g.detach().clone() for g in one] for one in way.gradients(objective, batches)]
     return found, way.terms
 
@@ -316,11 +325,12 @@ def _trained_part(stack, model, row):
 
 @pytest.fixture
 def by_autograd(monkeypatch):
-    """Call a function while nothing is walked by hand in training."""
+    """Call a function while Eq. 2 is what a textbook writes, by autograd."""
 
     def call(function):
         with monkeypatch.context() as patch:
-            patch.setattr(learner_module, "walk_of", lambda model: None)
+            patch.setattr(Objective, "has_closed_form", False)
+            patch.setattr(Objective, "__call__", textbook)
             return function()
 
     return call
@@ -344,14 +354,14 @@ RUNS = {
 @each_value(run=list(RUNS), weighted=[False, True])
 def test_trained_weights_are_those_of_autograd(run, weighted, make_blobs, by_autograd):
     x, y = make_blobs(num_classes=3, n=67)
-    config = ct.TrainConfig(epochs=4, num_counterfactuals=40, learning_rate=0.02, **RUNS[run])
+    method = ct.methods.ct(
+        epochs=4, num_counterfactuals=40, learning_rate=0.02, max_steps=15, **RUNS[run]
+    )
     more = {"sample_weight": torch.rand(67), "class_weight": "balanced"} if weighted else {}
     models = [drawn(lambda: chain((2, 8, 3))) for _ in range(2)]
 
     def go(model):
-        return ct.train(
-            model, x, y, ct.ecco(max_steps=15), config=config, validation=(x, y), **more
-        )
+        return ct.train(model, x, y, method, validation=(x, y), **more)
 
     mine, its = go(models[0]), by_autograd(lambda: go(models[1]))
     assert all(
@@ -366,20 +376,18 @@ def test_trained_weights_are_those_of_autograd(run, weighted, make_blobs, by_aut
 @pytest.mark.parametrize("run", RUNS)
 def test_a_trained_fleet_is_that_of_autograd(run, make_blobs, by_autograd):
     x, y = make_blobs(num_classes=3, n=67)
-    config = ct.TrainConfig(epochs=3, num_counterfactuals=40, learning_rate=0.01, **RUNS[run])
+    method = ct.methods.ct(
+        epochs=3, num_counterfactuals=40, learning_rate=0.01, max_steps=15, **RUNS[run]
+    )
 
     def go():
-        settings = [
-            ct.Setting(
-                ct.ecco(max_steps=15), objective=objective, config=replace(config, seed=i)
-            )
-            for i, objective in enumerate(
-                (Objective(), make_objective("vanilla"), make_objective("adversarial"))
-            )
+        methods = [
+            method.replace({"objective": OBJECTIVES[name], "seed": i})
+            for i, name in enumerate(("full", "conventional", "adversarial"))
         ]
         members = [
             ct.Member(drawn(lambda: chain((2, 8, 3)), torch.float64, i), own)
-            for i, own in enumerate(settings)
+            for i, own in enumerate(methods)
         ]
         return ct.Fleet(members).train(x.double(), y, sample_weight=torch.linspace(0, 2, 67))
 
@@ -401,8 +409,9 @@ class OwnCall(Objective):
 
 
 class OwnTotal(Objective):
-    def total(self, *terms):
-        return super().total(*terms).square()
+    def __call__(self, *given):
+        terms = super().__call__(*given)
+        return replace(terms, total=terms.total.square())
 
 
 class OwnSequential(nn.Sequential):
@@ -427,13 +436,9 @@ def test_parameters_with_new_memory_are_seen(make_blobs, by_autograd):
     def trained():
         torch.manual_seed(0)
         model = ct.mlp(x.shape[1], 3, [8])
-        config = ct.TrainConfig(epochs=3, num_counterfactuals=40)
+        method = ct.methods.ct(epochs=3, num_counterfactuals=40)
         ct.train(
-            model,
-            x,
-            y,
-            config=config,
-            optimizer=lambda parameters: Replacing(list(parameters), 0.1),
+            model, x, y, method, optimizer=lambda parameters: Replacing(list(parameters), 0.1)
         )
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -442,39 +447,36 @@ def test_parameters_with_new_memory_are_seen(make_blobs, by_autograd):
 
 def way_of(model, objective=OBJECTIVES["full"], optimizer=None):
     rates = [1e-3] * getattr(model, "num_members", 1)
-    return type(Learner(model, objective, 2, rates, optimizer).gradient)
+    gradient = Learner(model, objective, 2, rates, optimizer).gradient
+    if isinstance(gradient, ByLoss):
+        return ByLoss
+    return type(gradient.network)
 
 
 def test_a_plain_chain_is_walked_by_hand():
-    assert way_of(chain((4, 8, 2))) is ByHand
-    assert (
-        way_of(chain((4, 8, 2)), optimizer=torch.optim.SGD(chain((4, 8, 2)).parameters(), 0.1))
-        is ByHand
-    )
-    assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is ByHand
+    assert way_of(chain((4, 8, 2))) is ChainNetwork
+    for kind in (torch.optim.SGD, torch.optim.LBFGS):
+        model = chain((4, 8, 2))
+        assert way_of(model, optimizer=kind(model.parameters(), 0.1)) is ChainNetwork
+    assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is StackedNetwork
 
 
 @pytest.mark.parametrize("objective", [OwnCall(), OwnTotal()], ids=["own call", "own total"])
 def test_an_objective_of_ones_own_gets_autograd(objective):
-    assert way_of(chain((4, 8, 2)), objective) is ByBackward
+    assert way_of(chain((4, 8, 2)), objective) is ByLoss
 
 
 def test_a_total_of_ones_own_is_honoured(blobs, by_autograd):
     def go():
         model = drawn(lambda: chain((2, 8, 2)))
         return ct.train(
-            model,
-            *blobs,
-            objective=OwnTotal(),
-            config=ct.TrainConfig(epochs=2, num_counterfactuals=10),
+            model, *blobs, ct.methods.ct(epochs=2, num_counterfactuals=10, objective=OwnTotal())
         )
 
     mine, its = go(), by_autograd(go)
-    assert columns(mine.history)["loss"] == columns(its.history)["loss"]
+    assert columns(mine.history)["loss"] == pytest.approx(columns(its.history)["loss"])
     plain = ct.train(
-        drawn(lambda: chain((2, 8, 2))),
-        *blobs,
-        config=ct.TrainConfig(epochs=2, num_counterfactuals=10),
+        drawn(lambda: chain((2, 8, 2))), *blobs, ct.methods.ct(epochs=2, num_counterfactuals=10)
     )
     assert columns(plain.history)["loss"] != columns(mine.history)["loss"]
 
@@ -501,20 +503,18 @@ HOOKS = {
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_are_called(name, blobs):
     model, heard = HOOKS[name]()
-    assert way_of(model) is ByBackward
-    config = ct.TrainConfig(epochs=2, batch_size=20, num_counterfactuals=6)
-    ct.train(model, *blobs, objective="vanilla", config=config)
+    assert way_of(model) is Network
+    method = ct.methods.conventional(epochs=2, batch_size=20)
+    ct.train(model, *blobs, method)
     assert len(heard) >= 6
 
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_hooks_are_called_in_a_fleet(name, blobs):
     pairs = [HOOKS[name]() for _ in range(2)]
-    setting = ct.Setting(
-        objective=make_objective("vanilla"), config=ct.TrainConfig(epochs=2, batch_size=20)
-    )
+    method = ct.methods.conventional(epochs=2, batch_size=20)
     with pytest.warns(UserWarning, match="one by one"):
-        ct.Fleet([ct.Member(model, setting) for model, _ in pairs]).train(*blobs)
+        ct.Fleet([ct.Member(model, method) for model, _ in pairs]).train(*blobs)
     assert all(len(heard) >= 6 for _, heard in pairs)
 
 
@@ -532,14 +532,13 @@ def test_hooks_of_all_modules_are_called(register, blobs):
     handle = register(lambda module, *_: kinds.append(type(module)))
     try:
         model = chain((2, 8, 2))
-        assert way_of(model) is ByBackward
-        config = ct.TrainConfig(epochs=1, batch_size=20, num_counterfactuals=6)
-        ct.train(model, *blobs, objective="vanilla", config=config)
+        assert way_of(model) is Network
+        method = ct.methods.conventional(epochs=1, batch_size=20)
+        ct.train(model, *blobs, method)
         assert kinds.count(nn.Linear) >= 6
         kinds.clear()
-        setting = ct.Setting(objective=make_objective("vanilla"), config=config)
         with pytest.warns(UserWarning, match="one by one"):
-            ct.Fleet([ct.Member(chain((2, 8, 2)), setting) for _ in range(2)]).train(*blobs)
+            ct.Fleet([ct.Member(chain((2, 8, 2)), method) for _ in range(2)]).train(*blobs)
         assert kinds.count(nn.Linear) >= 12
     finally:
         handle.remove()
@@ -584,11 +583,11 @@ OTHERS = {
 def test_other_models_get_autograd(name, blobs):
     """Training by the library is a plain loop in torch."""
     model = drawn(OTHERS[name], next(OTHERS[name]().parameters()).dtype)
-    assert way_of(model) is ByBackward
+    assert way_of(model) is Network
     x, y = blobs[0].to(next(model.parameters())), blobs[1]
     twin = copy.deepcopy(model) if name != "own forward" else None
-    config = ct.TrainConfig(epochs=2, batch_size=60, learning_rate=0.01)
-    ct.train(model, x, y, objective="vanilla", config=config)
+    method = ct.methods.conventional(epochs=2, batch_size=60, learning_rate=0.01)
+    ct.train(model, x, y, method)
     if twin is not None:
         optimizer = torch.optim.Adam(twin.parameters(), lr=0.01, fused=True)
         for _ in range(2):
@@ -601,28 +600,25 @@ def test_other_models_get_autograd(name, blobs):
 
 @pytest.mark.parametrize("build", [tied, repeated], ids=["tied", "repeated"])
 def test_stacks_of_shared_parameters_get_autograd(build):
-    assert way_of(StackedModel([build(), build()])) is ByBackward
+    assert way_of(StackedModel([build(), build()])) is Network
 
 
-def test_autocast_and_lbfgs_get_autograd():
+def test_autocast_gets_autograd():
     with torch.autocast("cpu", torch.bfloat16):
-        assert way_of(chain((4, 8, 2))) is ByBackward
-        assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is ByBackward
-    model = chain((4, 8, 2))
-    assert way_of(model, optimizer=torch.optim.LBFGS(model.parameters())) is ByBackward
+        assert way_of(chain((4, 8, 2))) is Network
+        assert way_of(StackedModel([chain((4, 8, 2)), chain((4, 8, 2))])) is Network
 
 
 def test_lbfgs_trains_as_a_plain_loop_does(blobs):
     x, y = blobs
     model = drawn(lambda: chain((2, 8, 2)))
     twin = copy.deepcopy(model)
-    config = ct.TrainConfig(epochs=3, batch_size=60)
+    method = ct.methods.conventional(epochs=3, batch_size=60)
     ct.train(
         model,
         x,
         y,
-        objective="vanilla",
-        config=config,
+        method,
         optimizer=lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=5),
     )
     optimizer = torch.optim.LBFGS(twin.parameters(), lr=0.5, max_iter=5)
@@ -634,7 +630,7 @@ def test_lbfgs_trains_as_a_plain_loop_does(blobs):
         return loss
 
     with pytest.raises(InputError, match="LBFGS"):
-        ct.train(model, x, y, config=replace(config, accumulate=2), optimizer=torch.optim.LBFGS)
+        ct.train(model, x, y, method.replace("accumulate", 2), optimizer=torch.optim.LBFGS)
     for _ in range(3):
         optimizer.step(closure)
     assert_close(list(model.parameters()), list(twin.parameters()), rtol=1e-5, atol=1e-6)

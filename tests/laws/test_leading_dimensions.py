@@ -18,19 +18,11 @@ from counterfactual_training import (
     search,
 )
 from counterfactual_training.constraints import Lattice
-from counterfactual_training.core.energy import (
-    contrastive_divergence,
-    energy,
-    energy_ridge,
-    mean_rows,
-)
-from counterfactual_training.core.losses import (
-    adversarial_loss,
-    class_loss,
-    class_loss_gradient,
-)
+from counterfactual_training.core.energy import energy, mean_rows
+from counterfactual_training.core.losses import class_loss, class_loss_gradient
 from counterfactual_training.generators import LatentSpace
 from covering import each_value
+from eq2_terms import pair_terms
 
 MEMBERS, ROWS, FEATURES, CLASSES = 2, 9, 9, 3
 
@@ -226,13 +218,12 @@ def test_core_functions_map_over_members():
     weight = torch.rand(*lead, 5)
     functions = {
         "energy": lambda i: energy(logits[i], y[i]),
-        "divergence": lambda i: contrastive_divergence(logits[i], other[i], y[i]),
-        "divergence, weighted": lambda i: contrastive_divergence(
-            logits[i], other[i], y[i], weight[i]
-        ),
-        "ridge": lambda i: energy_ridge(logits[i], other[i], y[i], weight[i]),
+        "divergence": lambda i: pair_terms(logits[i], other[i], y[i])["divergence"],
+        "divergence, weighted": lambda i: pair_terms(logits[i], other[i], y[i], weight[i])[
+            "divergence"
+        ],
+        "ridge": lambda i: pair_terms(logits[i], other[i], y[i], weight[i])["ridge"],
         "class": lambda i: class_loss(logits[i], y[i], weight[i]),
-        "adversarial": lambda i: adversarial_loss(logits[i], y[i]),
         "class gradient": lambda i: class_loss_gradient(logits[i].softmax(-1), y[i]),
         "mean": lambda i: mean_rows(weight[i]),
     }

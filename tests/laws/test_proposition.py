@@ -9,7 +9,7 @@ is mistaken for sensitivity.
 import pytest
 import torch
 
-from counterfactual_training import Constraints, TrainConfig, ecco, linear, train
+from counterfactual_training import Constraints, linear, methods, train
 from covering import repeats
 
 
@@ -33,17 +33,20 @@ def relative_sensitivity(x, y, mutability, seed: int) -> float:
     """|θ of feature 0| over the mean |θ| of the others, after counterfactual training."""
     model = linear(x.shape[1], int(y.max()) + 1)
     torch.nn.init.zeros_(model[0].weight)
-    config = TrainConfig(
-        epochs=12, num_counterfactuals=40, batch_size=40, learning_rate=0.08, seed=seed
+    method = methods.ct(
+        epochs=12,
+        num_counterfactuals=40,
+        batch_size=40,
+        learning_rate=0.08,
+        seed=seed,
+        decision_threshold=0.6,
     )
     history = train(
         model,
         x,
         y,
-        ecco(decision_threshold=0.6),
+        method,
         Constraints.infer(x, mutability),
-        None,
-        config,
     ).history
     assert history.to_frame()["share_mature"].mean() > 0.3, (
         "without mature counterfactuals nothing is contrasted"

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from counterfactual_training import Status
-from counterfactual_training.generators import working_set
+from counterfactual_training.generators import line_search, live_rows
 from covering import each_pair, each_value, on_product
 
 # What searches again takes longer: every generator once, with the models and families in turn;
@@ -263,9 +263,10 @@ def test_a_member_equals_it_alone(generator, model, family):
 
 @each_value(generator=GENERATOR_NAMES, family=list(FAMILIES), share=[0.0, 1.0])
 def test_rows_that_leave_change_nothing(generator, family, share, monkeypatch):
-    """Whether they never leave the working set, or at once."""
+    """Whether they never leave the live rows, or at once."""
     run = case(generator, "own_module", family, double=True)
-    monkeypatch.setattr(working_set, "_SHRINK_AT", share)
+    monkeypatch.setattr(live_rows, "_SHRINK_AT", share)
+    monkeypatch.setattr(line_search, "_SHRINK_AT", share)
     expect_rows(run.again(), run.result, slice(None))
 
 
@@ -276,14 +277,19 @@ def test_blocks_change_nothing(generator, family, monkeypatch):
     module = sys.modules["counterfactual_training.generators.search"]
     monkeypatch.setattr(module, "_BLOCK_VALUES", {"cpu": 3 * MEMBERS * run.x.shape[-1]})
     blocks = run.again(record=True)
-    expect_rows(blocks, run.result, slice(None))
-    assert_close(blocks.path, run.result.path, atol=1e-9, rtol=1e-9)
+    # A line search drops finished rows, so products round by the size of what is left, and a step
+    # that just fails elsewhere just succeeds: it ends at the same point one step later.
+    slack = int(generator == "line")
+    expect_rows(blocks, run.result, slice(None), slack)
+    if not slack:
+        assert_close(blocks.path, run.result.path, atol=1e-9, rtol=1e-9)
 
 
-def expect_rows(part, whole, rows):
+def expect_rows(part, whole, rows, slack=0):
     """The search of some rows of all members equals these rows of the whole search."""
-    for name in ("status", "num_steps", "binding"):
+    for name in ("status", "binding"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[:, rows]), name
+    assert int((part.num_steps - whole.num_steps[:, rows]).abs().max()) <= slack
     for name in ("x_cf", "x_adv", "confidence"):
         assert_close(getattr(part, name), getattr(whole, name)[:, rows], atol=1e-9, rtol=1e-9)
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import describe, in_words, make_network, varied
+from counterfactual_training.models import describe, make_network, shape_in_words, varied
 from counterfactual_training.models.embeddings import Periodic, PiecewiseLinear
 from counterfactual_training.models.neurotree import NeuroTrees
 from counterfactual_training.models.stack import StackedModel
@@ -185,16 +185,16 @@ def test_a_network_of_the_same_shape_is_made_from_plain_numbers(name, squash):
 
 
 def test_networks_in_words():
-    said = {name: in_words(describe(make())) for name, make in MAKERS.items()}
+    said = {name: shape_in_words(describe(make())) for name, make in MAKERS.items()}
     assert said == {
         "neurotree": "4 smooth trees of depth 3",
         "mlp-plr": "network on periodic embeddings with hidden layers of 6 and 4 units",
         "mlp-ple": "network on piecewise-linear embeddings with hidden layers of 6 units",
         "tabm": "3 networks that share weights, with hidden layers of 6 and 4 units",
     }
-    assert in_words(describe(ct.linear(3, 2))) == "linear classifier"
+    assert shape_in_words(describe(ct.linear(3, 2))) == "linear classifier"
     pair = ct.Ensemble([ct.mlp(3, 2), ct.mlp(3, 2)])
-    assert in_words(describe(pair)) == "mean of 2: network with hidden layers of 32 units"
+    assert shape_in_words(describe(pair)) == "mean of 2: network with hidden layers of 32 units"
 
 
 def test_a_network_without_a_kind_is_a_perceptron_and_others_are_refused():
@@ -233,10 +233,8 @@ def test_searches_respect_their_box(name, rule):
         model,
         X,
         y,
-        ct.generic(),
-        objective=ct.make_objective("vanilla"),
+        ct.methods.conventional(epochs=30, learning_rate=0.02, batch_size=25),
         progress=False,
-        config=ct.TrainConfig(epochs=30, learning_rate=0.02, batch_size=25),
     )
     constraints = ct.Constraints.infer(X, num_std=0, mutability={0: "increase", 2: "none"})
     generator = (ct.generic if rule == "fixed" else ct.line)(

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from serving import PATIENCE, LocalServer
 
-from counterfactual_training.serve.served import Model, Rows, Served
+from counterfactual_serve.served import Model, Served, ServedRows
 from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -183,4 +183,4 @@ def odd_model() -> Served:
         epochs=2, random_state=0, progress=False, gate="none", hidden=(8,)
     )
     model = Model(classifier.fit(frame, y), "odd.safetensors", "c" * 64, "fine")
-    return Served(model, rows=Rows("odd.csv", frame, y, total=len(frame)))
+    return Served(model, rows=ServedRows("odd.csv", frame, y, total=len(frame)))

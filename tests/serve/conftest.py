@@ -11,8 +11,8 @@ from browser import chromium, odd_model
 from serving import BASE, app_of, make_people, running, train
 from starlette.testclient import TestClient
 
-from counterfactual_training.serve.guard import Access
-from counterfactual_training.serve.served import Model, Rows, Served
+from counterfactual_serve.guard import Access
+from counterfactual_serve.served import Model, Served, ServedRows
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def served(classifier, rival):
         classifier, "people.safetensors", "a" * 64, "granted", (("training", "conventional"),)
     )
     against = Model(rival, "rival.safetensors", "b" * 64, "granted")
-    return Served(model, against, Rows("people.csv", frame, y, None, 250))
+    return Served(model, against, ServedRows("people.csv", frame, y, None, 250))
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.serve.app import make_app
-from counterfactual_training.serve.guard import Guard
-from counterfactual_training.serve.questions import Limits
-from counterfactual_training.serve.served import Served
-from counterfactual_training.serve.server import Address, make_server
-from counterfactual_training.serve.worker import GoneError
+from counterfactual_serve.app import make_app
+from counterfactual_serve.guard import Guard
+from counterfactual_serve.questions import Limits
+from counterfactual_serve.served import Served
+from counterfactual_serve.server import Address, make_server
+from counterfactual_serve.worker import GoneError
 from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 BASE = "http://127.0.0.1:8000"
@@ -137,7 +137,7 @@ class Held(Here):
 def app_of(served: Served, worker=Here, **settings) -> Guard:
     """The application with workers that need no process."""
     with pytest.MonkeyPatch.context() as patch:
-        make_workers = "counterfactual_training.serve.app.make_workers"
+        make_workers = "counterfactual_serve.app.make_workers"
         patch.setattr(
             make_workers, lambda served, number: [worker(served) for _ in range(number)]
         )

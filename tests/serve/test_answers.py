@@ -1,9 +1,11 @@
 """Explanations as the plain values that the API sends."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.serve.answers import answers_of
+from counterfactual_serve.answers import answers_of
 from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 
@@ -29,3 +31,30 @@ def test_a_change_that_only_follows_others_is_marked():
         plan = answer["plans"][0]
         follows = {change["column"]: change["follows"] for change in plan["changes"]}
         assert follows == {"debt": False, "ratio": True} and plan["changed"] == 1
+
+
+def test_sentences_and_notes_do_without_the_number_of_the_row():
+    """A row may be called anything, even what a sentence is made of."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"debt": rng.normal(40, 9, 80), "income": rng.normal(50, 9, 80)})
+    classifier = CounterfactualClassifier(epochs=5, random_state=0, mutability={})
+    classifier.fit(frame, np.where(frame["debt"] < frame["income"], "yes", "no"))
+    rows = frame[classifier.predict(frame) == "no"].head(2)
+    told = classifier.explain(
+        rows.set_axis(["case: 7", "Row 1: x"]), target="yes", n_options=3, vary=["debt"]
+    )
+    for i, text in enumerate(told.changes()):
+        whole = told.sentence(i)
+        assert whole[0].isupper() and text.endswith(whole[1:])
+        bare = told.sentence(i, plausibility=False)
+        assert whole.removesuffix(".").startswith(bare.removesuffix("."))
+    assert "plausibility" in told.sentence(0)
+    assert "plausibility" not in told.sentence(0, plausibility=False)
+    note = told.notes[0]
+    assert note == "Row case: 7 " + note.said and note.row == "case: 7"
+    assert pickle.loads(pickle.dumps(note)).said == note.said  # noqa: S301 - our own
+    asked = classifier.explain(
+        rows.reset_index(drop=True), target="yes", n_options=3, vary=["debt"]
+    )
+    notes = [answer["notes"][0] for answer in answers_of(asked, 2)]
+    assert all(text.startswith("This row has 1 of 3 options") for text in notes)

@@ -9,7 +9,7 @@ import pytest
 from serving import BASE, app_of, ask
 from starlette.testclient import TestClient
 
-from counterfactual_training.serve.questions import Limits
+from counterfactual_serve.questions import Limits
 
 
 def test_health_and_model_tell_what_is_served(client, bare):
@@ -353,12 +353,12 @@ _BAD = [
     ({"lock": ["aeg"]}, "lock[0]", "Did you mean 'age'"),
     ({"ranges": {"job": ["wizard"]}}, "ranges.job", "Valid: 'clerk'"),
     ({"ranges": {"income": [1]}}, "ranges.income", "two ends"),
-    ({"ranges": {"income": [50, 20]}}, None, "The range of 'income' is empty"),
+    ({"ranges": {"income": [50, 20]}}, "ranges.income", "The range of 'income' is empty"),
     ({"ranges": {"job": ["w" * 300]}}, "ranges.job", "…"),
     ({"difficulty": {"income": -1}}, "difficulty.income", "must be a number"),
-    ({"vary": ["age"]}, None, "may not change"),
+    ({"vary": ["age"]}, "vary", "may not change"),
     ({"vary": []}, "vary", "1 to 6 entries"),
-    ({"vary": ["job"], "lock": ["job"]}, None, "both in vary and in lock"),
+    ({"vary": ["job"], "lock": ["job"]}, "lock", "both in vary and in lock"),
     ({"model": "theirs"}, "model", "Valid: 'main', 'against'"),
     ({"relations": ["income >>> 3"]}, None, ""),
 ]

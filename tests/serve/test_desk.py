@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 from serving import Held, Here
 
+from counterfactual_serve.desk import BATCH, Desk
+from counterfactual_serve.metrics import Metrics
+from counterfactual_serve.questions import Limits, PageQuestion
+from counterfactual_serve.reading import RefusedError
+from counterfactual_serve.worker import DiedError, TaskError, TooLongError
 from counterfactual_training.errors import InputError
-from counterfactual_training.serve.desk import BATCH, Desk
-from counterfactual_training.serve.metrics import Metrics
-from counterfactual_training.serve.questions import Limits, Question
-from counterfactual_training.serve.reading import RefusedError
-from counterfactual_training.serve.worker import DiedError, TaskError, TooLongError
 
 # Of the clock, for clients: so much that none of it matters.
 SECONDS = 3600.0
 
 
-def question(options: int = 1, **rules) -> Question:
-    return Question("main", options, None, "granted", rules)
+def question(options: int = 1, **rules) -> PageQuestion:
+    return PageQuestion("main", options, None, "granted", rules)
 
 
 def rows(*incomes: float) -> pd.DataFrame:
@@ -50,7 +50,7 @@ def run(work, *workers, auditor=None, **settings):
         return thread.submit(asyncio.run, inside()).result()
 
 
-def asks(desk, frame: pd.DataFrame, asked: Question | None = None) -> asyncio.Task:
+def asks(desk, frame: pd.DataFrame, asked: PageQuestion | None = None) -> asyncio.Task:
     """A client who waits for an answer; it is in the queue when others next have their turn."""
     return asyncio.create_task(desk.explain(asked or question(), frame))
 

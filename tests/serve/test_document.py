@@ -8,13 +8,13 @@ import json
 import pytest
 from serving import make_people
 
+from counterfactual_serve.document import RULE_OF
+from counterfactual_serve.people import People
+from counterfactual_serve.questions import Limits, make_bodies, question_of, request_frame
+from counterfactual_serve.reading import parse
+from counterfactual_serve.served import Model, Served
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, meaning, stated_in
-from counterfactual_training.serve.document import RULE_OF
-from counterfactual_training.serve.people import People
-from counterfactual_training.serve.questions import Limits, frame_of, make_bodies, question_of
-from counterfactual_training.serve.reading import parse
-from counterfactual_training.serve.served import Model, Served
 from counterfactual_training.tables.estimators import CounterfactualClassifier
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
@@ -166,11 +166,11 @@ def accepted(people: People, bodies, name: str, body) -> bool:
         fields = bodies[name].read(parse(json.dumps(body).encode()))
         model = people.served.named(fields.get("model") or "main")
         if name in ("predict", "explain"):
-            frame_of(fields["rows"], model.classifier)
+            request_frame(fields["rows"], model.classifier)
         if name == "explain":
             question_of(fields, model)
         if name == "map":
-            frame_of([fields["row"], *fields["plans"]], model.classifier)
+            request_frame([fields["row"], *fields["plans"]], model.classifier)
         if name == "rows":
             people.page(fields)
     except InputError:

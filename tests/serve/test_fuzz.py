@@ -13,9 +13,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2]))  # `benchmarks` is no part of the package
 
 from benchmarks.serve_fuzz import Case, Fuzzer, World, judge, judge_log
-from counterfactual_training.serve.metrics import JsonLines
+from counterfactual_serve.metrics import JsonLines
 
-LOGGER = logging.getLogger("counterfactual_training.serve")
+LOGGER = logging.getLogger("counterfactual_serve")
 
 
 @pytest.fixture

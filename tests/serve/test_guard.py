@@ -7,10 +7,10 @@ import pytest
 from serving import app_of, ask
 from starlette.testclient import TestClient
 
-from counterfactual_training.serve.guard import Access, check_json, host_name, is_loopback
-from counterfactual_training.serve.metrics import JsonLines
-from counterfactual_training.serve.reading import RefusedError
-from counterfactual_training.serve.server import Address
+from counterfactual_serve.guard import Access, check_json, host_name, is_loopback
+from counterfactual_serve.metrics import JsonLines
+from counterfactual_serve.reading import RefusedError
+from counterfactual_serve.server import Address
 
 TOKEN = "a-token-of-some-length"  # noqa: S105 - opens nothing but this test
 
@@ -216,7 +216,7 @@ def test_the_page_names_its_files_by_their_content(client):
 
 def test_logs_tell_what_happened_and_nothing_of_anybody(client, denied, caplog):
     canary = "CANARY-7"
-    with caplog.at_level(logging.INFO, "counterfactual_training.serve"):
+    with caplog.at_level(logging.INFO, "counterfactual_serve"):
         ask(client, "predict", rows=[{**denied[0], "job": canary}])
         client.get(
             f"/{canary}?q={canary}", headers={"authorization": canary, "user-agent": canary}

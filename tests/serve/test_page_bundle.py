@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import counterfactual_training
+import counterfactual_serve
 
-PAGE = Path(counterfactual_training.__file__).parent / "serve" / "page"
+PAGE = Path(counterfactual_serve.__file__).parent / "page"
 
 
 def source_hash() -> str:
@@ -63,7 +63,7 @@ def test_lock_file_names_no_registry():
 def node() -> str:
     found = shutil.which("node")
     if found is None or not (PAGE / "node_modules").is_dir():
-        pytest.skip("node, or node_modules in serve/page (run `make page`), is not installed")
+        pytest.skip("node, or node_modules of the page (run `make page`), is not installed")
     return found
 
 

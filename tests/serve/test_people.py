@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.serve.people import People
+from counterfactual_serve.people import People
 
 QUERY = {
     "offset": 0,

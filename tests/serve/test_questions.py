@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from counterfactual_training.serve.questions import rules_of
+from counterfactual_serve.questions import rules_of
 
 NOBODY = SimpleNamespace(schema_={})
 

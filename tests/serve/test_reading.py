@@ -2,7 +2,7 @@
 
 import pytest
 
-from counterfactual_training.serve.reading import Many, Number, OneOf, RefusedError
+from counterfactual_serve.reading import Many, Number, OneOf, RefusedError
 
 
 def test_true_is_not_one():

@@ -6,8 +6,8 @@ import json
 import pytest
 from serving import ask
 
-from counterfactual_training.serve.receipt import _digest, make_receipt, verify_receipt
-from counterfactual_training.serve.served import Model
+from counterfactual_serve.receipt import _digest, make_receipt, verify_receipt
+from counterfactual_serve.served import Model
 
 KEY = b"a key that only the server knows"
 

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 from serving import PATIENCE, Held, app_of, running
 
-from counterfactual_training.serve import connection
+from counterfactual_serve import connection
 
 ANSWER = ([{"row": 0, "target": "granted", "plans": [], "notes": []}], True)
 

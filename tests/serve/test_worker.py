@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from serving import PATIENCE
 
-from counterfactual_training.serve.served import Served
-from counterfactual_training.serve.worker import (
+from counterfactual_serve.served import Served
+from counterfactual_serve.worker import (
     _TRIM,
     DiedError,
     GoneError,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from counterfactual_training.training.adam import Adam
+from counterfactual_training.training.adam import AdamOptimizer
 
 RATES, UPDATES = (0.01, 0.3, 0.002), 60
 
@@ -31,7 +31,7 @@ def test_members_with_numbers_of_their_own(dtype, close, betas):
     torch.manual_seed(0)
     start, grads = torch.randn(3, 40).to(dtype), torch.randn(UPDATES, 3, 40).to(dtype)
     weights = torch.nn.Parameter(start.clone())
-    optimizer = Adam([weights], RATES, torch.Size([3]))
+    optimizer = AdamOptimizer([weights], RATES, torch.Size([3]))
     for group, own in zip(optimizer.param_groups, betas, strict=True):
         group["betas"] = own
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_a_member_left_out_does_not_count_the_update():
     torch.manual_seed(0)
     start, grads = torch.randn(2, 10), torch.randn(UPDATES, 2, 10)
     weights = torch.nn.Parameter(start.clone())
-    optimizer = Adam([weights], (0.01, 0.01), torch.Size([2]))
+    optimizer = AdamOptimizer([weights], (0.01, 0.01), torch.Size([2]))
     with torch.no_grad():
         for k, grad in enumerate(grads):
             spoilt = grad.clone()

@@ -16,25 +16,25 @@ from counterfactual_training import (
     Constraints,
     Fleet,
     Member,
-    Objective,
-    Setting,
-    TrainConfig,
-    ecco,
+    Method,
     line,
+    methods,
     mlp,
-    preset,
     search,
     train,
 )
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import History
 
-CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=30, learning_rate=0.02)
 # So strong that it costs accuracy.
-SETTING = Setting(
-    ecco(max_steps=15),
-    objective=Objective(lambda_div=5.0, lambda_reg=2.0),
-    config=CONFIG,
+METHOD = methods.ct(
+    lambda_div=5.0,
+    lambda_reg=2.0,
+    max_steps=15,
+    epochs=8,
+    batch_size=20,
+    num_counterfactuals=30,
+    learning_rate=0.02,
     budget=0.01,
 )
 
@@ -78,18 +78,16 @@ def test_the_twin_is_the_same_run_without_counterfactuals():
             None,
         ),
     ):
-        setting, model = replace(SETTING, config=replace(CONFIG, shuffle=True, seed=3)), make()
+        method, model = METHOD.replace({"shuffle": True, "seed": 3}), make()
         twin = copy.deepcopy(model)
-        mine = train(model, x, y, setting=setting, optimizer=optimizer).history.to_frame()
-        its = train(
-            twin, x, y, setting=setting.conventional(), optimizer=optimizer
-        ).history.to_frame()
+        mine = train(model, x, y, method, optimizer=optimizer).history.to_frame()
+        its = train(twin, x, y, method.conventional(), optimizer=optimizer).history.to_frame()
         assert mine["twin_accuracy"].tolist() == its["accuracy"].tolist()
         assert mine["accuracy"].tolist() != its["accuracy"].tolist()
 
 
 def test_strength_follows_what_is_lost():
-    history = train(fresh(), *rows(), setting=SETTING).history.to_frame()
+    history = train(fresh(), *rows(), METHOD).history.to_frame()
     assert history["strength"][0] == 0.3 and history["strength"].nunique() > 3
     for before, after in zip(history.index[:-1], history.index[1:], strict=True):
         lost = history["twin_accuracy"][before] - history["accuracy"][before]
@@ -101,13 +99,10 @@ def test_strength_follows_what_is_lost():
 
 def test_strength_is_a_factor_of_all_terms_but_the_class_loss():
     x, y = rows()
-    config, mine, its = replace(CONFIG, epochs=1), fresh(), fresh()
-    train(mine, x, y, setting=replace(SETTING, config=config, budget=0.5))
-    weaker = replace(
-        SETTING.objective,
-        **{k: 0.3 * v for k, v in vars(SETTING.objective).items() if k != "lambda_class"},
-    )
-    train(its, x, y, setting=replace(SETTING, config=config, budget=None, objective=weaker))
+    method, mine, its = METHOD.replace("epochs", 1), fresh(), fresh()
+    train(mine, x, y, method.replace("budget", 0.5))
+    weaker = {k: 0.3 * v for k, v in vars(METHOD.objective).items() if k != "lambda_class"}
+    train(its, x, y, method.replace({**weaker, "budget": None}))
     assert_close(weights(mine), weights(its))
 
 
@@ -117,7 +112,7 @@ def test_the_last_epoch_within_the_budget_is_kept():
     for budget in (1e-6, 0.01, 0.03, 0.9):
         seen, model = Remember(), fresh()
         history = train(
-            model, *rows(2.0), setting=replace(SETTING, budget=budget), callbacks=[seen]
+            model, *rows(2.0), METHOD.replace("budget", budget), callbacks=[seen]
         ).history.to_frame()
         within = [
             e
@@ -142,7 +137,7 @@ def test_an_early_epoch_within_the_budget_is_not_kept():
             epochs=8,
             running=[0],
             slots=[0],
-            settings=[SETTING],
+            methods=[METHOD],
             strength=[0.3],
             histories=[History([{"accuracy": 0.9 if epoch < 6 else 0.8}])],
             snapshot=lambda i, now=weights_now: SimpleNamespace(state_dict=lambda: now),
@@ -152,33 +147,25 @@ def test_an_early_epoch_within_the_budget_is_not_kept():
 
 
 def test_burn_in_neither_costs_nor_strengthens():
-    history = train(
-        fresh(), *rows(), setting=replace(SETTING, config=replace(CONFIG, burn_in=0.5))
-    ).history.to_frame()
+    history = train(fresh(), *rows(), METHOD.replace("burn_in", 0.5)).history.to_frame()
     assert (history["strength"][:5] == 0.3).all() and (history["strength"][5:] != 0.3).all()
     assert (history["accuracy"][:4] == history["twin_accuracy"][:4]).all()
 
 
-def test_a_callback_gives_a_budget_to_settings_without_one():
+def test_a_callback_gives_a_budget_to_methods_without_one():
     x, y = rows()
-    by_setting, by_callback = fresh(), fresh()
-    train(by_setting, x, y, setting=SETTING)
-    train(
-        by_callback,
-        x,
-        y,
-        setting=replace(SETTING, budget=None),
-        callbacks=[AccuracyBudget(0.01)],
-    )
-    assert torch.equal(weights(by_setting), weights(by_callback))
+    by_method, by_callback = fresh(), fresh()
+    train(by_method, x, y, METHOD)
+    train(by_callback, x, y, METHOD.replace("budget", None), callbacks=[AccuracyBudget(0.01)])
+    assert torch.equal(weights(by_method), weights(by_callback))
 
 
 def test_conventional_training_is_not_touched():
     x, y = rows()
     plain, budgeted = fresh(), fresh()
-    train(plain, x, y, setting=SETTING.conventional())
+    train(plain, x, y, METHOD.conventional())
     history = train(
-        budgeted, x, y, setting=SETTING.conventional(), callbacks=[AccuracyBudget(0.01)]
+        budgeted, x, y, METHOD.conventional(), callbacks=[AccuracyBudget(0.01)]
     ).history
     assert (
         torch.equal(weights(plain), weights(budgeted)) and "strength" not in history.records[0]
@@ -188,10 +175,10 @@ def test_conventional_training_is_not_touched():
 def test_members_with_rows_of_their_own_are_held_to_their_own_twins():
     parts = [rows(overlap) for overlap in (0.5, 1.0, 2.0)]
     x, y = (torch.stack(column) for column in zip(*parts, strict=True))
-    members = [Member(fresh(i).double(), SETTING.seeded(i)) for i in range(3)]
+    members = [Member(fresh(i).double(), METHOD.seeded(i)) for i in range(3)]
     alone = [copy.deepcopy(member.model) for member in members]
     for i, result in enumerate(Fleet(members).train(x.double(), y)):
-        lone = train(alone[i], x[i].double(), y[i], setting=SETTING.seeded(i))
+        lone = train(alone[i], x[i].double(), y[i], METHOD.seeded(i))
         for name in ("twin_accuracy", "strength", "accuracy"):
             assert_close(
                 result.history.to_frame()[name].tolist(), lone.history.to_frame()[name].tolist()
@@ -208,7 +195,7 @@ def test_a_member_that_is_stopped_ends_within_its_budget():
     seen, model = Remember(), fresh()
     callbacks = [seen, Stop()]
     history = train(
-        model, *rows(2.0), setting=replace(SETTING, budget=0.03), callbacks=callbacks
+        model, *rows(2.0), METHOD.replace("budget", 0.03), callbacks=callbacks
     ).history.to_frame()
     within = [
         e for e in range(4, 7) if history["twin_accuracy"][e] - history["accuracy"][e] <= 0.03
@@ -223,27 +210,21 @@ def test_a_budget_is_a_share(budget):
     with pytest.raises(InputError, match="between 0 and 1"):
         AccuracyBudget(budget)
     with pytest.raises(InputError, match="between 0 and 1"):
-        Setting(budget=budget)
+        methods.ct(budget=budget)
     with pytest.raises(InputError, match="start"):
         AccuracyBudget(0.01, start=0.0)
 
 
-# ---- the preset ----------------------------------------------------------------------------------
+# ---- cheap recourse ------------------------------------------------------------------------------
 
 
-def cheap(**changes) -> Setting:
-    setting = preset("cheap_recourse")
-    return replace(
-        setting,
-        config=replace(
-            setting.config, epochs=6, batch_size=20, num_counterfactuals=30, **changes
-        ),
-    )
+def cheap(**changes) -> Method:
+    return methods.cheap_recourse(epochs=6, batch_size=20, num_counterfactuals=30, **changes)
 
 
 def test_the_recipe():
-    setting = preset("cheap_recourse")
-    objective, config, generator = setting.objective, setting.config, setting.generator
+    method = methods.cheap_recourse()
+    objective, training, generator = method.objective, method.training, method.generator
     assert (objective.lambda_contrast, objective.lambda_recourse) == (0.1, 0.5)
     assert (objective.lambda_div, objective.lambda_reg, objective.lambda_adv) == (0.0, 0.0, 0.0)
     assert (generator.decision_threshold, generator.max_steps, generator.epsilon) == (
@@ -251,7 +232,12 @@ def test_the_recipe():
         50,
         0.3,
     )
-    assert (config.positives, config.immature, setting.budget, setting.project_categories) == (
+    assert (
+        training.positives,
+        training.immature,
+        method.budget,
+        method.project_categories,
+    ) == (
         4,
         "keep",
         0.0025,
@@ -263,13 +249,8 @@ def test_the_recourse_loss_counts_where_a_feature_is_immutable():
     x, y = rows()
 
     def trained(rules: Constraints, **changes: float) -> torch.Tensor:
-        model, setting = fresh(), cheap()
-        objective = replace(setting.objective, **changes)
-        return weights(
-            train(
-                model, x, y, setting=replace(setting, constraints=rules, objective=objective)
-            ).model
-        )
+        method = cheap(constraints=rules, **changes)
+        return weights(train(fresh(), x, y, method).model)
 
     free, protected = (
         Constraints.infer(x),
@@ -290,15 +271,9 @@ def test_the_recipe_shortens_the_way_of_people_who_cannot_change_all():
     x = torch.randn(400, 2, generator=rng) + y.unsqueeze(1) * torch.tensor([1.5, 3.0])
     rules = Constraints.build(2, {1: "none"}, (-10.0, 10.0))
     cost, accuracy = [], []
-    for setting in (cheap().conventional(), cheap()):
-        setting = replace(
-            setting,
-            constraints=rules,
-            config=replace(setting.config, epochs=30, learning_rate=0.01),
-        )
-        model = train(
-            fresh(), x, y, setting=replace(setting, budget=setting.budget and 0.01)
-        ).model
+    for method in (cheap().conventional(), cheap()):
+        method = method.replace({"constraints": rules, "epochs": 30, "learning_rate": 0.01})
+        model = train(fresh(), x, y, method.replace("budget", method.budget and 0.01)).model
         with torch.no_grad():
             refused = x[(model(x).argmax(-1) == 0)]
         found = search(

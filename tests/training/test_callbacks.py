@@ -4,7 +4,6 @@ fleet.
 
 import copy
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -24,18 +23,15 @@ from counterfactual_training import (
     Fleet,
     Member,
     Schedule,
-    Setting,
-    TrainConfig,
     ecco,
-    make_objective,
+    methods,
     mlp,
     train,
 )
 from counterfactual_training.errors import InputError
 from covering import each_value, on_product
 
-VANILLA = make_objective("vanilla")
-PLAIN = TrainConfig(epochs=6, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
+PLAIN = methods.ct(epochs=6, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 SEARCH = ecco(learning_rate=0.5, max_steps=8)
 UPDATES = 3  # per epoch, of the sixty rows
 
@@ -91,14 +87,11 @@ def members(rates, **changes):
     return [
         Member(
             fresh(3).double(),
-            Setting(
-                SEARCH,
-                None,
-                make_objective(name),
-                replace(PLAIN, learning_rate=rate, seed=i, **changes),
-            ),
+            method.replace({"generator": SEARCH, "learning_rate": rate, "seed": i, **changes}),
         )
-        for i, (rate, name) in enumerate(zip(rates, ("full", "vanilla", "full"), strict=True))
+        for i, (rate, method) in enumerate(
+            zip(rates, (PLAIN, PLAIN.conventional(), PLAIN), strict=True)
+        )
     ]
 
 
@@ -112,9 +105,7 @@ def expect_alone(x, y, make, rates=(0.02, 0.05, 0.002), stop=None, **changes):
     )
     for i, (member, model) in enumerate(zip(fleet, lone, strict=True)):
         own = [Stop({0: stop[i]})] if stop and i in stop else []
-        alone = train(
-            model, x, y, setting=member.setting, validation=(x, y), callbacks=[*make(), *own]
-        )
+        alone = train(model, x, y, member.method, validation=(x, y), callbacks=[*make(), *own])
         assert_close(weights(member.model), weights(model), atol=1e-9, rtol=1e-7)
         assert results[i].history.stopped == alone.history.stopped
         assert len(results[i].history.records) == len(alone.history.records)
@@ -178,7 +169,7 @@ def test_gradients_changed_before_the_step_are_the_ones_used(blobs, clip, optimi
     ours, theirs = OPTIMIZERS[optimizer]
     mine, its = fresh(layers=layers), fresh(layers=layers)
     plain = copy.deepcopy(mine)
-    train(mine, x, y, objective=VANILLA, config=PLAIN, optimizer=ours, callbacks=[callback()])
+    train(mine, x, y, PLAIN.conventional(), optimizer=ours, callbacks=[callback()])
     expected = by_torch(its, x, y, theirs(its), before=lambda: before(its))
     assert_close(weights(mine), expected, atol=1e-6, rtol=1e-5)
     assert not torch.allclose(expected, by_torch(plain, x, y, theirs(plain)), atol=1e-3), (
@@ -204,7 +195,7 @@ def test_a_gradient_of_infinite_length_is_left_out_not_spread(blobs):
                 run.gradients[0].fill_(math.inf)
 
     model = fresh()
-    history = train(model, *blobs, config=PLAIN, callbacks=[Spoil(), ClipGradient(1.0)]).history
+    history = train(model, *blobs, PLAIN, callbacks=[Spoil(), ClipGradient(1.0)]).history
     assert [record["skipped"] for record in history.records] == [1, 0, 0, 0, 0, 0]
     assert bool(torch.isfinite(weights(model)).all())
 
@@ -223,8 +214,7 @@ def test_accumulated_gradients_are_seen_once_per_update(blobs):
         model,
         x,
         y,
-        objective=VANILLA,
-        config=replace(PLAIN, epochs=1, accumulate=2),
+        PLAIN.conventional().replace({"epochs": 1, "accumulate": 2}),
         callbacks=[Norms()],
     )
     assert len(norms) == 2
@@ -280,8 +270,7 @@ def test_a_schedule_equals_the_same_scheduler_in_a_plain_loop(blobs, per, name, 
         mine,
         x,
         y,
-        objective=VANILLA,
-        config=PLAIN,
+        PLAIN.conventional(),
         optimizer=ours,
         callbacks=[Schedule(made(per, name), per), Rates()],
     )
@@ -318,7 +307,7 @@ def test_a_plateau_is_each_members_own(blobs):
         return schedulers.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, threshold=0.9)
 
     mine, its = fresh(), fresh()
-    train(mine, x, y, objective=VANILLA, config=PLAIN, callbacks=[Schedule(plateau)])
+    train(mine, x, y, PLAIN.conventional(), callbacks=[Schedule(plateau)])
     optimizer = fused(its)
     by_torch(its, x, y, optimizer, each=plateau(optimizer).step)
     assert optimizer.param_groups[0]["lr"] < 0.02
@@ -337,16 +326,16 @@ def test_a_metric_that_is_not_there_is_told(blobs):
     with pytest.raises(
         InputError, match=r"column of the history: 'losss'\. Did you mean 'loss'"
     ):
-        train(fresh(), x, y, config=PLAIN, callbacks=[Schedule(plateau, metric="losss")])
+        train(fresh(), x, y, PLAIN, callbacks=[Schedule(plateau, metric="losss")])
     for callback in (
         BestEpoch(),
         EarlyStopping(3),
         Schedule(plateau, metric="validation_accuracy"),
     ):
         with pytest.raises(InputError, match="needs validation rows"):
-            train(fresh(), x, y, config=PLAIN, callbacks=[callback])
+            train(fresh(), x, y, PLAIN, callbacks=[callback])
     with pytest.raises(InputError, match=r"'accuracies'\. Did you mean 'accuracy'"):
-        Fleet([Member(fresh(i), Setting(config=PLAIN)) for i in range(2)]).train(
+        Fleet([Member(fresh(i), PLAIN) for i in range(2)]).train(
             x, y, callbacks=[BestEpoch("accuracies")]
         )
 
@@ -364,8 +353,7 @@ def test_the_mean_of_the_weights_is_torchs_averaged_model(blobs, decay, optimize
         mine,
         x,
         y,
-        objective=VANILLA,
-        config=PLAIN,
+        PLAIN.conventional(),
         optimizer=ours,
         callbacks=[AverageWeights(decay, start=0.5)],
     )
@@ -391,8 +379,8 @@ def test_means_of_members_equal_those_alone(blobs, decay, stop):
 
 def test_a_run_stopped_early_ends_with_its_mean_so_far(blobs):
     stopped, short = fresh(), fresh()
-    train(stopped, *blobs, config=PLAIN, callbacks=[AverageWeights(), Stop({0: 2})])
-    train(short, *blobs, config=replace(PLAIN, epochs=2), callbacks=[AverageWeights()])
+    train(stopped, *blobs, PLAIN, callbacks=[AverageWeights(), Stop({0: 2})])
+    train(short, *blobs, PLAIN.replace("epochs", 2), callbacks=[AverageWeights()])
     assert torch.equal(weights(stopped), weights(short))
 
 
@@ -410,7 +398,7 @@ def test_a_run_that_breaks_keeps_its_last_sound_epoch_not_a_mean(blobs):
 
     model = fresh()
     with pytest.warns(UserWarning, match="last sound epoch"):
-        train(model, *blobs, config=PLAIN, callbacks=[AverageWeights(), Wreck(), Keep()])
+        train(model, *blobs, PLAIN, callbacks=[AverageWeights(), Wreck(), Keep()])
     assert torch.equal(weights(model), kept[2])
 
 
@@ -443,7 +431,7 @@ def test_the_best_epoch_is_the_one_kept(blobs, optimizer):
     seen, model = Remember(), fresh()
     callbacks = [BestEpoch("loss", "min"), Rise(3), seen]
     history = train(
-        model, *blobs, config=PLAIN, optimizer=OPTIMIZERS[optimizer][0], callbacks=callbacks
+        model, *blobs, PLAIN, optimizer=OPTIMIZERS[optimizer][0], callbacks=callbacks
     ).history
     best = min(range(6), key=seen.values.__getitem__)
     assert len(history.records) == 6 and history.stopped is None and best < 5
@@ -453,9 +441,7 @@ def test_the_best_epoch_is_the_one_kept(blobs, optimizer):
 def test_a_run_without_progress_is_stopped_and_ends_with_its_best(blobs):
     seen, model = Remember(), fresh()
     callbacks = [EarlyStopping(2, metric="loss", mode="min"), Rise(3), seen]
-    history = train(
-        model, *blobs, config=replace(PLAIN, epochs=30), callbacks=callbacks
-    ).history
+    history = train(model, *blobs, PLAIN.replace("epochs", 30), callbacks=callbacks).history
     best = min(range(len(seen.values)), key=seen.values.__getitem__)
     assert (
         history.stopped == "loss has not improved for 2 epochs"
@@ -480,7 +466,7 @@ def test_epochs_without_the_metric_do_not_count(blobs):
     """During burn-in there are no counterfactuals, so their share says nothing."""
     stopping = EarlyStopping(2, metric="share_mature")
     history = train(
-        fresh(), *blobs, config=replace(PLAIN, epochs=10, burn_in=0.6), callbacks=[stopping]
+        fresh(), *blobs, PLAIN.replace({"epochs": 10, "burn_in": 0.6}), callbacks=[stopping]
     ).history
     assert len(history.records) > 7
 
@@ -495,23 +481,23 @@ def test_callbacks_begin_anew_with_every_run(blobs):
 
     models = [dropping() for _ in range(2)]
     lone = [copy.deepcopy(model) for model in models]
-    settings = [Setting(SEARCH, config=replace(PLAIN, seed=i)) for i in range(2)]
+    chosen = [PLAIN.replace({"generator": SEARCH, "seed": i}) for i in range(2)]
     shared = [
         EarlyStopping(2, metric="loss", mode="min"),
         AverageWeights(),
         Schedule(PER_EPOCH["StepLR"]),
     ]
     with pytest.warns(UserWarning, match="one by one"):
-        Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(
+        Fleet([Member(m, s) for m, s in zip(models, chosen, strict=True)]).train(
             x, y, callbacks=shared
         )
-    for mine, its, setting in zip(models, lone, settings, strict=True):
+    for mine, its, method in zip(models, lone, chosen, strict=True):
         own = [
             EarlyStopping(2, metric="loss", mode="min"),
             AverageWeights(),
             Schedule(PER_EPOCH["StepLR"]),
         ]
-        train(its, x, y, setting=setting, callbacks=own)
+        train(its, x, y, method, callbacks=own)
         assert torch.equal(weights(mine), weights(its))
 
 
@@ -534,9 +520,7 @@ class StopAfter(Callback):
 @pytest.mark.parametrize("refresh", ["epoch", "batch"])
 def test_a_run_stopped_within_an_epoch_ends_there(blobs, refresh):
     stop, model = StopAfter(4), fresh()
-    history = train(
-        model, *blobs, config=replace(PLAIN, refresh=refresh), callbacks=[stop]
-    ).history
+    history = train(model, *blobs, PLAIN.replace("refresh", refresh), callbacks=[stop]).history
     assert history.stopped == "enough" and len(history.records) == 2
     assert torch.equal(weights(model), stop.kept)
     assert history.records[1]["skipped"] == 0 and math.isfinite(history.records[1]["loss"])
@@ -549,9 +533,7 @@ def test_a_member_stopped_within_an_epoch_ends_as_it_would_alone(blobs, refresh)
     lone = [copy.deepcopy(member.model) for member in fleet]
     results = Fleet(fleet).train(x, y, callbacks=[StopAfter(4, 1)])
     for i, (member, model) in enumerate(zip(fleet, lone, strict=True)):
-        alone = train(
-            model, x, y, setting=member.setting, callbacks=[StopAfter(4)] if i == 1 else []
-        )
+        alone = train(model, x, y, member.method, callbacks=[StopAfter(4)] if i == 1 else [])
         assert_close(weights(member.model), weights(model), atol=1e-9, rtol=1e-7)
         mine, its = (
             r.history.to_frame().drop(columns="seconds").to_numpy(float)
@@ -581,8 +563,8 @@ def test_a_callback_that_switches_to_eval_mode_changes_nothing(blobs):
         )
 
     plain, meddled = noisy(), noisy()
-    train(plain, *blobs, config=PLAIN)
-    train(meddled, *blobs, config=PLAIN, callbacks=[Meddling()])
+    train(plain, *blobs, PLAIN)
+    train(meddled, *blobs, PLAIN, callbacks=[Meddling()])
     for mine, its in zip(
         plain.state_dict().values(), meddled.state_dict().values(), strict=True
     ):
@@ -617,7 +599,7 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
         train(
             mlp(2, 2),
             *blobs,
-            config=TrainConfig(epochs=1),
+            methods.ct(epochs=1),
             callbacks=[Schedule(Odd)],
             checkpoint=tmp_path / "c",
         )
@@ -635,10 +617,6 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
 def test_schedulers_of_torch_are_held(blobs, tmp_path, make):
     schedule = Schedule(make)
     train(
-        mlp(2, 2),
-        *blobs,
-        config=TrainConfig(epochs=1),
-        callbacks=[schedule],
-        checkpoint=tmp_path / "c",
+        mlp(2, 2), *blobs, methods.ct(epochs=1), callbacks=[schedule], checkpoint=tmp_path / "c"
     )
     assert schedule.state_dict()["schedulers"][0]["last_epoch"] == 1

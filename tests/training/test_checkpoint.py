@@ -15,10 +15,11 @@ from counterfactual_training import (
     Callback,
     Constraints,
     Generator,
-    TrainConfig,
+    Method,
     ecco,
     fit_vae,
     generic,
+    methods,
     mlp,
     revise,
     train,
@@ -28,12 +29,12 @@ from counterfactual_training.persistence import load_file, save_file
 from counterfactual_training.training import Run, checkpoint
 from covering import each_value
 
-QUICK = TrainConfig(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+QUICK = methods.ct(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 KIND = "training checkpoint"
 
 
-def with_changes(**changes) -> TrainConfig:
-    return TrainConfig(**{**vars(QUICK), **changes})
+def with_changes(**changes) -> Method:
+    return QUICK.replace(changes)
 
 
 class Noisy(nn.Sequential):
@@ -90,9 +91,9 @@ def told(records: list[dict]) -> list[dict]:
 
 SITUATIONS = {
     "plain": {},
-    "shuffled": {"config": with_changes(shuffle=True)},
-    "a search per batch": {"config": with_changes(refresh="batch", shuffle=True)},
-    "burn-in": {"config": with_changes(burn_in=0.5)},
+    "shuffled": {"method": with_changes(shuffle=True)},
+    "a search per batch": {"method": with_changes(refresh="batch", shuffle=True)},
+    "burn-in": {"method": with_changes(burn_in=0.5)},
     "SGD with momentum": {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)},
     "AMSGrad": {"optimizer": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True)},
     "LBFGS": {"optimizer": lambda p: torch.optim.LBFGS(p, lr=0.05, max_iter=3)},
@@ -104,11 +105,9 @@ SITUATIONS = {
 def test_resumed_equals_uninterrupted(blobs, tmp_path, name, noisy):
     x, y = blobs
     after = 3 if noisy else 1
-    arguments = {
-        "generator": ecco(learning_rate=0.5, max_steps=8),
-        "config": QUICK,
-        **SITUATIONS[name],
-    }
+    arguments = {"method": QUICK, **SITUATIONS[name]}
+    search = ecco(learning_rate=0.5, max_steps=8)
+    arguments["method"] = arguments["method"].replace("generator", search)
     whole = fresh(noisy)
     records = train(whole, x, y, **arguments).history.records
     resumed, again = interrupted_then_resumed(
@@ -123,9 +122,9 @@ def test_the_randomness_of_revise_resumes_too(blobs, tmp_path):
     x, y = blobs
     generator = revise(fit_vae(x, epochs=2))
     whole = fresh()
-    train(whole, x, y, generator, config=QUICK)
+    train(whole, x, y, QUICK.replace("generator", generator))
     resumed, _ = interrupted_then_resumed(
-        x, y, tmp_path / "run.ckpt", fresh, 2, generator=generator, config=QUICK
+        x, y, tmp_path / "run.ckpt", fresh, 2, method=QUICK.replace("generator", generator)
     )
     assert torch.equal(weights(resumed), weights(whole))
 
@@ -134,8 +133,8 @@ def test_a_finished_run_is_not_trained_again(blobs, tmp_path):
     x, y = blobs
     path = tmp_path / "run.ckpt"
     first, second = fresh(), fresh()
-    train(first, x, y, config=QUICK, checkpoint=path)
-    history = train(second, x, y, config=QUICK, checkpoint=path).history
+    train(first, x, y, QUICK, checkpoint=path)
+    history = train(second, x, y, QUICK, checkpoint=path).history
     assert (
         torch.equal(weights(first), weights(second))
         and len(history.records) == 5
@@ -153,7 +152,7 @@ def test_the_last_epoch_of_a_run_that_stops_early_is_written(blobs, tmp_path, mo
     """However sparing it is with the epochs before."""
     monkeypatch.setattr(checkpoint, "_SPARING", 1e9)
     path = tmp_path / "run.ckpt"
-    train(fresh(), *blobs, config=QUICK, checkpoint=path, callbacks=[Stop()])
+    train(fresh(), *blobs, QUICK, checkpoint=path, callbacks=[Stop()])
     assert load_file(path, KIND)[1]["epoch"] == 3
 
 
@@ -174,15 +173,15 @@ def test_a_write_that_fails_leaves_the_checkpoint_before(blobs, tmp_path, monkey
 
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(OSError, match="No space left"):
-        train(fresh(), x, y, config=QUICK, checkpoint=path)
+        train(fresh(), x, y, QUICK, checkpoint=path)
     monkeypatch.undo()
     assert [file.name for file in tmp_path.iterdir()] == ["run.ckpt"], (
         "a half-written file was left behind"
     )
     assert load_file(path, KIND)[1]["epoch"] == 2
     whole, resumed = fresh(), fresh()
-    train(whole, x, y, config=QUICK)
-    train(resumed, x, y, config=QUICK, checkpoint=path)
+    train(whole, x, y, QUICK)
+    train(resumed, x, y, QUICK, checkpoint=path)
     assert torch.equal(weights(resumed), weights(whole))
 
 
@@ -199,14 +198,14 @@ def test_a_run_that_diverged_is_saved_as_it_ended(blobs, tmp_path):
 
     model, again = fresh(), fresh()
     with pytest.warns(UserWarning, match="last sound epoch"):
-        history = train(model, x, y, config=QUICK, checkpoint=path, callbacks=[Wreck()]).history
+        history = train(model, x, y, QUICK, checkpoint=path, callbacks=[Wreck()]).history
     tensors, _ = load_file(path, KIND)
     assert all(
         bool(torch.isfinite(tensors[name]).all())
         for name in tensors
         if "/model" in name or "/good" in name
     )
-    resumed = train(again, x, y, config=QUICK, checkpoint=path).history
+    resumed = train(again, x, y, QUICK, checkpoint=path).history
     assert torch.equal(weights(again), weights(model)) and bool(
         torch.isfinite(weights(model)).all()
     )
@@ -220,7 +219,7 @@ def test_a_run_that_diverged_is_saved_as_it_ended(blobs, tmp_path):
 def finished(make_blobs, tmp_path_factory) -> bytes:
     """The checkpoint of a finished run."""
     path = tmp_path_factory.mktemp("finished") / "run.ckpt"
-    train(fresh(), *make_blobs(), config=QUICK, checkpoint=path)
+    train(fresh(), *make_blobs(), QUICK, checkpoint=path)
     return path.read_bytes()
 
 
@@ -235,10 +234,10 @@ def path(finished, tmp_path) -> Path:
 OTHER_RUNS = {
     "data": lambda x, y: {"x": x + 1},
     "labels": lambda x, y: {"y": 1 - y},
-    "seed": lambda x, y: {"config": with_changes(seed=1)},
-    "epochs": lambda x, y: {"config": with_changes(epochs=9)},
+    "seed": lambda x, y: {"method": with_changes(seed=1)},
+    "epochs": lambda x, y: {"method": with_changes(epochs=9)},
     "constraints": lambda x, y: {"constraints": Constraints.infer(x, {0: "none"})},
-    "generator": lambda x, y: {"generator": generic()},
+    "generator": lambda x, y: {"method": with_changes(generator=generic())},
     "model": lambda x, y: {"model": mlp(2, 2, hidden=(9,))},
     "optimizer": lambda x, y: {"optimizer": torch.optim.SGD},
 }
@@ -247,7 +246,7 @@ OTHER_RUNS = {
 @pytest.mark.parametrize("name", OTHER_RUNS)
 def test_the_checkpoint_of_another_run_is_refused(blobs, path, name):
     x, y = blobs
-    arguments = {"model": fresh(), "x": x, "y": y, "config": QUICK, **OTHER_RUNS[name](x, y)}
+    arguments = {"model": fresh(), "x": x, "y": y, "method": QUICK, **OTHER_RUNS[name](x, y)}
     before = weights(arguments["model"])
     with pytest.raises(FileError, match=r"another run.*path of its own"):
         train(**arguments, checkpoint=path)
@@ -257,9 +256,17 @@ def test_the_checkpoint_of_another_run_is_refused(blobs, path, name):
 def test_another_vae_is_another_run(blobs, tmp_path):
     x, y = blobs
     path = tmp_path / "run.ckpt"
-    train(fresh(), x, y, revise(fit_vae(x, epochs=1)), config=QUICK, checkpoint=path)
+    train(
+        fresh(), x, y, QUICK.replace("generator", revise(fit_vae(x, epochs=1))), checkpoint=path
+    )
     with pytest.raises(FileError, match="another run"):
-        train(fresh(), x, y, revise(fit_vae(x, epochs=2)), config=QUICK, checkpoint=path)
+        train(
+            fresh(),
+            x,
+            y,
+            QUICK.replace("generator", revise(fit_vae(x, epochs=2))),
+            checkpoint=path,
+        )
 
 
 def test_a_penalty_of_ones_own_is_known_again(blobs, tmp_path):
@@ -274,12 +281,12 @@ def test_a_penalty_of_ones_own_is_known_again(blobs, tmp_path):
         return Generator("own", penalties=(own_penalty,))
 
     kept = build()
-    train(fresh(), x, y, kept, config=QUICK, checkpoint=path)
-    train(fresh(), x, y, build(), config=QUICK, checkpoint=path)
+    train(fresh(), x, y, QUICK.replace("generator", kept), checkpoint=path)
+    train(fresh(), x, y, QUICK.replace("generator", build()), checkpoint=path)
 
 
 def test_threads_make_no_other_run(blobs, path):
-    history = train(fresh(), *blobs, config=with_changes(threads=1), checkpoint=path).history
+    history = train(fresh(), *blobs, with_changes(threads=1), checkpoint=path).history
     assert len(history.records) == 5
 
 
@@ -382,7 +389,7 @@ def test_damaged_and_hostile_files_are_refused(blobs, path, name):
     model = fresh()
     before = weights(model)
     with pytest.raises(FileError, match=r"run\.ckpt"):
-        train(model, *blobs, config=QUICK, checkpoint=path)
+        train(model, *blobs, QUICK, checkpoint=path)
     assert torch.equal(weights(model), before), "a refused file must not change the model"
     assert model.training, "nothing should have happened to the model"
 
@@ -397,7 +404,7 @@ def test_a_hostile_pickle_does_not_run(blobs, tmp_path):
 
     torch.save(Trap(), path)
     with pytest.raises(FileError):
-        train(fresh(), x, y, config=QUICK, checkpoint=path)
+        train(fresh(), x, y, QUICK, checkpoint=path)
     assert not trap.exists()
 
 

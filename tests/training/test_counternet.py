@@ -15,7 +15,7 @@ from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.protocol import PAIRED
 from counterfactual_training.models import describe, make_network
 from counterfactual_training.models.counternet import feasible
-from counterfactual_training.training.counternet import counternet as recipe
+from counterfactual_training.training import methods
 from counterfactual_training.training.objective import Batch
 
 RULES = ct.Constraints.build(
@@ -65,7 +65,7 @@ def test_the_loss_is_its_formula_where_nothing_is_constrained():
         (after - (1 - p.round())).square().mean(),
     )
     for second in ("explainer", "all"):
-        terms = recipe(2.0, 0.5, 0.25, second).loss(model, Batch(x, y), free.to(x))
+        terms = methods.counternet(2.0, 0.5, 0.25, second).loss(model, Batch(x, y), free.to(x))
         assert_close(terms.total, 2.0 * parts[0] + 0.5 * parts[1] + 0.25 * parts[2])
         assert_close(terms.class_loss, 2.0 * parts[0])
 
@@ -76,7 +76,9 @@ def test_advice_does_not_move_decisions_unless_asked_to():
     """
     (x, y), model, rules = rows(), network().double(), RULES
     x, rules = x.double(), rules.to(x.double())
-    only, whole = (recipe(1.0, 0.3, 0.7, second).loss for second in ("explainer", "all"))
+    only, whole = (
+        methods.counternet(1.0, 0.3, 0.7, second).loss for second in ("explainer", "all")
+    )
     separate = gradients(model, only(model, Batch(x, y), rules).total)
     joint = gradients(model, whole(model, Batch(x, y), rules).total)
     fit = gradients(model, (model(x).softmax(-1)[:, 1] - y).square().mean())
@@ -93,10 +95,8 @@ def test_advice_does_not_move_decisions_unless_asked_to():
 def test_answers_keep_to_the_rules_and_are_valid_after_training():
     x, y = rows(400)
     model = network(dropout=0.3)
-    config = ct.TrainConfig(
-        epochs=30, batch_size=50, learning_rate=0.01, shuffle=True, burn_in=0.0
-    )
-    ct.train(model, x, y, regime="counternet", constraints=RULES, config=config)
+    method = ct.methods.counternet(epochs=30, batch_size=50, learning_rate=0.01)
+    ct.train(model, x, y, method, constraints=RULES)
     x_cf, predicted = model.explain(x, RULES), model(x).argmax(-1)
     assert float((predicted == y).float().mean()) > 0.9
     assert float((model(x_cf).argmax(-1) != predicted)[predicted == 0].float().mean()) > 0.9
@@ -132,29 +132,28 @@ def test_bad_input_is_refused_before_training():
     with pytest.raises(
         ModelError, match=r"network of its own, got Sequential: pass ct.counternet\(6\)"
     ):
-        ct.train(ct.mlp(6, 2), x, y, regime="counternet")
+        ct.train(ct.mlp(6, 2), x, y, "counternet")
     three = torch.arange(len(y)) % 3
     with pytest.raises(InputError, match="two classes, got 3"):
-        ct.train(ct.mlp(6, 3), x, three, regime="counternet")
+        ct.train(ct.mlp(6, 3), x, three, "counternet")
     with pytest.raises(InputError, match="two classes, got 3"):
         ct.counternet(6, 3)
     with pytest.raises(InputError, match="validity must be a finite number"):
-        ct.make_regime("counternet", validity=-1.0)
+        ct.methods.counternet(validity=-1.0)
     with pytest.raises(InputError, match="'explainer'"):
-        ct.make_regime("counternet", second="explainers")
+        ct.methods.counternet(second="explainers")
     with pytest.raises(ModelError, match="Only a CounterNet answers by itself, got Sequential"):
         ct.counternet_explainer(ct.mlp(6, 2), x, 1 - y)
 
 
 def test_a_fleet_with_dropout_trains_one_by_one_and_ends_as_alone():
     x, y = rows()
-    made = ct.make_regime("counternet")
-    setting = replace(made, config=replace(made.config, epochs=2), constraints=RULES)
+    method = ct.methods.counternet(epochs=2, constraints=RULES)
     fleet, alone = network(0.3), network(0.3)
     other = network(0.3)
     with pytest.warns(UserWarning, match="one by one"):
-        ct.Fleet([ct.Member(fleet, setting), ct.Member(other, setting.seeded(5))]).train(x, y)
-    ct.train(alone, x, y, setting=setting)
+        ct.Fleet([ct.Member(fleet, method), ct.Member(other, method.seeded(5))]).train(x, y)
+    ct.train(alone, x, y, method)
     assert all(
         torch.equal(a, b) for a, b in zip(fleet.parameters(), alone.parameters(), strict=True)
     )
@@ -163,8 +162,8 @@ def test_a_fleet_with_dropout_trains_one_by_one_and_ends_as_alone():
 def test_half_precision_trains_and_answers():
     x, y = rows()
     model, before = network().bfloat16(), network().bfloat16()
-    config = ct.TrainConfig(epochs=1, batch_size=50, burn_in=0.0)
-    ct.train(model, x.bfloat16(), y, regime="counternet", constraints=RULES, config=config)
+    method = ct.methods.counternet(epochs=1, batch_size=50, shuffle=False, learning_rate=1e-3)
+    ct.train(model, x.bfloat16(), y, method, constraints=RULES)
     assert not torch.equal(model.explainer[0].weight, before.explainer[0].weight)
     assert model.explain(x.bfloat16(), RULES).dtype == torch.bfloat16
 
@@ -181,7 +180,7 @@ def test_a_file_describes_it():
 def test_the_classifier_makes_the_network_explains_and_is_saved(tmp_path):
     loan = ct.loan(300)
     classifier = ct.CounterfactualClassifier(
-        regime="counternet", epochs=5, mutability={}, progress=False
+        method="counternet(epochs=5)", mutability={}, progress=False
     )
     classifier.fit(loan.frame, loan.labels)
     assert isinstance(classifier.model_, ct.CounterNet)
@@ -190,17 +189,18 @@ def test_the_classifier_makes_the_network_explains_and_is_saved(tmp_path):
     assert (
         loaded.predict(loan.frame[:50]).tolist() == classifier.predict(loan.frame[:50]).tolist()
     )
-    assert loaded.regime == "counternet" and isinstance(loaded.model_, ct.CounterNet)
+    assert ct.make_method(loaded.method).name == "counternet"
+    assert isinstance(loaded.model_, ct.CounterNet)
     assert len(loaded.explain(loan.frame[:3])) == 3
     for stated, message in (
         ({"model": "tabm"}, "model='tabm' has no effect"),
-        ({"hidden": (3,)}, "hidden has no effect"),
+        ({"hidden": (3,)}, r"hidden=\(3,\) has no effect"),
         ({"scaling": "quantile"}, "not 'quantile'"),
     ):
         with pytest.raises(InputError, match=message):
-            ct.CounterfactualClassifier(regime="counternet", mutability={}, **stated).fit(
+            ct.CounterfactualClassifier(method="counternet", mutability={}, **stated).fit(
                 loan.frame, loan.labels
             )
     labels = [i % 3 for i in range(len(loan.frame))]
     with pytest.raises(InputError, match="two classes, got 3"):
-        ct.CounterfactualClassifier(regime="counternet", mutability={}).fit(loan.frame, labels)
+        ct.CounterfactualClassifier(method="counternet", mutability={}).fit(loan.frame, labels)

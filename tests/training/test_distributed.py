@@ -16,7 +16,7 @@ import two_ranks
 from torch.testing import assert_close
 
 from counterfactual_training.persistence import load_file
-from counterfactual_training.training import loop
+from counterfactual_training.training import epoch
 from counterfactual_training.training.distributed import Ranks, shares
 
 pytestmark = pytest.mark.check
@@ -131,7 +131,7 @@ def test_what_is_refused_is_refused_by_all(tmp_path):
     ]
     words = {
         ("full", damaged): "damaged",
-        **dict.fromkeys(differing, "different rows or settings"),
+        **dict.fromkeys(differing, "different rows or methods"),
         two_ranks.train_fleet: "one such model at a time",
         two_ranks.train_normed: "single row",
         two_ranks.train_with_a_budget: "train on one process",
@@ -151,7 +151,7 @@ def test_what_a_process_knows_of_itself_is_not_refused(tmp_path):
 
 def test_groups_of_batches_may_differ_between_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        loop, "_GROUP_VALUES", 90
+        epoch, "_GROUP_VALUES", 90
     )  # reached by the 16 rows of one process, not by the 15 of the other
     more = {"batch_size": 31, "shuffle": True}
     (mine,), (other,) = on_ranks(tmp_path, ("full", more))
@@ -195,10 +195,10 @@ def test_the_example_runs_by_torchrun(tmp_path):
 @pytest.mark.parametrize("num", [1, 2, 3, 7, 30])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_parts_are_all_rows_once(num, size):
-    parts = [Ranks(rank, size).part(num) for rank in range(size)]
-    taken = [i for own, share in parts if share for i in range(num)[own]]
+    parts = [Ranks(rank, size).rows(num) for rank in range(size)]
+    taken = [i for own, here in parts if here for i in range(num)[own]]
     assert taken == list(range(num))
-    assert sum(share for _, share in parts) == pytest.approx(size)
+    assert sum(here for _, here in parts) == num
     assert all(own.stop - own.start >= 1 for own, _ in parts)
     assert (
         sum(shares(num, size)) == num and max(shares(num, size)) - min(shares(num, size)) <= 1

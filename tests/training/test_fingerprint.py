@@ -21,8 +21,6 @@ from counterfactual_training import (
     Constraints,
     Generator,
     Objective,
-    Setting,
-    TrainConfig,
     mlp,
     train,
 )
@@ -32,7 +30,7 @@ from counterfactual_training.training import Run
 from counterfactual_training.training.fingerprint import Digest, fingerprint
 from counterfactual_training.training.rows import TrainingRows
 
-QUICK = TrainConfig(epochs=2, batch_size=20, num_counterfactuals=6)
+QUICK = ct.methods.ct(epochs=2, batch_size=20, num_counterfactuals=6)
 
 
 def digest(value) -> str:
@@ -295,7 +293,10 @@ def built(activation=nn.ReLU):
 
 OTHERS = {
     "activation": ({"model": lambda: built(nn.ReLU)}, {"model": lambda: built(nn.Tanh)}),
-    "penalty": ({"generator": lambda: costly(0.1)}, {"generator": lambda: costly(100.0)}),
+    "penalty": (
+        {"method": lambda: QUICK.replace("generator", costly(0.1))},
+        {"method": lambda: QUICK.replace("generator", costly(100.0))},
+    ),
     "direction": (
         {"constraints": lambda: Constraints.build(2, {0: "increase"})},
         {"constraints": lambda: Constraints.build(2)},
@@ -319,8 +320,8 @@ OTHERS = {
         {"sample_weight": lambda: torch.arange(60.0)},
     ),
     "accumulation": (
-        {"config": lambda: QUICK},
-        {"config": lambda: replace(QUICK, accumulate=2)},
+        {"method": lambda: QUICK},
+        {"method": lambda: QUICK.replace("accumulate", 2)},
     ),
 }
 
@@ -328,7 +329,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_run_is_refused_and_the_same_one_accepted(blobs, tmp_path, name):
     first, second = (
-        {"model": built, "config": lambda: QUICK, **changes} for changes in OTHERS[name]
+        {"model": built, "method": lambda: QUICK, **changes} for changes in OTHERS[name]
     )
     path = tmp_path / "run.ckpt"
     train(x=blobs[0], y=blobs[1], checkpoint=path, **{k: make() for k, make in first.items()})
@@ -369,15 +370,15 @@ def test_what_makes_no_other_run(blobs, tmp_path):
         ct.AverageWeights(0.9),
         scheduled(1),
     ]
-    train(normed(), x, y, config=QUICK, callbacks=callbacks, checkpoint=path)
+    train(normed(), x, y, QUICK, callbacks=callbacks, checkpoint=path)
     used = normed()
-    train(used, x + 3, y, config=replace(QUICK, seed=4), callbacks=callbacks)
+    train(used, x + 3, y, QUICK.replace("seed", 4), callbacks=callbacks)
     used.train()
     again = train(
         used,
         x,
         y,
-        config=replace(QUICK, threads=1),
+        QUICK.replace("threads", 1),
         callbacks=[*callbacks, Listening([])],
         checkpoint=path,
     )
@@ -389,20 +390,22 @@ def test_a_forward_put_on_the_object_does_not_tell_the_weights(blobs, tmp_path):
     x, y = blobs
     path = tmp_path / "run.ckpt"
     first, second = patched(2.0), patched(2.0)
-    train(first, x, y, config=QUICK, checkpoint=path)
-    train(second, x, y, config=QUICK, checkpoint=path)
+    train(first, x, y, QUICK, checkpoint=path)
+    train(second, x, y, QUICK, checkpoint=path)
     assert all(
         torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
     )
 
 
-def test_settings_of_members_are_told_one_by_one(blobs):
+def test_methods_of_members_are_told_one_by_one(blobs):
     data, parts = TrainingRows(*blobs, 2), (ct.ecco(), ct.generic())
 
     def of(order):
         torch.manual_seed(0)
-        settings = [Setting(parts[i], Constraints.build(2)) for i in order]
-        return fingerprint(Run([mlp(2, 2) for _ in order], settings, data, members=range(3)))
+        methods = [
+            ct.methods.ct(generator=parts[i], constraints=Constraints.build(2)) for i in order
+        ]
+        return fingerprint(Run([mlp(2, 2) for _ in order], methods, data, members=range(3)))
 
     assert of((0, 1, 0)) != of((0, 1, 1))
 
@@ -429,11 +432,11 @@ def test_another_process_tells_the_same():
     assert other.stdout.split() == everything()
 
 
-def of_run(blobs, model: nn.Module, config: TrainConfig = QUICK) -> str:
+def of_run(blobs, model: nn.Module, method: ct.Method = QUICK) -> str:
     return fingerprint(
         Run(
             [model],
-            [Setting(ct.ecco(), Constraints.build(2), config=config)],
+            [method.replace({"generator": ct.ecco(), "constraints": Constraints.build(2)})],
             TrainingRows(*blobs, 2),
         )
     )
@@ -446,7 +449,7 @@ def test_parts_in_eval_mode_are_another_run(blobs):
     assert of_run(blobs, model) != training
 
 
-OTHER_CONFIG = {
+OTHER_TRAINING = {
     "epochs": 3,
     "batch_size": 30,
     "learning_rate": 0.5,
@@ -465,9 +468,9 @@ OTHER_CONFIG = {
 
 
 def test_every_setting_but_threads_makes_another_run(blobs):
-    assert {*OTHER_CONFIG, "threads"} == set(vars(QUICK))
+    assert {*OTHER_TRAINING, "threads"} == set(vars(QUICK.training))
     model = built()
     usual = of_run(blobs, model)
-    for name, value in OTHER_CONFIG.items():
-        assert of_run(blobs, model, replace(QUICK, **{name: value})) != usual, name
-    assert of_run(blobs, model, replace(QUICK, threads=1)) == usual
+    for name, value in OTHER_TRAINING.items():
+        assert of_run(blobs, model, QUICK.replace({name: value})) != usual, name
+    assert of_run(blobs, model, QUICK.replace("threads", 1)) == usual

@@ -10,20 +10,18 @@ from torch.testing import assert_close
 
 from counterfactual_training import (
     Constraints,
-    Objective,
-    TrainConfig,
     cnn,
     ecco,
     fit_vae,
     generic,
     linear,
-    make_objective,
+    methods,
     mlp,
     revise,
     train,
 )
 from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.training import Callback, Fleet, Member, Setting
+from counterfactual_training.training import Callback, Fleet, Member
 from counterfactual_training.training import fleet as fleet_module
 
 ROWS = 120
@@ -53,8 +51,8 @@ def model_of(seed, classes=3):
     return mlp(2, classes, (7,)).double()
 
 
-def config(**changes):
-    return TrainConfig(
+def short(**changes):
+    return methods.ct(
         **{"epochs": 3, "num_counterfactuals": 30, "learning_rate": 0.02, **changes}
     )
 
@@ -68,7 +66,7 @@ def expect_alone(members, x, y, validation=None, results=None):
         held = validation
         if validation is not None and validation[1].dim() > 1:
             held = (validation[0][i], validation[1][i])
-        lone = train(model, *own, setting=member.setting, validation=held)
+        lone = train(model, *own, member.method, validation=held)
         assert result.model is member.model and not result.model.training
         for mine, its in zip(member.model.parameters(), model.parameters(), strict=True):
             assert_close(mine, its, atol=1e-9, rtol=1e-7)
@@ -88,28 +86,24 @@ def expect_alone(members, x, y, validation=None, results=None):
 
 
 OPTIONS = {
-    "seed": [{"config": config(seed=1)}, {"config": config(seed=2)}],
-    "learning rate": [
-        {"config": config(learning_rate=0.001)},
-        {"config": config(learning_rate=0.05)},
-    ],
-    "burn-in": [{"config": config(burn_in=b)} for b in (0.0, 0.34, 1.0)],
-    "lambda_class": [{"objective": Objective(lambda_class=v)} for v in (0.5, 2.0)],
-    "lambda_div": [{"objective": Objective(lambda_div=v)} for v in (0.0, 0.2, 3.0)],
-    "lambda_reg": [{"objective": Objective(lambda_reg=v)} for v in (0.0, 0.01, 0.5)],
-    "lambda_adv": [{"objective": Objective(lambda_adv=v)} for v in (0.0, 1.0)],
-    "lambda_contrast": [{"objective": Objective(lambda_contrast=v)} for v in (0.0, 0.3, 2.0)],
+    "seed": [{"seed": 1}, {"seed": 2}],
+    "learning rate": [{"learning_rate": v} for v in (0.001, 0.05)],
+    "burn-in": [{"burn_in": b} for b in (0.0, 0.34, 1.0)],
+    "lambda_class": [{"lambda_class": v} for v in (0.5, 2.0)],
+    "lambda_div": [{"lambda_div": v} for v in (0.0, 0.2, 3.0)],
+    "lambda_reg": [{"lambda_reg": v} for v in (0.0, 0.01, 0.5)],
+    "lambda_adv": [{"lambda_adv": v} for v in (0.0, 1.0)],
+    "lambda_contrast": [{"lambda_contrast": v} for v in (0.0, 0.3, 2.0)],
     "lambda_recourse": [
-        {
-            "objective": Objective(lambda_recourse=v),
-            "constraints": Constraints.build(2, {0: "none"}),
-        }
+        {"lambda_recourse": v, "constraints": Constraints.build(2, {0: "none"})}
         for v in (0.0, 0.4, 2.0)
     ],
     "budget": [{"budget": v} for v in (None, 0.001, 0.2)],
-    "objective": [
-        {"objective": make_objective(n)}
-        for n in ("full", "vanilla", "divergence", "adversarial")
+    "terms": [
+        {},
+        {"lambda_adv": 0.0},
+        {"lambda_div": 0.0, "lambda_reg": 0.0},
+        {"lambda_div": 0.0, "lambda_reg": 0.0, "lambda_adv": 0.0},
     ],
     "threshold": [{"generator": ecco(decision_threshold=v)} for v in (0.4, 0.9)],
     "steps": [{"generator": ecco(max_steps=v)} for v in (0, 5, 40)],
@@ -130,7 +124,7 @@ OPTIONS = {
         {"constraints": Constraints.build(2, None, box), "generator": ecco(learning_rate=3.0)}
         for box in ((-9.0, 9.0), (-3.5, 4.5))
     ],
-    "inferred box": [{"constraints": None}, {"constraints": None, "config": config(seed=3)}],
+    "inferred box": [{"constraints": None}, {"constraints": None, "seed": 3}],
 }
 
 
@@ -140,16 +134,9 @@ def test_a_member_equals_the_run_alone_whatever_differs(option):
     # Counterfactuals that arrive, for otherwise the divergence is that of positives with
     # themselves.
     arriving = ecco(learning_rate=0.5, decision_threshold=0.4, max_steps=12)
-    defaults = {
-        "generator": arriving,
-        "constraints": Constraints.build(2),
-        "objective": Objective(),
-        "config": config(),
-    }
+    usual = short(generator=arriving, constraints=Constraints.build(2))
     # All start alike, so that only the option tells them apart.
-    members = [
-        Member(model_of(0), Setting(**{**defaults, **change})) for change in OPTIONS[option]
-    ]
+    members = [Member(model_of(0), usual.replace(change)) for change in OPTIONS[option]]
     results = expect_alone(members, x, y, validation=blobs(5, 40))
     weights = [
         torch.cat([p.detach().flatten() for p in result.model.parameters()])
@@ -164,11 +151,11 @@ def test_a_member_equals_the_run_alone_whatever_differs(option):
 def test_single_precision_differs_by_rounding_only():
     """One epoch; over many, rounding grows as any perturbation does (benchmarks/drift.py)."""
     x, y = blobs()
-    setting = Setting(ecco(learning_rate=0.5, decision_threshold=0.4), config=config(epochs=1))
+    method = short(epochs=1, generator=ecco(learning_rate=0.5, decision_threshold=0.4))
     models, alone = ([model_of(i).float() for i in range(2)] for _ in range(2))
-    Fleet([Member(model, setting) for model in models]).train(x.float(), y)
+    Fleet([Member(model, method) for model in models]).train(x.float(), y)
     for mine, its in zip(models, alone, strict=True):
-        train(its, x.float(), y, setting=setting)
+        train(its, x.float(), y, method)
         for a, b in zip(mine.parameters(), its.parameters(), strict=True):
             assert_close(a, b, atol=2e-6, rtol=0)
 
@@ -195,7 +182,7 @@ def test_a_member_equals_the_run_alone_under_every_rule(rule):
     members = [
         Member(
             model_of(i),
-            Setting(search, None, Objective(), config(seed=i, burn_in=0.4 * i, **SHARED[rule])),
+            short(seed=i, burn_in=0.4 * i, generator=search, **SHARED[rule]),
         )
         for i in range(3)
     ]
@@ -213,10 +200,9 @@ def test_revise_trains_beside_the_others_as_a_group_of_its_own():
     ]
     seen = []
     members = [
-        Member(model_of(i), Setting(g, None, Objective(), config(seed=i)))
-        for i, g in enumerate(generators)
+        Member(model_of(i), short(seed=i, generator=g)) for i, g in enumerate(generators)
     ]
-    twins = [Member(copy.deepcopy(m.model), m.setting) for m in members]
+    twins = [Member(copy.deepcopy(m.model), m.method) for m in members]
     Fleet(twins).train(x, y, callbacks=[After(lambda run: seen.append(tuple(run.members)))])
     assert sorted(set(seen)) == [(0, 2), (1, 3)]
     expect_alone(members, x, y)
@@ -228,12 +214,7 @@ def test_members_may_have_rows_of_their_own():
     held = [blobs(9 + seed, 31) for seed in range(3)]
     validation = torch.stack([h[0] for h in held]), torch.stack([h[1] for h in held])
     for shuffle in (False, True):
-        members = [
-            Member(
-                model_of(i), Setting(ecco(), None, Objective(), config(seed=i, shuffle=shuffle))
-            )
-            for i in range(3)
-        ]
+        members = [Member(model_of(i), short(seed=i, shuffle=shuffle)) for i in range(3)]
         expect_alone(members, x, y, validation)
 
 
@@ -246,11 +227,7 @@ def test_images_and_convolutions():
         model = nn.Sequential(
             nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)
         ).double()
-        members.append(
-            Member(
-                model, Setting(ecco(max_steps=5), None, Objective(), config(epochs=2, seed=i))
-            )
-        )
+        members.append(Member(model, short(epochs=2, seed=i, max_steps=5)))
     expect_alone(members, x, y)
 
 
@@ -267,7 +244,7 @@ def test_linear_models_repeated_activations_and_frozen_layers():
         return model
 
     for make in (deep, lambda: linear(2, 3).double()):
-        expect_alone([Member(make(), Setting(config=config(seed=i))) for i in range(2)], x, y)
+        expect_alone([Member(make(), short(seed=i)) for i in range(2)], x, y)
 
 
 @pytest.mark.parametrize("rate", [1e100, 1e300])
@@ -277,9 +254,7 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
     members = [
         Member(
             model_of(i),
-            Setting(
-                ecco(), None, Objective(), config(epochs=4, learning_rate=r, max_bad_updates=3)
-            ),
+            short(epochs=4, learning_rate=r, max_bad_updates=3),
         )
         for i, r in enumerate(rates)
     ]
@@ -289,7 +264,7 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
     assert results[1].history.stopped is not None
     assert all(bool(torch.isfinite(p).all()) for p in members[1].model.parameters())
     for i in (0, 2):
-        train(alone[i], x, y, ecco(), None, Objective(), members[i].setting.config)
+        train(alone[i], x, y, members[i].method)
         assert results[i].history.stopped is None and len(results[i].history.records) == 4
         for mine, its in zip(members[i].model.parameters(), alone[i].parameters(), strict=True):
             assert_close(mine, its, atol=1e-9, rtol=1e-7)
@@ -297,7 +272,7 @@ def test_a_member_that_leaves_for_infinity_does_not_touch_the_others(rate):
 
 def test_members_can_be_ended_early_and_the_stack_gets_smaller():
     x, y = blobs()
-    members = [Member(model_of(i), Setting(config=config(epochs=6, seed=i))) for i in range(4)]
+    members = [Member(model_of(i), short(epochs=6, seed=i)) for i in range(4)]
     alone = copy.deepcopy(members[3].model)
     widths, kept = [], {}
 
@@ -315,7 +290,7 @@ def test_members_can_be_ended_early_and_the_stack_gets_smaller():
     for i, model in kept.items():
         for mine, its in zip(members[i].model.parameters(), model.parameters(), strict=True):
             assert torch.equal(mine, its)
-    train(alone, x, y, config=members[3].setting.config)
+    train(alone, x, y, members[3].method)
     for mine, its in zip(members[3].model.parameters(), alone.parameters(), strict=True):
         assert_close(mine, its, atol=1e-9, rtol=1e-7)
 
@@ -326,7 +301,7 @@ def test_a_killed_fleet_resumes_from_its_checkpoint(tmp_path, pruned_at):
     x, y = blobs()
 
     def members():
-        return [Member(model_of(i), Setting(config=config(epochs=6, seed=i))) for i in range(3)]
+        return [Member(model_of(i), short(epochs=6, seed=i)) for i in range(3)]
 
     def prune(run):
         if run.epoch == pruned_at:
@@ -368,8 +343,8 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     path = tmp_path / "fleet.safetensors"
     Fleet(
         [
-            Member(model_of(0), Setting(config=config())),
-            Member(model_of(1), Setting(config=config())),
+            Member(model_of(0), short()),
+            Member(model_of(1), short()),
         ]
     ).train(x, y, checkpoint=path)
     (written,) = tmp_path.iterdir()
@@ -377,8 +352,8 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
     with pytest.raises(FileError):
         Fleet(
             [
-                Member(model_of(0), Setting(config=config())),
-                Member(model_of(1), Setting(config=config())),
+                Member(model_of(0), short()),
+                Member(model_of(1), short()),
             ]
         ).train(x, y, checkpoint=path)
 
@@ -404,12 +379,12 @@ def with_dropout():
 def test_models_that_cannot_be_stacked_are_trained_one_by_one(make, why):
     x, y = blobs()
     torch.manual_seed(0)
-    members = [Member(make(), Setting(config=config(seed=i))) for i in range(2)]
+    members = [Member(make(), short(seed=i)) for i in range(2)]
     alone = [copy.deepcopy(member.model) for member in members]
     with pytest.warns(UserWarning, match=why):
         results = Fleet(members).train(x, y)
     for i, model in enumerate(alone):
-        train(model, x, y, config=members[i].setting.config)
+        train(model, x, y, members[i].method)
         for mine, its in zip(results[i].model.parameters(), model.parameters(), strict=True):
             assert torch.equal(mine, its)
 
@@ -418,10 +393,10 @@ def test_a_fleet_too_large_for_the_memory_is_split(monkeypatch):
     x, y = blobs()
 
     def members():
-        return [Member(model_of(i), Setting(config=config(seed=i))) for i in range(5)]
+        return [Member(model_of(i), short(seed=i)) for i in range(5)]
 
     whole = Fleet(members()).train(x, y)
-    each = fleet_module.memory_per_member(model_of(0), 2, ROWS, config())
+    each = fleet_module.memory_per_member(model_of(0), 2, ROWS, short().training)
     monkeypatch.setattr(fleet_module, "free_memory", lambda device: int(3.5 * each))
     sizes = set()
     with pytest.warns(UserWarning, match="2 at a time"):
@@ -446,7 +421,7 @@ def test_an_allocation_that_fails_halves_the_fleet():
     x, y = blobs()
 
     def members():
-        return [Member(model_of(i), Setting(config=config())) for i in range(4)]
+        return [Member(model_of(i), short()) for i in range(4)]
 
     def fail(run):
         raise RuntimeError("other")
@@ -466,8 +441,8 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="share batch_size: member 0 has 30, member 1 7"):
         Fleet(
             [
-                Member(model, Setting(config=config())),
-                Member(model_of(1), Setting(config=config(batch_size=7))),
+                Member(model, short()),
+                Member(model_of(1), short(batch_size=7)),
             ]
         )
     with pytest.raises(ModelError, match="share parameters"):
@@ -493,10 +468,7 @@ def test_a_cnn_of_the_package_can_be_stacked():
         members.append(
             Member(
                 cnn(784, 3),
-                Setting(
-                    ecco(max_steps=2),
-                    config=TrainConfig(epochs=1, num_counterfactuals=4, seed=seed),
-                ),
+                methods.ct(epochs=1, num_counterfactuals=4, seed=seed, max_steps=2),
             )
         )
     results = Fleet(members).train(x, y)

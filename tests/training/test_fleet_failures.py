@@ -4,17 +4,17 @@ ended.
 
 import contextlib
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
-from counterfactual_training import Constraints, TrainConfig, ecco, mlp, train
+from counterfactual_training import Constraints, TrainConfig, methods, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run, Setting, loop
+from counterfactual_training.training import Callback, Fleet, Member, Run
 from counterfactual_training.training import fleet as fleet_module
+from counterfactual_training.training import run as run_module
 from counterfactual_training.training.fingerprint import fingerprint
 from counterfactual_training.training.rows import TrainingRows
 from covering import each_value, repeats
@@ -47,7 +47,7 @@ def member(seed, make=None, **changes):
         **changes,
     }
     model = mlp(2, 2, (5,)).double() if make is None else make()
-    return Member(model, Setting(ecco(max_steps=5), config=TrainConfig(**settings)))
+    return Member(model, methods.ct(max_steps=5, **settings))
 
 
 def weights(model):
@@ -159,7 +159,7 @@ def test_a_member_whose_numbers_break_ends_as_it_would_alone(how, rate):
     twins = [copy.deepcopy(one.model) for one in fleet]
     results = Fleet(fleet).train(x, y, validation=held)
     for one, model, result in zip(fleet, twins, results, strict=True):
-        lone = train(model, x, y, setting=one.setting, validation=held)
+        lone = train(model, x, y, one.method, validation=held)
         expect_same(result, lone, exact=False)
     assert results[1].history.stopped is not None and results[0].history.stopped is None
 
@@ -266,7 +266,7 @@ def test_the_fingerprint_knows_rules_and_buffers():
 
     def digest(constraints, shift=0.0):
         torch.manual_seed(0)
-        return fingerprint(Run([Shifted(shift)], [Setting(constraints=constraints)], data))
+        return fingerprint(Run([Shifted(shift)], [methods.ct(constraints=constraints)], data))
 
     plain = Constraints.build(2, None, (0.0, 1.0))
     grouped = Constraints.build(2, None, (0.0, 1.0), groups=[[0, 1]])
@@ -279,9 +279,8 @@ def test_the_fingerprint_knows_rules_and_buffers():
 
 
 def test_memory_counts_the_shuffled_rows_and_the_limit_of_a_container(tmp_path, monkeypatch):
-    config = TrainConfig()
     shuffled, plain = (
-        fleet_module.memory_per_member(mlp(50, 2), 50, 10_000, replace(config, shuffle=shuffle))
+        fleet_module.memory_per_member(mlp(50, 2), 50, 10_000, TrainConfig(shuffle=shuffle))
         for shuffle in (True, False)
     )
     assert shuffled - plain == 4 * 10_000 * 52
@@ -343,13 +342,13 @@ def test_threads_are_chosen_by_the_rows_of_a_batch(monkeypatch, own_rows):
     if own_rows:
         x, y = x.expand(2, *x.shape), y.expand(2, -1)
     shapes = []
-    real = loop.sensible_threads
+    real = run_module.sensible_threads
 
     def seen(model, batch, threads):
         shapes.append(tuple(batch.shape))
         return real(model, batch, threads)
 
-    monkeypatch.setattr(loop, "sensible_threads", seen)
+    monkeypatch.setattr(run_module, "sensible_threads", seen)
 
     def flat():
         return nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).double()

@@ -7,10 +7,9 @@ from torch.testing import assert_close
 from counterfactual_training import (
     Fleet,
     Member,
-    Setting,
-    TrainConfig,
     fit_gate,
     make_generator,
+    methods,
     mlp,
     search,
     train,
@@ -26,7 +25,7 @@ EXPLAINS = {
 TRAINS = [
     name for name in GENERATORS if name not in ("revise", "line", *EXPLAINS)
 ]  # two have tests of their own
-CONFIG = TrainConfig(epochs=2, batch_size=20, num_counterfactuals=20, learning_rate=0.01)
+METHOD = methods.ct(epochs=2, batch_size=20, num_counterfactuals=20, learning_rate=0.01)
 
 
 def rows():
@@ -43,10 +42,10 @@ def fresh(seed):
 @pytest.mark.parametrize("name", TRAINS)
 def test_it_trains_alone_and_in_a_fleet(name):
     x, y = rows()
-    alone = train(fresh(0), x, y, name, config=CONFIG, progress=False)
+    alone = train(fresh(0), x, y, METHOD.replace("generator", name), progress=False)
     assert alone.history.last("mean_steps") > 0
     generator = make_generator(name, x, y)
-    members = [Member(fresh(seed), Setting(generator, config=CONFIG)) for seed in (0, 1)]
+    members = [Member(fresh(seed), METHOD.replace("generator", generator)) for seed in (0, 1)]
     together = Fleet(members).train(x, y, progress=False)
     for one, other in zip(
         alone.model.parameters(), together[0].model.parameters(), strict=True
@@ -60,12 +59,7 @@ def test_it_trains_alone_and_in_a_fleet(name):
 def test_it_searches_behind_a_gate(name):
     x, y = rows()
     model = train(
-        fresh(0),
-        x,
-        y,
-        config=TrainConfig(epochs=30, batch_size=20),
-        objective="vanilla",
-        progress=False,
+        fresh(0), x, y, methods.conventional(epochs=30, batch_size=20), progress=False
     ).model
     gated = fit_gate(model, x, y)
     generator = make_generator(name, x, y, decision_threshold=0.5, max_steps=60)
@@ -85,9 +79,9 @@ def test_one_that_cannot_train_says_so_before_training_starts(name):
         r"to explain"
     )
     with pytest.raises(InputError, match=wanted):
-        train(model, x, y, name, config=CONFIG, progress=False)
+        train(model, x, y, METHOD.replace("generator", name), progress=False)
     with pytest.raises(InputError, match=wanted):
-        Fleet([Member(model, Setting(make_generator(name, x, y), config=CONFIG))] * 2).train(
+        Fleet([Member(model, METHOD.replace("generator", name))] * 2).train(
             x, y, progress=False
         )
     assert all(
@@ -96,7 +90,7 @@ def test_one_that_cannot_train_says_so_before_training_starts(name):
     # A conventional model has no counterfactuals.
     assert (
         train(
-            model, x, y, name, objective="vanilla", config=CONFIG, progress=False
+            model, x, y, METHOD.conventional().replace("generator", name), progress=False
         ).history.last("epoch")
         == 2
     )
@@ -105,4 +99,4 @@ def test_one_that_cannot_train_says_so_before_training_starts(name):
 def test_rows_that_a_recipe_needs_must_be_tensors():
     data = torch.utils.data.TensorDataset(*rows())
     with pytest.raises(InputError, match="'wachter' learns from training rows"):
-        train(fresh(0), data, generator="wachter", config=CONFIG, progress=False)
+        train(fresh(0), data, method=METHOD.replace("generator", "wachter"), progress=False)

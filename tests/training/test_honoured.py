@@ -18,8 +18,6 @@ from counterfactual_training import (
     Generator,
     Member,
     Objective,
-    Setting,
-    TrainConfig,
     ecco,
     mlp,
     train,
@@ -29,7 +27,7 @@ from counterfactual_training.generators.penalties import Distance
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import Callback
 
-QUICK = TrainConfig(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02)
+QUICK = ct.methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02)
 ARRIVING = ecco(learning_rate=0.5, decision_threshold=0.6, max_steps=12)
 
 
@@ -44,13 +42,13 @@ def weights(model: nn.Module) -> torch.Tensor:
     )
 
 
-def in_a_fleet(x, y, make, settings, why=None):
+def in_a_fleet(x, y, make, methods, why=None):
     """Train a fleet and the same members alone; everyone's weights must agree. Returns them, and
     the groups trained.
 
     ``make(i)`` builds the model of a member, twice the same.
     """
-    models, lone = ([make(i) for i in range(len(settings))] for _ in range(2))
+    models, lone = ([make(i) for i in range(len(methods))] for _ in range(2))
     groups = []
 
     class Groups(Callback):
@@ -58,11 +56,11 @@ def in_a_fleet(x, y, make, settings, why=None):
             groups.append(list(run.members))
 
     with pytest.warns(UserWarning, match=why) if why else warnings.catch_warnings():
-        Fleet([Member(m, s) for m, s in zip(models, settings, strict=True)]).train(
+        Fleet([Member(m, s) for m, s in zip(models, methods, strict=True)]).train(
             x, y, callbacks=[Groups()]
         )
-    for mine, its, setting in zip(models, lone, settings, strict=True):
-        train(its, x, y, setting=setting)
+    for mine, its, method in zip(models, lone, methods, strict=True):
+        train(its, x, y, method)
         assert_close(weights(mine), weights(its), atol=1e-8, rtol=1e-6)
     return [weights(model) for model in models], groups
 
@@ -129,10 +127,10 @@ OWN = {
 def test_a_class_of_ones_own_is_trained_alone_among_stacked_ones(doubles, part):
     x, y = doubles
     make, name = OWN[part]
-    plain = Setting(ARRIVING, Constraints.infer(x), config=QUICK)
-    settings = [plain, replace(plain, **make(x)), plain]
+    plain = QUICK.replace({"generator": ARRIVING, "constraints": Constraints.infer(x)})
+    methods = [plain, plain.replace(make(x)), plain]
     found, groups = in_a_fleet(
-        x, y, lambda i: chain(), settings, f"Member 1 is trained alone: {name}"
+        x, y, lambda i: chain(), methods, f"Member 1 is trained alone: {name}"
     )
     assert groups == [[0, 2], [1]]
     assert torch.equal(found[0], found[2]) and not torch.allclose(found[0], found[1], atol=1e-4)
@@ -141,11 +139,11 @@ def test_a_class_of_ones_own_is_trained_alone_among_stacked_ones(doubles, part):
 def test_a_penalty_of_ones_own_with_a_weight_is_honoured(doubles):
     x, y = doubles
     penalties = (Distance(weight=0.3), Doubled(weight=0.3), Doubled(weight=0.1))
-    settings = [
-        Setting(ARRIVING.replace(penalties=(penalty,), epsilon=1.0), config=QUICK)
+    methods = [
+        QUICK.replace("generator", ARRIVING.replace(penalties=(penalty,), epsilon=1.0))
         for penalty in penalties
     ]
-    found, groups = in_a_fleet(x, y, lambda i: chain(), settings)
+    found, groups = in_a_fleet(x, y, lambda i: chain(), methods)
     assert groups == [[0], [1], [2]]
     assert not torch.allclose(found[0], found[1], atol=1e-4) and not torch.allclose(
         found[1], found[2], atol=1e-4
@@ -212,7 +210,7 @@ def test_hooks_are_called_in_a_fleet_and_alone(doubles, change):
             change(model)
         return model
 
-    plain = Setting(ARRIVING, config=QUICK)
+    plain = QUICK.replace("generator", ARRIVING)
     found, groups = in_a_fleet(x, y, make, [plain, plain], "one by one.*hook")
     assert groups == [[0], [1]]
     # A hook that multiplies the gradient of the input is the one that training does not notice.
@@ -226,8 +224,8 @@ def test_a_forward_put_on_the_object_is_called(doubles):
     with_forward(models[0])
     with_forward(twin)
     with pytest.warns(UserWarning, match="one by one.*forward of its own"):
-        Fleet([Member(model, Setting(config=QUICK)) for model in models]).train(x, y)
-    train(twin, x, y, config=QUICK)
+        Fleet([Member(model, QUICK) for model in models]).train(x, y)
+    train(twin, x, y, QUICK)
     assert torch.equal(weights(models[0]), weights(twin))
     assert not torch.allclose(weights(models[0]), weights(models[1]), atol=1e-4)
 
@@ -257,16 +255,16 @@ def by_batch(how):
 
 @pytest.mark.parametrize("how", ["branches", "draws in training"])
 def test_models_that_cannot_run_side_by_side_are_trained_one_by_one(doubles, how):
-    settings = [Setting(config=replace(QUICK, seed=i)) for i in range(2)]
+    methods = [QUICK.replace("seed", i) for i in range(2)]
     _, groups = in_a_fleet(
-        *doubles, lambda i: by_batch(how), settings, "one by one.*side by side"
+        *doubles, lambda i: by_batch(how), methods, "one by one.*side by side"
     )
     assert groups == [[0], [1]]
 
 
 def test_a_model_that_trains_differently_than_it_predicts_does_so_in_a_stack(doubles):
-    settings = [Setting(config=replace(QUICK, seed=i)) for i in range(2)]
-    _, groups = in_a_fleet(*doubles, lambda i: by_batch("doubles in training"), settings)
+    methods = [QUICK.replace("seed", i) for i in range(2)]
+    _, groups = in_a_fleet(*doubles, lambda i: by_batch("doubles in training"), methods)
     assert groups == [[0, 1]]
 
 
@@ -276,10 +274,10 @@ def test_parts_in_eval_mode_stay_there_in_a_stack(doubles):
         model[0].train(i not in frozen)
         return model
 
-    _, groups = in_a_fleet(*doubles, make, [Setting(config=QUICK)] * 2)
+    _, groups = in_a_fleet(*doubles, make, [QUICK] * 2)
     assert groups == [[0, 1]]
     mixed, groups = in_a_fleet(
-        *doubles, lambda i: make(i, (0,)), [Setting(config=QUICK)] * 2, "parts in eval mode"
+        *doubles, lambda i: make(i, (0,)), [QUICK] * 2, "parts in eval mode"
     )
     assert groups == [[0], [1]] and not torch.allclose(mixed[0], mixed[1], atol=1e-4)
 
@@ -287,9 +285,7 @@ def test_parts_in_eval_mode_stay_there_in_a_stack(doubles):
 def test_a_stack_that_answers_otherwise_is_not_used(doubles, monkeypatch):
     real = StackedModel.forward
     monkeypatch.setattr(StackedModel, "forward", lambda self, x: real(self, x) * (1 + 1e-6))
-    _, groups = in_a_fleet(
-        *doubles, chain, [Setting(config=QUICK)] * 2, "other logits in a stack"
-    )
+    _, groups = in_a_fleet(*doubles, chain, [QUICK] * 2, "other logits in a stack")
     assert groups == [[0], [1]]
 
 
@@ -304,9 +300,7 @@ def test_restarts_honour_a_model_of_ones_own(blobs):
             nn.Linear(features, 6), nn.Dropout(0.2), nn.ReLU(), nn.Linear(6, classes)
         )
 
-    estimator = ct.CounterfactualClassifier(
-        dropping, epochs=2, num_counterfactuals=6, n_restarts=3
-    )
+    estimator = ct.CounterfactualClassifier(model=dropping, epochs=2, n_restarts=3)
     with pytest.warns(UserWarning, match="one by one.*Dropout"):
         estimator.fit(x, y)
     assert len(estimator.predict(x)) == len(x)
@@ -325,11 +319,11 @@ def test_a_model_in_eval_mode_with_batch_norm_is_trained_whole_and_that_is_told(
     with pytest.warns(
         UserWarning, match=r"eval mode and holds BatchNorm1d.*model\.train\(\) first"
     ):
-        train(model, *blobs, config=QUICK)
-    train(twin, *blobs, config=QUICK)
+        train(model, *blobs, QUICK)
+    train(twin, *blobs, QUICK)
     assert torch.equal(weights(model), weights(twin))
     for n in (1, 2):
-        members = [Member(normed().eval(), Setting(config=QUICK)) for _ in range(n)]
+        members = [Member(normed().eval(), QUICK) for _ in range(n)]
         with pytest.warns(UserWarning) as told:
             Fleet(members).train(*blobs)
         assert sum("came in eval mode" in str(warning.message) for warning in told) == n
@@ -341,61 +335,57 @@ def test_parts_in_eval_mode_keep_their_statistics(blobs):
     before = model[1].running_mean.clone()
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        train(model, *blobs, config=QUICK)
+        train(model, *blobs, QUICK)
     assert torch.equal(model[1].running_mean, before)
 
 
 def test_a_model_in_eval_mode_without_statistics_needs_no_warning(blobs):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        train(mlp(2, 2).eval(), *blobs, config=QUICK)
+        train(mlp(2, 2).eval(), *blobs, QUICK)
 
 
-VANILLA = ct.make_objective("vanilla")
-ALONE = {"vanilla": {"objective": VANILLA}, "burn-in": {"config": replace(QUICK, burn_in=0.4)}}
+ALONE = {"conventional": QUICK.conventional(), "burn-in": QUICK.replace("burn_in", 0.4)}
 
 
 @pytest.mark.parametrize("case", ALONE)
 def test_a_last_batch_of_one_row_with_batch_norm_is_refused_in_words(make_blobs, case):
     x, y = make_blobs(n=61)
-    setting = replace(Setting(config=QUICK), **ALONE[case])
+    method = ALONE[case]
     message = (
         "61 rows in batches of 20 leave one with a single row, on which '1' cannot compute "
         "statistics"
     )
     with pytest.raises(InputError, match=message):
-        train(normed(), x, y, setting=setting)
+        train(normed(), x, y, method)
     with pytest.raises(InputError, match=message):
-        Fleet([Member(normed(), setting)]).train(x, y)
+        Fleet([Member(normed(), method)]).train(x, y)
     with (
         pytest.raises(InputError, match=message),
         pytest.warns(UserWarning, match="one by one"),
     ):
-        Fleet([Member(normed(), setting), Member(normed(), setting)]).train(x, y)
-    train(
-        normed(), x, y, setting=replace(setting, config=replace(setting.config, batch_size=21))
-    )
+        Fleet([Member(normed(), method), Member(normed(), method)]).train(x, y)
+    train(normed(), x, y, method.replace("batch_size", 21))
 
 
 def test_one_row_with_batch_norm_is_fine_where_it_is_not_alone(make_blobs):
     """Beside its counterfactuals, with frozen statistics, as an image, or left out by a loader."""
     x, y = make_blobs(n=61)
-    train(normed(), x, y, config=QUICK)
+    train(normed(), x, y, QUICK)
     frozen = normed()
     frozen[1].eval()
-    train(frozen, x, y, objective=VANILLA, config=QUICK)
+    train(frozen, x, y, QUICK.conventional())
     images = nn.Sequential(
         nn.Unflatten(1, (1, 2, 1)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(2, 2)
     )
-    train(images, x, y, objective=VANILLA, config=QUICK)
+    train(images, x, y, QUICK.conventional())
     loader = DataLoader(TensorDataset(x, y), batch_size=20, drop_last=True)
-    train(normed(), loader, objective=VANILLA, config=QUICK)
+    train(normed(), loader, method=QUICK.conventional())
     with pytest.raises(InputError, match="single row"):
         train(
             normed(),
             DataLoader(TensorDataset(x, y), batch_size=12),
-            objective=VANILLA,
-            config=QUICK,
+            method=QUICK.conventional(),
         )
 
 
@@ -415,9 +405,9 @@ def test_an_output_that_is_no_tensor_is_told(blobs):
     x, y = blobs
     message = "returned dict.*expected a tensor of logits"
     with pytest.raises(ModelError, match=message):
-        train(Table(), x, y, config=QUICK)
+        train(Table(), x, y, QUICK)
     with pytest.raises(ModelError, match=message):
-        Fleet([Member(Table(), Setting(config=QUICK)) for _ in range(2)]).train(x, y)
+        Fleet([Member(Table(), QUICK) for _ in range(2)]).train(x, y)
     with pytest.raises(ModelError, match=message):
         ct.search(Table(), x, 1 - y)
     with pytest.raises(ModelError, match=message):
@@ -427,11 +417,17 @@ def test_an_output_that_is_no_tensor_is_told(blobs):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TrainConfig(seed=1.5), "seed must be a whole number, got 1.5"),
-        (lambda: TrainConfig(seed="1"), "seed must be a whole number, got '1'"),
-        (lambda: TrainConfig(threads=0), "threads must be a whole number of at least 1, got 0"),
-        (lambda: TrainConfig(threads=1.5), "threads must be a whole number"),
-        (lambda: TrainConfig(accumulate=0), "accumulate must be a whole number of at least 1"),
+        (lambda: ct.methods.ct(seed=1.5), "seed must be a whole number, got 1.5"),
+        (lambda: ct.methods.ct(seed="1"), "seed must be a whole number, got '1'"),
+        (
+            lambda: ct.methods.ct(threads=0),
+            "threads must be a whole number of at least 1, got 0",
+        ),
+        (lambda: ct.methods.ct(threads=1.5), "threads must be a whole number"),
+        (
+            lambda: ct.methods.ct(accumulate=0),
+            "accumulate must be a whole number of at least 1",
+        ),
         (
             lambda: ecco(max_steps=2.5),
             "max_steps must be a whole number of at least 0, got 2.5",
@@ -444,10 +440,8 @@ def test_numbers_that_are_not_whole_are_refused(make, message):
 
 
 def test_more_threads_than_processors_are_refused(blobs):
-    config = replace(QUICK, threads=10_000)
+    method = QUICK.replace("threads", 10_000)
     with pytest.raises(InputError, match="threads must be an integer from 1 to"):
-        train(mlp(2, 2), *blobs, config=config)
+        train(mlp(2, 2), *blobs, method)
     with pytest.raises(InputError, match="threads must be an integer from 1 to"):
-        Fleet([Member(chain(i).float(), Setting(config=config)) for i in range(2)]).train(
-            *blobs
-        )
+        Fleet([Member(chain(i).float(), method) for i in range(2)]).train(*blobs)

@@ -3,6 +3,7 @@ gradients.
 """
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,16 +16,14 @@ from counterfactual_training import (
     ClipGradient,
     EarlyStopping,
     Objective,
-    Setting,
-    TrainConfig,
-    make_objective,
+    methods,
     mlp,
     train,
 )
 from counterfactual_training.errors import InputError
 from counterfactual_training.training import Fleet, Member
 
-QUICK = TrainConfig(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 
 
 def rows(seed=0, num=60):
@@ -56,10 +55,10 @@ def test_members_that_train_alone_may_have_rows_of_their_own(why):
     torch.manual_seed(0)
     models = [dropping() if why == "dropout" else mlp(2, 2, (5,)) for _ in range(count)]
     twins = [copy.deepcopy(model) for model in models]
-    setting = Setting(objective=objective, config=QUICK)
-    results = Fleet([Member(model, setting) for model in models]).train(x, y, validation=(x, y))
+    method = QUICK.replace("objective", objective)
+    results = Fleet([Member(model, method) for model in models]).train(x, y, validation=(x, y))
     for i, twin in enumerate(twins):
-        alone = train(twin, x[i], y[i], setting=setting, validation=(x[i], y[i]))
+        alone = train(twin, x[i], y[i], method, validation=(x[i], y[i]))
         assert_close(weights(results[i].model), weights(twin))
         assert results[i].history.last("validation_accuracy") == alone.history.last(
             "validation_accuracy"
@@ -90,16 +89,14 @@ class Break(Callback):
 @pytest.mark.parametrize("how", ["breaks", "is stopped"])
 def test_a_conventional_member_trains_on_when_the_last_searching_one_ends(how, refresh):
     x, y = rows()
-    config = TrainConfig(**{**vars(QUICK), "refresh": refresh})
+    method = QUICK.replace("refresh", refresh)
     torch.manual_seed(0)
     models = [mlp(2, 2, (5,)) for _ in range(2)]
     twin = copy.deepcopy(models[0])
-    settings = [
-        Setting(objective=make_objective(name), config=config) for name in ("vanilla", "full")
-    ]
-    members = [Member(model, setting) for model, setting in zip(models, settings, strict=True)]
+    chosen = [method.conventional(), method]
+    members = [Member(model, own) for model, own in zip(models, chosen, strict=True)]
     results = Fleet(members).train(x, y, callbacks=[Break(how)])
-    alone = train(twin, x, y, setting=settings[0])
+    alone = train(twin, x, y, chosen[0])
     assert_close(weights(results[0].model), weights(twin), atol=1e-5, rtol=1e-4)
     assert results[0].history.to_frame()["loss"].tolist() == pytest.approx(
         alone.history.to_frame()["loss"].tolist(), rel=1e-4
@@ -108,8 +105,9 @@ def test_a_conventional_member_trains_on_when_the_last_searching_one_ends(how, r
 
 
 class Infinite(Objective):
-    def total(self, *terms):
-        return super().total(*terms) + torch.inf
+    def __call__(self, *given):
+        terms = super().__call__(*given)
+        return replace(terms, total=terms.total + torch.inf)
 
 
 @pytest.mark.parametrize("how", ["autograd", "by hand"])
@@ -123,9 +121,7 @@ def test_an_update_without_a_finite_loss_is_left_out_though_its_gradient_is_fini
         with torch.no_grad():
             model[-1].bias += 1e25
     before = weights(model)
-    history = train(
-        model, x, y, objective=objective, config=TrainConfig(**{**vars(QUICK), "epochs": 1})
-    ).history
+    history = train(model, x, y, QUICK.replace({"epochs": 1, "objective": objective})).history
     assert torch.equal(weights(model), before) and history.last("skipped") == 3
 
 
@@ -149,7 +145,7 @@ class Late(Callback):
 @pytest.mark.parametrize("where", ["parameter", "model"])
 def test_hooks_registered_when_training_begins_are_called(where):
     late = Late(where)
-    train(mlp(2, 2, (5,)), *rows(), objective="vanilla", config=QUICK, callbacks=[late])
+    train(mlp(2, 2, (5,)), *rows(), QUICK.conventional(), callbacks=[late])
     assert late.calls >= 9
 
 
@@ -162,17 +158,15 @@ def test_a_parameter_without_a_gradient_stays_as_it_is():
     torch.manual_seed(0)
     model = mlp(2, 2, (5,))
     first, last = model[0].weight.detach().clone(), model[-1].weight.detach().clone()
-    train(model, *rows(), config=QUICK, callbacks=[Freeze()])
+    train(model, *rows(), QUICK, callbacks=[Freeze()])
     assert torch.equal(model[0].weight, first) and not torch.equal(model[-1].weight, last)
 
 
 def test_large_gradients_in_half_precision_are_finite():
     x, y = rows()
     models = [mlp(2, 2, (5,)).half() for _ in range(2)]
-    objective = make_objective("vanilla", lambda_class=3000.0)
-    results = Fleet(
-        [Member(m, Setting(objective=objective, config=QUICK)) for m in models]
-    ).train(x.half(), y)
+    method = QUICK.conventional().replace("lambda_class", 3000.0)
+    results = Fleet([Member(model, method) for model in models]).train(x.half(), y)
     assert all(result.history.to_frame()["skipped"].sum() == 0 for result in results)
 
 
@@ -189,7 +183,7 @@ class KeepsFrozen(nn.Sequential):
 def test_a_model_that_freezes_parts_by_itself_is_taken_at_its_word():
     model = KeepsFrozen(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
     before = model[1].running_mean.clone()
-    train(model, *rows(), config=QUICK)
+    train(model, *rows(), QUICK)
     assert torch.equal(model[1].running_mean, before)
 
 
@@ -197,24 +191,17 @@ def test_what_cannot_be_heeded_is_refused_in_words():
     x, y = rows()
     model = mlp(2, 2, (5,))
     with pytest.raises(InputError, match="LBFGS computes its gradients itself"):
-        train(
-            model,
-            x,
-            y,
-            config=QUICK,
-            optimizer=torch.optim.LBFGS,
-            callbacks=[ClipGradient(1.0)],
-        )
+        train(model, x, y, QUICK, optimizer=torch.optim.LBFGS, callbacks=[ClipGradient(1.0)])
     with pytest.raises(InputError, match=r"write \[callback\]"):
-        train(model, x, y, config=QUICK, callbacks=ClipGradient(1.0))
+        train(model, x, y, QUICK, callbacks=ClipGradient(1.0))
     with pytest.raises(InputError, match="whole number of epochs"):
         EarlyStopping(patience=2.5)
     with pytest.raises(InputError, match=r"torch\.as_tensor"):
-        train(model, x.numpy(), np.asarray(y), config=QUICK)
+        train(model, x.numpy(), np.asarray(y), QUICK)
 
     class StopAnother(Callback):
         def on_epoch_end(self, run):
             run.stop("wrong", 3)
 
     with pytest.raises(InputError, match=r"members 0\.\.0, not 3"):
-        train(model, x, y, config=QUICK, callbacks=[StopAnother()])
+        train(model, x, y, QUICK, callbacks=[StopAnother()])

@@ -20,12 +20,15 @@ MAKERS = {
 }
 
 
-def setting(seed, epochs=3):
-    config = ct.TrainConfig(
-        epochs=epochs, batch_size=30, num_counterfactuals=20, learning_rate=0.02, seed=seed
-    )
-    return ct.Setting(
-        ct.ecco(max_steps=5), ct.Constraints.infer(X, mutability={1: "none"}), config=config
+def method(seed, epochs=3):
+    return ct.methods.ct(
+        epochs=epochs,
+        batch_size=30,
+        num_counterfactuals=20,
+        learning_rate=0.02,
+        seed=seed,
+        max_steps=5,
+        constraints=ct.Constraints.infer(X, mutability={1: "none"}),
     )
 
 
@@ -40,12 +43,12 @@ class Interrupt(ct.Callback):
 
 
 def test_the_memory_of_a_member_counts_the_units_of_all_trees():
-    config = ct.TrainConfig()
+    training = ct.TrainConfig()
     few, many = (
-        memory_per_member(ct.neurotree(4, 2, trees, 4), 4, 90, config) for trees in (8, 64)
+        memory_per_member(ct.neurotree(4, 2, trees, 4), 4, 90, training) for trees in (8, 64)
     )
     weights = sum(p.numel() for p in ct.neurotree(4, 2, 56, 4).parameters())
-    assert many - few > 4 * (6 * weights + 8 * config.batch_size * 56 * 16)
+    assert many - few > 4 * (6 * weights + 8 * training.batch_size * 56 * 16)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -53,20 +56,20 @@ def test_in_a_fleet_as_alone_and_after_an_interruption(name, tmp_path, recwarn):
     models = [MAKERS[name]().double() for _ in range(2)]
     again = copy.deepcopy(models)
     alone = [
-        ct.train(copy.deepcopy(m), X, Y, setting=setting(i), progress=False)
+        ct.train(copy.deepcopy(m), X, Y, method(i), progress=False)
         for i, m in enumerate(models)
     ]
-    ct.Fleet([ct.Member(m, setting(i)) for i, m in enumerate(models)]).train(
+    ct.Fleet([ct.Member(m, method(i)) for i, m in enumerate(models)]).train(
         X, Y, progress=False
     )
     for model, result in zip(models, alone, strict=True):
         assert_close(model(X), result.model(X))
     path = {"checkpoint": tmp_path / "c", "progress": False}
     with pytest.raises(StoppedError):
-        ct.Fleet([ct.Member(m, setting(i)) for i, m in enumerate(copy.deepcopy(again))]).train(
+        ct.Fleet([ct.Member(m, method(i)) for i, m in enumerate(copy.deepcopy(again))]).train(
             X, Y, callbacks=[Interrupt()], **path
         )
-    ct.Fleet([ct.Member(m, setting(i)) for i, m in enumerate(again)]).train(X, Y, **path)
+    ct.Fleet([ct.Member(m, method(i)) for i, m in enumerate(again)]).train(X, Y, **path)
     for model, other in zip(models, again, strict=True):
         assert_close(model(X), other(X), rtol=1e-12, atol=1e-12)
     assert not [str(said.message) for said in recwarn if "one by one" in str(said.message)]

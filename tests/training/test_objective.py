@@ -10,15 +10,16 @@ from torch.testing import assert_close
 from counterfactual_training import (
     CounterfactualBatch,
     Objective,
-    TrainConfig,
     linear,
-    make_objective,
+    methods,
     mlp,
     train,
 )
-from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
-from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
-from counterfactual_training.errors import InputError
+from counterfactual_training.core.losses import class_loss
+from eq2_terms import contrast as logistic_contrast
+from eq2_terms import divergence, ridge
+
+CONVENTIONAL = Objective(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.0)
 
 
 @pytest.fixture
@@ -48,11 +49,9 @@ def test_the_fused_forward_equals_separate_forwards(batch, weight):
     logits_pos, logits_cf = model(explanations.x_pos), model(explanations.x_cf)
     parts = {
         "class_loss": class_loss(model(x), y),
-        "divergence": contrastive_divergence(
-            logits_pos, logits_cf, explanations.y_target, weight
-        ),
-        "ridge": energy_ridge(logits_pos, logits_cf, explanations.y_target, weight),
-        "adversarial": adversarial_loss(model(explanations.x_adv), explanations.y_adv),
+        "divergence": divergence(logits_pos, logits_cf, explanations.y_target, weight),
+        "ridge": ridge(logits_pos, logits_cf, explanations.y_target, weight),
+        "adversarial": class_loss(model(explanations.x_adv), explanations.y_adv),
     }
     for name, value in parts.items():
         assert_close(getattr(terms, name), value)
@@ -98,10 +97,15 @@ def test_there_is_one_forward(batch):
     model, x, y, explanations = batch
     seen = []
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    for name, rows in (("full", 21), ("divergence", 16), ("adversarial", 11), ("vanilla", 6)):
+    for objective, rows in (
+        (Objective(), 21),
+        (Objective(lambda_adv=0.0), 16),
+        (Objective(lambda_div=0.0, lambda_reg=0.0), 11),
+        (CONVENTIONAL, 6),
+    ):
         seen.clear()
-        make_objective(name)(model, x, y, explanations)
-        assert seen == [rows], name
+        objective(model, x, y, explanations)
+        assert seen == [rows], objective
 
 
 class Noisy(nn.Sequential):
@@ -117,7 +121,7 @@ def test_zero_weights_give_exactly_the_plain_classifiers_gradients(build, batch)
     ours = build()
     plain = copy.deepcopy(ours)
     torch.manual_seed(1)
-    make_objective("vanilla")(ours, x, y, explanations).total.backward()
+    CONVENTIONAL(ours, x, y, explanations).total.backward()
     torch.manual_seed(1)
     class_loss(plain(x), y).backward()
     for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
@@ -159,16 +163,15 @@ def test_eq_11_through_the_objective(batch):
 
 
 @pytest.mark.parametrize(
-    ("name", "divergence", "adversarial"),
+    ("objective", "divergence", "adversarial"),
     [
-        ("full", True, True),
-        ("vanilla", False, False),
-        ("divergence", True, False),
-        ("adversarial", False, True),
+        (Objective(), True, True),
+        (CONVENTIONAL, False, False),
+        (Objective(lambda_adv=0.0), True, False),
+        (Objective(lambda_div=0.0, lambda_reg=0.0), False, True),
     ],
 )
-def test_ablations(name, divergence, adversarial, batch):
-    objective = make_objective(name)
+def test_ablations(objective, divergence, adversarial, batch):
     assert (objective.needs_divergence, objective.needs_adversarial) == (
         divergence,
         adversarial,
@@ -183,22 +186,6 @@ def test_default_weights_are_the_papers():
     objective = Objective()
     paper = {"lambda_class": 1.0, "lambda_div": 0.5, "lambda_reg": 0.1, "lambda_adv": 0.25}
     assert vars(objective) == paper | {"lambda_contrast": 0.0, "lambda_recourse": 0.0}
-
-
-def test_overrides_reach_only_the_weights_an_objective_uses():
-    objective = make_objective("divergence", lambda_reg=0.7, lambda_adv=3.0)
-    assert objective.lambda_reg == 0.7 and objective.lambda_adv == 0.0
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(
-        InputError, match=r"objective 'divergense'. Did you mean 'divergence'\?"
-    ):
-        make_objective("divergense")
-    with pytest.raises(InputError, match=r"weight 'lambda_dif'. Did you mean 'lambda_div'\?"):
-        make_objective("full", lambda_dif=1.0)
-    with pytest.raises(InputError, match="weight 'needs_divergence'"):
-        make_objective("full", needs_divergence=1.0)
 
 
 def test_split_cuts_everything(batch):
@@ -225,5 +212,5 @@ class Bounded(Objective):
 )
 def test_who_lacks_a_ridge(objective, lacks, blobs, recwarn):
     assert objective.lacks_ridge is lacks
-    train(linear(2, 2), *blobs, objective=objective, config=TrainConfig(1, 60))
+    train(linear(2, 2), *blobs, methods.ct(epochs=1, batch_size=60, objective=objective))
     assert any("without a ridge" in str(warning.message) for warning in recwarn) is lacks

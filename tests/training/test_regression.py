@@ -2,6 +2,8 @@
 change does not.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,13 +13,10 @@ import counterfactual_training as ct
 from counterfactual_training.core.energy import interval_energy
 from counterfactual_training.core.losses import value_loss
 from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.training import regression
 from counterfactual_training.training.objective import Batch
-from counterfactual_training.training.regression import (
-    Found,
-    interval_training,
-    make_value_regime,
-    squared_error,
-)
+from counterfactual_training.training.registry import VALUE_METHODS
+from counterfactual_training.training.regression import Found
 
 
 def rows(num: int = 120) -> tuple[Tensor, Tensor]:
@@ -25,14 +24,11 @@ def rows(num: int = 120) -> tuple[Tensor, Tensor]:
     return x, (x @ torch.tensor([1.0, -0.5, 0.2])) / 1.2
 
 
-def setting(regime: ct.Regime, seed: int = 0, **config) -> ct.Setting:
+def short(name: str = "ct", **settings) -> ct.Method:
     common = {"epochs": 4, "batch_size": 40, "burn_in": 0.25, "learning_rate": 0.01}
     rules = ct.Constraints.build(3, mutability={0: "none", 1: "increase"})
-    return ct.Setting(
-        regime=regime,
-        constraints=rules,
-        config=ct.TrainConfig(seed=seed, **{**common, **config}),
-    )
+    spec = {"name": name, "constraints": rules, **common, **settings}
+    return ct.make_method(spec, values=True)
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -46,7 +42,7 @@ def column(*numbers: float) -> Tensor:
 
 def test_the_loss_is_its_formula():
     """f(x) = x, so everything can be computed on paper."""
-    regime = interval_training(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
+    method = regression.ct(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
     middle, spread, mature = (
         torch.tensor([2.0, 2.0]),
         torch.tensor([0.5, 0.5]),
@@ -54,7 +50,7 @@ def test_the_loss_is_its_formula():
     )
     points = column(1.0, 9.0), column(2.5, 7.0), column(0.5, 0.5), torch.tensor([0.0, 2.0])
     batch = Batch(column(0.0, 2.0), torch.tensor([1.0, 1.0]))
-    terms = regime.loss(
+    terms = method.loss(
         nn.Identity(), batch, Found(*points, middle, spread, mature, torch.tensor([3.0, 1.0]))
     )
     low, high = (
@@ -84,18 +80,16 @@ def test_core_formulas():
 
 
 def test_what_is_found_arrives_and_keeps_the_rules():
-    (x, y), found, regime = rows(), [], interval_training()
+    (x, y), found, method = rows(), [], short()
 
     def spied(now: ct.Round) -> Found:
-        found.append(regime.find(now))
+        found.append(method.find(now))
         assert torch.equal(now.memory["epoch"], torch.tensor(now.epoch))
         return found[-1]
 
-    watched = ct.Regime("ct", regime.loss, spied, regime.remember, values=True)
+    watched = replace(method, find=spied)
     net = network()
-    history = ct.train(
-        net, x, y, setting=setting(watched), validation=(x[:20], y[:20])
-    ).history.to_frame()
+    history = ct.train(net, x, y, watched, validation=(x[:20], y[:20])).history.to_frame()
     assert len(found) == 9  # three batches in each of three epochs after the burn-in
     first = set(x[:, 0].tolist())
     mature = 0
@@ -118,15 +112,13 @@ def test_a_search_ends_inside_the_interval_it_was_asked_for():
     net.weight.data = torch.tensor([[2.0, 0.0]])
     x = torch.linspace(-1, 1, 200).unsqueeze(-1).repeat(1, 2)
     y, seen = 2 * x[:, 0], []
-    regime = interval_training(share=1.0)
+    method = regression.ct(share=1.0, epochs=1, batch_size=200, learning_rate=1e-9)
 
     def spied(now: ct.Round) -> Found:
-        seen.append(regime.find(now))
+        seen.append(method.find(now))
         return seen[-1]
 
-    watched = ct.Regime("ct", regime.loss, spied, regime.remember, values=True)
-    config = ct.TrainConfig(epochs=1, batch_size=200, burn_in=0.0, learning_rate=1e-9)
-    ct.train(net, x, y, setting=ct.Setting(regime=watched, config=config))
+    ct.train(net, x, y, replace(method, find=spied))
     (one,) = seen
     assert one.mature.all() and torch.equal(one.x_cf[:, 1], one.x_cf[:, 1].clamp(-1, 1))
     # It stops where it first may: half a standard deviation short of the interval's mean, on the
@@ -146,40 +138,31 @@ def test_a_resumed_run_equals_one_never_interrupted(tmp_path):
     x, y = rows()
     file = tmp_path / "run.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        ct.train(
-            network(),
-            x,
-            y,
-            setting=setting(interval_training()),
-            checkpoint=file,
-            callbacks=[Stop()],
-        )
-    resumed = ct.train(
-        network(), x, y, setting=setting(interval_training()), checkpoint=file
-    ).model
-    whole = ct.train(network(), x, y, setting=setting(interval_training())).model
+        ct.train(network(), x, y, short(), checkpoint=file, callbacks=[Stop()])
+    resumed = ct.train(network(), x, y, short(), checkpoint=file).model
+    whole = ct.train(network(), x, y, short()).model
     for one, other in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(
-    "regime", [squared_error(), interval_training()], ids=lambda regime: regime.name
-)
-def test_a_member_of_a_fleet_ends_as_alone(regime):
+@pytest.mark.parametrize("name", VALUE_METHODS)
+def test_a_member_of_a_fleet_ends_as_alone(name, recwarn):
     x, y = rows()
-    members = [ct.Member(network(i), setting(regime, i)) for i in range(2)]
+    members = [ct.Member(network(i), short(name, seed=i)) for i in range(2)]
     together = ct.Fleet(members).train(x, y)
     for i, result in enumerate(together):
-        alone = ct.train(network(i), x, y, setting=setting(regime, i))
+        alone = ct.train(network(i), x, y, short(name, seed=i))
         for one, other in zip(result.model.parameters(), alone.model.parameters(), strict=True):
             assert_close(one, other, atol=1e-4, rtol=1e-3)
+    # They share a loss, so they train as one.
+    assert not recwarn.list
 
 
 def test_conventional_training_is_least_squares():
     x, y = rows()
     net = nn.Linear(3, 1)
-    config = ct.TrainConfig(epochs=200, batch_size=40, learning_rate=0.05)
-    ct.train(net, x, y, setting=ct.Setting(regime=squared_error(), config=config))
+    method = regression.conventional(epochs=200, batch_size=40, learning_rate=0.05)
+    ct.train(net, x, y, method)
     assert_close(
         net.weight.data.flatten(), torch.tensor([1.0, -0.5, 0.2]) / 1.2, atol=1e-3, rtol=0
     )
@@ -191,15 +174,13 @@ def test_conventional_training_is_least_squares():
 def test_ties_in_y_leave_no_interval_empty(values):
     x, _ = rows(40)
     y = torch.tensor(values * 4, dtype=torch.float32)
-    memory = interval_training().remember(_data(x, y), torch.Size())
+    memory = regression.ct().remember(_data(x, y), torch.Size())
     assert (
         (memory["count"] > 0).all()
         and len(memory["count"]) >= 2
         and int(memory["count"].sum()) == 40
     )
-    history = ct.train(
-        network(), x, y, setting=setting(interval_training(), epochs=2, burn_in=0.0)
-    ).history
+    history = ct.train(network(), x, y, short(epochs=2, burn_in=0.0)).history
     assert history.last("loss") == history.last("loss")
 
 
@@ -212,21 +193,19 @@ def _data(x: Tensor, y: Tensor):
 def test_bad_input_is_named():
     x, y = rows()
     with pytest.raises(ModelError, match="one output"):
-        ct.train(ct.mlp(3, 2), x, y, regime=interval_training())
+        ct.train(ct.mlp(3, 2), x, y, regression.ct())
     with pytest.raises(InputError, match="y of floating point"):
-        ct.train(network(), x, y.long(), regime=interval_training())
+        ct.train(network(), x, y.long(), regression.ct())
     with pytest.raises(InputError, match="NaN"):
-        ct.train(network(), x, y * torch.nan, regime=interval_training())
+        ct.train(network(), x, y * torch.nan, regression.ct())
     with pytest.raises(InputError, match="sample_weight"):
-        ct.train(network(), x, y, regime=squared_error(), class_weight="balanced")
+        ct.train(network(), x, y, regression.conventional(), class_weight="balanced")
     with pytest.raises(InputError, match="All y are equal"):
-        ct.train(network(), x, torch.ones(120), regime=interval_training())
+        ct.train(network(), x, torch.ones(120), regression.ct())
     with pytest.raises(InputError, match="bins must be a whole number of at least 2"):
-        interval_training(bins=1)
+        regression.ct(bins=1)
     with pytest.raises(InputError, match="Did you mean 'ct'"):
-        make_value_regime("cd")
+        ct.make_method("cd", values=True)
     with pytest.raises(InputError, match="not both"):
-        other = ct.Setting(config=setting(squared_error()).config)
-        ct.Fleet(
-            [ct.Member(network(), setting(squared_error())), ct.Member(network(), other)]
-        ).train(x, y)
+        other = ct.Method(training=short().training)
+        ct.Fleet([ct.Member(network(), short()), ct.Member(network(), other)]).train(x, y)

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,8 @@ from counterfactual_training import (
     Fleet,
     Member,
     Schedule,
-    Setting,
-    TrainConfig,
     ecco,
+    methods,
     mlp,
     train,
 )
@@ -35,7 +33,7 @@ from covering import each_value, repeats
 from forked import fork
 
 pytestmark = pytest.mark.usefixtures("saved_every_epoch")
-CONFIG = TrainConfig(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
+METHOD = methods.ct(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 SEARCH = ecco(learning_rate=0.5, max_steps=8)
 UPDATES = 3  # per epoch
 
@@ -124,13 +122,13 @@ def run(
 ):
     """Results of a lone chain, of a lone model that draws and keeps statistics, or of a fleet."""
     x, y = rows()
-    config = replace(CONFIG, **changes)
+    method = METHOD.replace(changes)
     if kind == "fleet":
-        settings = [
-            Setting(SEARCH, config=replace(config, seed=i, learning_rate=0.02 / (1 + i)))
+        chosen = [
+            method.replace({"generator": SEARCH, "seed": i, "learning_rate": 0.02 / (1 + i)})
             for i in range(4)
         ]
-        members = [Member(chain(seed + i), setting) for i, setting in enumerate(settings)]
+        members = [Member(chain(seed + i), own) for i, own in enumerate(chosen)]
         return Fleet(members).train(x, y, callbacks=callbacks, checkpoint=path)
     optimizer = None if kind == "chain" else (lambda p: SGD(p, 0.1, momentum=0.9))
     model = chain(seed) if kind == "chain" else noisy(seed)
@@ -139,8 +137,7 @@ def run(
             model,
             x,
             y,
-            SEARCH,
-            config=config,
+            method.replace("generator", SEARCH),
             optimizer=optimizer,
             callbacks=callbacks,
             checkpoint=path,
@@ -293,8 +290,8 @@ def test_faults_that_come_and_go_do_not_add_up(kind):
 def test_every_member_has_its_own_patience():
     x, y = rows()
     limits = (2, 5, 100)
-    settings = [
-        Setting(SEARCH, config=replace(CONFIG, seed=i, max_bad_updates=limit))
+    chosen = [
+        METHOD.replace({"generator": SEARCH, "seed": i, "max_bad_updates": limit})
         for i, limit in enumerate(limits)
     ]
 
@@ -302,13 +299,13 @@ def test_every_member_has_its_own_patience():
         return Faults(lambda update: update >= 4)
 
     with pytest.warns(UserWarning, match="stopped in epoch"):
-        fleet = Fleet([Member(chain(5), setting) for setting in settings]).train(
+        fleet = Fleet([Member(chain(5), method) for method in chosen]).train(
             x, y, callbacks=[faults()]
         )
     assert [len(result.history.records) for result in fleet] == [2, 3, 8]
-    for result, setting in zip(fleet, settings, strict=True):
+    for result, method in zip(fleet, chosen, strict=True):
         with pytest.warns(UserWarning) if result.history.stopped else contextlib.nullcontext():
-            lone = train(chain(5), x, y, setting=setting, callbacks=[faults()])
+            lone = train(chain(5), x, y, method, callbacks=[faults()])
         assert lone.history.stopped == result.history.stopped
         skipped = [[record["skipped"] for record in r.history.records] for r in (lone, result)]
         assert skipped[0] == skipped[1]

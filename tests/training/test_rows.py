@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,11 +23,11 @@ from torch.utils.data import (
 
 import counterfactual_training as ct
 from counterfactual_training.errors import ConstraintError, FileError, InputError, ModelError
-from counterfactual_training.training.objective import make_objective
 from counterfactual_training.training.rows import Read
 
-CONFIG = ct.TrainConfig(epochs=3, batch_size=16, num_counterfactuals=20, learning_rate=0.02)
-SEARCH = ct.ecco(max_steps=8)
+METHOD = ct.methods.ct(
+    epochs=3, batch_size=16, num_counterfactuals=20, learning_rate=0.02, max_steps=8
+)
 
 
 class Items(Dataset):
@@ -53,8 +52,8 @@ def network(k=2, d=2):
     return ct.mlp(d, k, hidden=(8,))
 
 
-def train(*data, model=None, config=CONFIG, **options):
-    return ct.train(model or network(), *data, generator=SEARCH, config=config, **options)
+def train(*data, model=None, method=METHOD, **options):
+    return ct.train(model or network(), *data, method=method, **options)
 
 
 def weights_of(result):
@@ -84,10 +83,10 @@ def stated(x):
 )
 def test_a_data_set_trains_as_the_tensors_it_wraps(settings, blobs):
     x, y = blobs
-    config = replace(CONFIG, **settings)
+    method = METHOD.replace(settings)
     weight = torch.linspace(0.5, 2, len(y))
     whole = train(
-        x, y, constraints=stated(x), config=config, sample_weight=weight, validation=(x, y)
+        x, y, constraints=stated(x), method=method, sample_weight=weight, validation=(x, y)
     )
     for source in (
         TensorDataset(x, y, weight),
@@ -95,7 +94,7 @@ def test_a_data_set_trains_as_the_tensors_it_wraps(settings, blobs):
         list(zip(x, y.tolist(), weight, strict=True)),
     ):
         found = train(
-            source, constraints=stated(x), config=config, validation=TensorDataset(x, y)
+            source, constraints=stated(x), method=method, validation=TensorDataset(x, y)
         )
         same(found, whole)
 
@@ -165,7 +164,7 @@ def test_a_loader_of_the_same_batches_trains_as_tensors(name, blobs):
         loader,
         constraints=stated(x),
         validation=held,
-        config=replace(CONFIG, batch_size=5, shuffle=True),
+        method=METHOD.replace({"batch_size": 5, "shuffle": True}),
     )
     assert len(found.history.records) == 3
     # Rows on other boundaries of memory round differently.
@@ -203,7 +202,7 @@ def test_shuffling_loaders_resume_exactly(name, blobs, tmp_path):
 
     def go(**options):
         return train(
-            SHUFFLED[name](TensorDataset(x, y)), config=replace(CONFIG, epochs=4), **options
+            SHUFFLED[name](TensorDataset(x, y)), method=METHOD.replace("epochs", 4), **options
         )
 
     whole = go()
@@ -213,7 +212,7 @@ def test_shuffling_loaders_resume_exactly(name, blobs, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(checkpoint=file, callbacks=[Interrupt()])
     same(go(checkpoint=file), whole)
-    in_order = train(DataLoader(TensorDataset(x, y), 16), config=replace(CONFIG, epochs=4))
+    in_order = train(DataLoader(TensorDataset(x, y), 16), method=METHOD.replace("epochs", 4))
     assert not torch.equal(weights_of(in_order), weights_of(whole))
 
 
@@ -229,12 +228,14 @@ def test_factuals_come_from_the_whole_data_set(blobs):
     items = Items(*blobs)
     train(
         DataLoader(items, batch_sampler=[[0, 1, 2, 3]]),
-        config=replace(CONFIG, epochs=1, num_counterfactuals=60),
+        method=METHOD.replace({"epochs": 1, "num_counterfactuals": 60}),
     )
     passes = np.bincount(items.asked, minlength=60)
     assert passes.min() >= 2  # read once, and drawn as a factual
     subset = Subset(Items(*blobs), range(20))
-    train(DataLoader(subset, 10), config=replace(CONFIG, epochs=1, num_counterfactuals=60))
+    train(
+        DataLoader(subset, 10), method=METHOD.replace({"epochs": 1, "num_counterfactuals": 60})
+    )
     assert max(subset.dataset.asked) < 20
 
 
@@ -242,12 +243,9 @@ def test_fleets_take_data_sets_and_loaders(blobs):
     x, y = blobs
 
     def fleet():
-        objectives = [make_objective(name) for name in ("full", "vanilla")]
-        settings = [
-            ct.Setting(SEARCH, stated(x), own, replace(CONFIG, batch_size=15))
-            for own in objectives
-        ]
-        return ct.Fleet([ct.Member(network().double(), own) for own in settings])
+        full = METHOD.replace({"constraints": stated(x), "batch_size": 15})
+        methods = [full, full.conventional()]
+        return ct.Fleet([ct.Member(network().double(), own) for own in methods])
 
     weight = torch.linspace(0.5, 2, 60).double()
     data = TensorDataset(x.double(), y, weight)
@@ -261,9 +259,8 @@ def test_fleets_take_data_sets_and_loaders(blobs):
     alone = ct.train(
         network().double(),
         DataLoader(data, 15, shuffle=True),
-        generator=SEARCH,
         constraints=stated(x),
-        config=replace(CONFIG, batch_size=15),
+        method=METHOD.replace("batch_size", 15),
         validation=(x.double(), y),
     )
     assert_close(weights_of(shuffled[0]), weights_of(alone), rtol=1e-6, atol=1e-9)
@@ -351,27 +348,28 @@ def test_wrong_arguments_beside_data_sets_are_refused_in_words(blobs):
         train(data, validation=TensorDataset(x, y + 1))
     with pytest.raises(InputError, match="single row"):
         normed = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-        train(DataLoader(data, 59), model=normed, objective="vanilla")
+        train(DataLoader(data, 59), model=normed, method=METHOD.conventional())
 
 
 # ---- weights -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("objective", ["vanilla", "adversarial"])
-def test_a_weight_of_two_is_a_row_given_twice(objective, blobs):
+@pytest.mark.parametrize(
+    "terms", [{"lambda_adv": 0.0}, {}], ids=["conventional", "adversarial"]
+)
+def test_a_weight_of_two_is_a_row_given_twice(terms, blobs):
     """In one batch of all rows, every row once as a factual: those of heavy rows count twice as
     x_adv, too.
     """
     x, y = blobs
     weight = 1.0 + (torch.arange(60) % 3 == 0)
     twice = torch.arange(60).repeat_interleave(weight.long())
-    config = replace(CONFIG, batch_size=200, target_rule="not_true")
+    method = METHOD.replace({"lambda_div": 0.0, "lambda_reg": 0.0, **terms})
+    method = method.replace({"batch_size": 200, "target_rule": "not_true"})
 
     def go(rows, **options):
-        own = replace(config, num_counterfactuals=len(rows))
-        return train(
-            x[rows], y[rows], config=own, objective=objective, constraints=stated(x), **options
-        )
+        own = method.replace("num_counterfactuals", len(rows))
+        return train(x[rows], y[rows], method=own, constraints=stated(x), **options)
 
     one, other, plain = (
         go(torch.arange(60), sample_weight=weight),
@@ -388,9 +386,9 @@ def test_a_weight_of_zero_leaves_a_row_out(blobs):
     x, y = blobs
     keep = torch.arange(60) % 4 != 0
     spoiled = torch.where(keep, y, 1 - y)  # what has no weight may have any class
-    config = replace(CONFIG, batch_size=60)
-    one = train(x, spoiled, config=config, sample_weight=keep.float(), objective="vanilla")
-    other = train(x[keep], y[keep], config=config, objective="vanilla")
+    method = METHOD.conventional().replace("batch_size", 60)
+    one = train(x, spoiled, method=method, sample_weight=keep.float())
+    other = train(x[keep], y[keep], method=method)
     assert_close(weights_of(one), weights_of(other), rtol=1e-4, atol=1e-6)
     empty_batches = torch.zeros(60)
     empty_batches[:10] = 1
@@ -427,8 +425,8 @@ def test_fleets_weigh_as_lone_runs(blobs):
     x, y = blobs
     labels = torch.stack([y, (torch.arange(60) % 3 == 0).long()])
     weight = torch.rand(2, 60).double()
-    setting = ct.Setting(SEARCH, stated(x), config=CONFIG)
-    members = [ct.Member(network().double(), setting) for _ in range(2)]
+    method = METHOD.replace("constraints", stated(x))
+    members = [ct.Member(network().double(), method) for _ in range(2)]
     found = ct.Fleet(members).train(
         x.double().expand(2, -1, -1).clone(),
         labels,
@@ -440,9 +438,8 @@ def test_fleets_weigh_as_lone_runs(blobs):
             network().double(),
             x.double(),
             labels[i],
-            SEARCH,
+            METHOD,
             stated(x),
-            config=CONFIG,
             sample_weight=weight[i],
             class_weight="balanced",
         )
@@ -494,22 +491,22 @@ if how == "torch":
 else:
     x = torch.from_numpy(np.memmap(path, np.float32, "r+", shape=(n, d)))
 
-def settings(**more):
-    config = ct.TrainConfig(epochs=1, batch_size=1000, num_counterfactuals=100, **more)
+def short(**more):
     rules = None if how == "numpy" else ct.Constraints.build(d, {0: "increase"}, (-3.0, 3.0))
-    return ct.Setting(ct.ecco(max_steps=3), rules, config=config)
+    return ct.methods.ct(epochs=1, batch_size=1000, num_counterfactuals=100, max_steps=3,
+                         constraints=rules, **more)
 
 model = ct.linear(d, 2)
-ct.train(model, x[:2000], y[:2000], setting=settings())  # loads what is loaded at first use
+ct.train(model, x[:2000], y[:2000], short())  # loads what is loaded at first use
 status = Path("/proc/self/status").read_text().splitlines()
 held = [line for line in status if line.startswith("VmData")]
 limit = int(held[0].split()[1]) * 1024 + 120 * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 if how == "fleet":
-    members = [ct.Member(ct.linear(d, 2), settings(seed=seed)) for seed in range(2)]
+    members = [ct.Member(ct.linear(d, 2), short(seed=seed)) for seed in range(2)]
     found = ct.Fleet(members).train(x, y, validation=(x, y))[0]
 else:
-    found = ct.train(model, x, y, setting=settings(shuffle=how == "torch"), validation=(x, y),
+    found = ct.train(model, x, y, short(shuffle=how == "torch"), validation=(x, y),
                      checkpoint=path.with_suffix(".safetensors"))
 print("accuracy", found.history.last("validation_accuracy"))
 try:

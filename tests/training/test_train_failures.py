@@ -10,19 +10,21 @@ from torch.utils.data import DataLoader, TensorDataset
 from counterfactual_training import (
     Callback,
     Constraints,
-    TrainConfig,
-    make_objective,
+    Method,
+    methods,
     mlp,
     train,
 )
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.training import Run
 
-QUICK = TrainConfig(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+
+SHORT = {"ct": QUICK, "conventional": QUICK.conventional()}
 
 
-def with_changes(**changes) -> TrainConfig:
-    return TrainConfig(**{**vars(QUICK), **changes})
+def with_changes(**changes) -> Method:
+    return QUICK.replace(changes)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -61,7 +63,7 @@ def test_a_bad_update_is_skipped_and_counted(blobs):
     model = Faulty(lambda call: call in (2, 6, 7))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        frame = train(model, x, y, config=QUICK).history.to_frame()
+        frame = train(model, x, y, QUICK).history.to_frame()
     assert frame["skipped"].tolist() == [1, 1, 1] and bool(torch.isfinite(weights(model)).all())
     assert frame["loss"].notna().all(), "the means are over the updates made"
 
@@ -71,7 +73,7 @@ def test_skipping_leaves_the_weights_alone(blobs):
     torch.manual_seed(0)
     model = Faulty(lambda call: True)
     before = weights(model)
-    train(model, x, y, config=with_changes(epochs=1))
+    train(model, x, y, with_changes(epochs=1))
     assert torch.equal(weights(model), before)
 
 
@@ -81,7 +83,7 @@ def test_bad_updates_with_good_ones_between_do_not_stop_training(blobs):
     model = Faulty(lambda call: call % 2 == 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        history = train(model, x, y, config=with_changes(epochs=4, max_bad_updates=2)).history
+        history = train(model, x, y, with_changes(epochs=4, max_bad_updates=2)).history
     assert history.stopped is None and sum(record["skipped"] for record in history.records) == 6
 
 
@@ -97,14 +99,14 @@ def test_many_bad_updates_in_a_row_stop_training(blobs, batch_size):
         def on_epoch_end(self, run: Run) -> None:
             copies.append(weights(run.model))
 
-    config = with_changes(
+    method = with_changes(
         epochs=50, max_bad_updates=7, batch_size=batch_size, num_counterfactuals=60
     )
     with pytest.warns(
         UserWarning,
         match=r"Training stopped.*7 updates in a row had a non-finite loss.*sound epoch",
     ):
-        history = train(model, x, y, config=config, callbacks=[Remember()]).history
+        history = train(model, x, y, method, callbacks=[Remember()]).history
     assert "7 updates in a row" in history.stopped and len(history.records) < 6
     assert sum(record["skipped"] for record in history.records) == 7
     assert torch.equal(weights(model), copies[0]), (
@@ -113,12 +115,12 @@ def test_many_bad_updates_in_a_row_stop_training(blobs, batch_size):
 
 
 @pytest.mark.parametrize("refresh", ["epoch", "batch"])
-@pytest.mark.parametrize("objective", ["full", "vanilla"])
-def test_weights_that_leave_for_infinity_are_not_kept(blobs, refresh, objective):
+@pytest.mark.parametrize("name", ["ct", "conventional"])
+def test_weights_that_leave_for_infinity_are_not_kept(blobs, refresh, name):
     x, y = blobs
     model = fresh()
     before = weights(model)
-    config = with_changes(epochs=30, refresh=refresh)
+    method = SHORT[name].replace({"epochs": 30, "refresh": refresh})
     with pytest.warns(
         UserWarning, match=r"Training stopped after epoch \d+.*last sound epoch"
     ) as told:
@@ -126,10 +128,7 @@ def test_weights_that_leave_for_infinity_are_not_kept(blobs, refresh, objective)
             model,
             x,
             y,
-            None,
-            None,
-            make_objective(objective),
-            config,
+            method,
             optimizer=lambda p: torch.optim.SGD(p, lr=1e30),
         ).history
     assert history.stopped and torch.equal(weights(model), before)
@@ -171,7 +170,7 @@ def test_bad_input_is_refused_before_anything_happens(blobs, name):
     model = fresh()
     before = weights(model)
     with pytest.raises(InputError, match=message):
-        train(model, *change(*blobs), config=QUICK)
+        train(model, *change(*blobs), QUICK)
     assert torch.equal(weights(model), before)
 
 
@@ -186,7 +185,7 @@ def test_bad_input_is_refused_before_anything_happens(blobs, name):
 )
 def test_models_that_are_no_classifiers_are_refused(blobs, model, message):
     with pytest.raises(ModelError, match=message):
-        train(model, *blobs, config=QUICK)
+        train(model, *blobs, QUICK)
 
 
 def test_a_validation_set_that_does_not_fit_is_refused_at_once(blobs):
@@ -194,13 +193,13 @@ def test_a_validation_set_that_does_not_fit_is_refused_at_once(blobs):
     model = fresh()
     before = weights(model)
     with pytest.raises(InputError, match=r"\(60, 2\) and y \(59,\)"):
-        train(model, x, y, config=QUICK, validation=(x, y[:-1]))
+        train(model, x, y, QUICK, validation=(x, y[:-1]))
     assert torch.equal(weights(model), before)
 
 
 def test_no_validation_rows_have_no_accuracy(blobs):
     x, y = blobs
-    history = train(fresh(), x, y, config=QUICK, validation=(x[:0], y[:0])).history
+    history = train(fresh(), x, y, QUICK, validation=(x[:0], y[:0])).history
     assert history.to_frame()["validation_accuracy"].isna().all()
 
 
@@ -212,24 +211,22 @@ class Miscounted(list):
 
 
 @pytest.mark.parametrize(("batches", "word"), [(2, "fewer"), (4, "more")])
-@pytest.mark.parametrize("objective", ["full", "vanilla"])
-def test_a_loader_of_a_wrong_length_is_refused_in_words(blobs, batches, word, objective):
+@pytest.mark.parametrize("name", ["ct", "conventional"])
+def test_a_loader_of_a_wrong_length_is_refused_in_words(blobs, batches, word, name):
     sampler = Miscounted([[i, 59 - i] for i in range(batches)])
     loader = DataLoader(TensorDataset(*blobs), batch_sampler=sampler)
     with pytest.raises(InputError, match=rf"gives {word} batches than its len\(\), 3"):
-        train(fresh(), loader, objective=objective, config=QUICK)
+        train(fresh(), loader, method=SHORT[name])
 
 
 def test_constraints_that_do_not_fit_are_refused_at_once(blobs):
     """Not after a long burn-in."""
     x, y = blobs
-    config = with_changes(burn_in=1.0)
+    method = with_changes(burn_in=1.0)
     with pytest.raises(ConstraintError, match="3 features, x has 2"):
-        train(fresh(), x, y, constraints=Constraints.build(3), config=config)
+        train(fresh(), x, y, method, constraints=Constraints.build(3))
     with pytest.raises(ConstraintError, match="lie outside the domain of 'feature 0'"):
-        train(
-            fresh(), x, y, constraints=Constraints.build(2, domain={0: (0, 0.1)}), config=config
-        )
+        train(fresh(), x, y, method, constraints=Constraints.build(2, domain={0: (0, 0.1)}))
 
 
 def test_a_model_that_was_never_sound_is_an_error_not_a_warning(blobs):
@@ -246,4 +243,4 @@ def test_a_model_that_was_never_sound_is_an_error_not_a_warning(blobs):
             return self.layer(rows) * (torch.nan if len(rows) > 64 else 1.0)
 
     with pytest.raises(ModelError, match="NaN"):
-        train(Late(), x, y, config=with_changes(num_counterfactuals=100))
+        train(Late(), x, y, with_changes(num_counterfactuals=100))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +11,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import counterfactual_training as ct
-from counterfactual_training.training.objective import make_objective
 from covering import repeats
 
-CONFIG = ct.TrainConfig(epochs=6, batch_size=20, num_counterfactuals=20, learning_rate=0.02)
-SEARCH = ct.ecco(max_steps=8)
+METHOD = ct.methods.ct(
+    epochs=6, batch_size=20, num_counterfactuals=20, learning_rate=0.02, max_steps=8
+)
 HALF = [torch.bfloat16, torch.float16]
 AUTOCAST = pytest.mark.parametrize("dtype", HALF, ids=str)
 
@@ -54,8 +53,8 @@ class Normed(nn.Module):
         return self.leave(torch.relu(self.norm(self.enter(x))))
 
 
-def train(model, x, y, config=CONFIG, **options):
-    return ct.train(model, x, y, SEARCH, config=config, validation=(x, y), **options)
+def train(model, x, y, method=METHOD, **options):
+    return ct.train(model, x, y, method, validation=(x, y), **options)
 
 
 def weights_of(result):
@@ -98,12 +97,9 @@ def test_autocast_around_training_learns(dtype, blobs):
 
 
 def test_autocast_around_a_fleet_learns(blobs):
-    settings = [
-        ct.Setting(SEARCH, objective=make_objective(name), config=CONFIG)
-        for name in ("full", "vanilla")
-    ]
+    methods = [METHOD, METHOD.conventional()]
     with torch.autocast("cpu", torch.bfloat16):
-        found = ct.Fleet([ct.Member(network(), own) for own in settings]).train(
+        found = ct.Fleet([ct.Member(network(), own) for own in methods]).train(
             *blobs, validation=blobs
         )
         alone = train(network(), *blobs)
@@ -144,9 +140,9 @@ MODELS = {
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_every_precision_trains_and_resumes_exactly(name, settings, blobs, tmp_path):
-    config, file = replace(CONFIG, **settings), tmp_path / "run.safetensors"
+    method, file = METHOD.replace(settings), tmp_path / "run.safetensors"
     x, y = blobs[0].to(next(MODELS[name]().parameters()).dtype), blobs[1]
-    options = {"config": config, "sample_weight": torch.linspace(0.5, 1.5, 60)}
+    options = {"method": method, "sample_weight": torch.linspace(0.5, 1.5, 60)}
     whole = train(MODELS[name](), x, y, **options)
     check_history(whole)
     with pytest.raises(KeyboardInterrupt):
@@ -166,16 +162,14 @@ def test_fleets_in_half_precision_train_as_lone_runs(dtype, rates, blobs, tmp_pa
     than bfloat16.
     """
     x, y = blobs[0].to(dtype), blobs[1]
-    settings = [
-        ct.Setting(SEARCH, config=replace(CONFIG, learning_rate=rate)) for rate in rates
-    ]
-    members = [ct.Member(network(dtype, i), own) for i, own in enumerate(settings)]
+    methods = [METHOD.replace("learning_rate", rate) for rate in rates]
+    members = [ct.Member(network(dtype, i), own) for i, own in enumerate(methods)]
     found = ct.Fleet(members).train(
         x, y, validation=(x, y), checkpoint=tmp_path / "run.safetensors"
     )
     for i, result in enumerate(found):
         check_history(result)
-        alone = train(network(dtype, i), x, y, config=settings[i].config)
+        alone = train(network(dtype, i), x, y, method=methods[i])
         assert_close(weights_of(result), weights_of(alone), rtol=0.1, atol=0.1)
 
 
@@ -190,9 +184,7 @@ def test_non_finite_gradients_are_found_in_half_precision(dtype, blobs):
             if self.updates == 2:
                 run.gradients[0].fill_(torch.inf)
 
-    result = ct.train(
-        network(dtype), blobs[0].to(dtype), blobs[1], SEARCH, config=CONFIG, callbacks=[Spoil()]
-    )
+    result = ct.train(network(dtype), blobs[0].to(dtype), blobs[1], METHOD, callbacks=[Spoil()])
     assert [record["skipped"] for record in result.history.records] == [1, 0, 0, 0, 0, 0]
     assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
@@ -204,12 +196,7 @@ def test_a_default_precision_of_double_changes_nothing_for_single(blobs):
     torch.set_default_dtype(torch.float64)
     try:
         found = train(model, *blobs)
-        fleet = ct.Fleet(
-            [
-                ct.Member(own, ct.Setting(SEARCH, config=CONFIG))
-                for own in (twin, copy.deepcopy(twin))
-            ]
-        )
+        fleet = ct.Fleet([ct.Member(own, METHOD) for own in (twin, copy.deepcopy(twin))])
         together = fleet.train(*blobs, validation=blobs)
     finally:
         torch.set_default_dtype(torch.float32)

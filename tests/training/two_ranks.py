@@ -73,8 +73,8 @@ class Explosive(nn.Module):
 
 @dataclass(frozen=True)
 class Scenario:
-    config: dict[str, Any] = field(default_factory=dict)
-    objective: str | ct.Objective = "full"
+    settings: dict[str, Any] = field(default_factory=dict)
+    method: str = "ct"
     model: Any = network
     weighted: bool = False
     protected: bool = False
@@ -84,7 +84,7 @@ class Scenario:
 
 
 SCENARIOS = {
-    "conventional": Scenario(objective="vanilla"),
+    "conventional": Scenario(method="conventional"),
     "full": Scenario(),
     "shuffled": Scenario({"shuffle": True, "refresh": "batch"}),
     "tiny batches": Scenario({"batch_size": 1, "num_counterfactuals": 10, "epochs": 2}),
@@ -92,14 +92,15 @@ SCENARIOS = {
     "drop": Scenario({"immature": "drop", "num_counterfactuals": 25}),
     "keep": Scenario({"immature": "keep", "target_rule": "prior"}),
     "beyond": Scenario(
-        {"immature": "drop", "positives": 3},
-        ct.Objective(lambda_contrast=0.7, lambda_recourse=0.4),
+        {"immature": "drop", "positives": 3, "lambda_contrast": 0.7, "lambda_recourse": 0.4},
         protected=True,
     ),
     "weighted": Scenario({"immature": "drop"}, weighted=True),
     "burn-in": Scenario({"burn_in": 0.5}),
     "accumulate": Scenario({"accumulate": 2}),
-    "predicted": Scenario({"adversarial_label": "predicted"}, "adversarial"),
+    "predicted": Scenario(
+        {"adversarial_label": "predicted", "lambda_div": 0.0, "lambda_reg": 0.0}
+    ),
     "data set": Scenario(source="dataset"),
     "loader": Scenario({"batch_size": 12}, source="loader", validation="loader"),
     "weighted loader": Scenario({"batch_size": 12}, source="loader", weighted=True),
@@ -121,7 +122,7 @@ def source_of(scenario: Scenario) -> tuple[Any, ...]:
     return (
         dataset
         if scenario.source == "dataset"
-        else loader(dataset, scenario.config["batch_size"]),
+        else loader(dataset, scenario.settings["batch_size"]),
     ), {}
 
 
@@ -137,10 +138,13 @@ def train(
 ) -> ct.TrainResult:
     scenario = SCENARIOS[name]
     settings = {
+        "name": scenario.method,
+        "max_steps": 10,
+        "decision_threshold": 0.8,
         "epochs": 4,
         "num_counterfactuals": 30,
         "learning_rate": 0.02,
-        **scenario.config,
+        **scenario.settings,
         **more,
     }
     model = scenario.model()
@@ -150,15 +154,12 @@ def train(
     held: Any = rows(40)
     if scenario.validation == "loader":
         held = loader(TensorDataset(*held), 10)
-    config = ct.TrainConfig(**settings)
     if scenario.protected:
         options["constraints"] = ct.Constraints.build(2, {0: "none"})
     return ct.train(
         model,
         *data,
-        generator=ct.ecco(max_steps=10, decision_threshold=0.8),
-        objective=scenario.objective,
-        config=config,
+        method=settings,
         validation=held,
         checkpoint=checkpoint,
         callbacks=[*scenario.callbacks(), *callbacks],
@@ -194,8 +195,8 @@ def train_on_own_rows() -> ct.TrainResult:
 
 
 def train_with_own_seed() -> ct.TrainResult:
-    config = ct.TrainConfig(seed=dist.get_rank())
-    return ct.train(DistributedDataParallel(network()), *rows(), config=config)
+    method = ct.methods.ct(seed=dist.get_rank())
+    return ct.train(DistributedDataParallel(network()), *rows(), method)
 
 
 def train_on_other_values() -> ct.TrainResult:
@@ -209,7 +210,9 @@ def train_on_other_values() -> ct.TrainResult:
 
 def train_with_own_generator() -> ct.TrainResult:
     return ct.train(
-        DistributedDataParallel(network()), *rows(), ct.ecco(max_steps=5 + dist.get_rank())
+        DistributedDataParallel(network()),
+        *rows(),
+        ct.methods.ct(max_steps=5 + dist.get_rank()),
     )
 
 
@@ -241,8 +244,8 @@ def train_on_own_device() -> ct.TrainResult:
         return state.delta.square().sum(-1) * (place.type == "cuda")
 
     generator = ct.Generator("own", penalties=(penalty,), max_steps=2)
-    config = ct.TrainConfig(epochs=1, num_counterfactuals=4)
-    return ct.train(DistributedDataParallel(model), *rows(), generator, config=config)
+    method = ct.methods.ct(epochs=1, num_counterfactuals=4, generator=generator)
+    return ct.train(DistributedDataParallel(model), *rows(), method)
 
 
 def train_fleet() -> ct.TrainResult:
@@ -250,16 +253,14 @@ def train_fleet() -> ct.TrainResult:
 
 
 def train_with_a_budget() -> ct.TrainResult:
-    setting = ct.Setting(config=ct.TrainConfig(epochs=1), budget=0.01)
-    return ct.train(DistributedDataParallel(network()), *rows(), setting=setting)
+    method = ct.methods.ct(epochs=1, budget=0.01)
+    return ct.train(DistributedDataParallel(network()), *rows(), method)
 
 
 def train_normed() -> ct.TrainResult:
     """The last batch has three rows, so the second process gets one."""
-    config = ct.TrainConfig(batch_size=11)
-    return ct.train(
-        DistributedDataParallel(normed()), *rows(), objective="vanilla", config=config
-    )
+    method = ct.methods.conventional(batch_size=11)
+    return ct.train(DistributedDataParallel(normed()), *rows(), method)
 
 
 def work(rank: int, size: int, folder: Path, tasks: list[tuple[Any, dict[str, Any]]]) -> None:

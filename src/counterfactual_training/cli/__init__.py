@@ -1,12 +1,11 @@
-"""The command ``ct``. Each command is a file of this folder: its ``DESCRIPTION``, what follows its
-help (``EPILOG``), its options (``add``), and what it does (``run``). Only the file of the command
-that was typed is imported, and only its ``run`` imports torch, pandas and the like: they take
-seconds, and help and mistyped options need none of them."""
+"""The command ``ct``. Each command is one file, here or in ``commands/`` of another house: its
+``DESCRIPTION``, what follows its help (``EPILOG``), its options (``add``), and what it does
+(``run``). Only the file of the command that was typed is imported, and only its ``run`` imports
+torch, pandas and the like: they take seconds, and help and mistyped options need none of them."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shlex
 import sys
@@ -17,32 +16,13 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import counterfactual_training
+from counterfactual_training.cli.commands import COMMANDS
 from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.cli.options import add_common
 from counterfactual_training.cli.output import note, notes_once
-from counterfactual_training.errors import CounterfactualTrainingError
-
-COMMANDS = {
-    "demo": "compare conventional and counterfactual training on two small data sets: a table, "
-    "figures, a page",
-    "schema": "write a first draft of the rules for a CSV file",
-    "train": "train a classifier and save it",
-    "explain": "say what would have to change for chosen rows",
-    "evaluate": "measure a saved model on rows it was not trained on",
-    "report": "write one HTML page about a saved model, or of all that `ct reproduce` has finished",
-    "serve": "open a page about a saved model: see, ask, compare; with a JSON API",
-    "verify": "check a receipt that the page gave out",
-    "audit": "measure the burden of recourse by group, proxies, and how long advice stays valid",
-    "card": "write a model card",
-    "export": "write a model for other programs: ONNX",
-    "data": "the paper's data sets: list, info, fetch",
-    "tune": "find better settings for a data set or a CSV file",
-    "reproduce": "run the paper's experiments and compare with the published numbers",
-    "truth": "compare methods independently of step size and scale of the logits",
-    "compare": "compare ways to train: counterfactual, adversarial, energy-based and more, on the "
-    "same rows",
-    "grid": "train hundreds of settings: the paper's grids, or your own",
-}
+from counterfactual_training.errors import CounterfactualTrainingError, MissingExtraError
+from counterfactual_training.houses import find
+from counterfactual_training.registered import register_file
 
 _DESCRIPTION = """\
 Counterfactual training: classifiers whose counterfactual explanations are plausible and
@@ -51,7 +31,7 @@ actionable."""
 _EXAMPLES = """\
 examples:
   ct demo --out demo                                    see a table, two figures, one page
-  ct train loan --protect age --out loan.safetensors    train on a data set of `ct data list`
+  ct train loan --immutable age --out loan.safetensors    train on a data set of `ct data list`
   ct explain loan.safetensors --rows 0,1,2              what would have to change for test rows
   ct evaluate loan.safetensors                          plausibility, cost, accuracy, robustness
 
@@ -96,9 +76,9 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), None)
-    for name, purpose in COMMANDS.items():
+    for name, (module, purpose) in COMMANDS.items():
         if name == chosen:
-            command = importlib.import_module(f"{__name__}.{name}")
+            command = find(module)
             description = textwrap.fill(command.DESCRIPTION, 100)
             epilog = getattr(command, "EPILOG", None)
             added = commands.add_parser(
@@ -115,11 +95,18 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Exit codes: 0 success, 2 expected error, 1 unexpected, 130 Ctrl-C."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = make_parser(words).parse_args(words)
+    try:
+        parser = make_parser(words)
+    except MissingExtraError as error:
+        note(_reason(error))
+        return 2
+    arguments = parser.parse_args(words)
     arguments.command_line = shlex.join(["ct", *words])
     try:
         with warnings.catch_warnings(), notes_once():
             warnings.showwarning = _one_line
+            for file in getattr(arguments, "register", None) or ():
+                register_file(file)
             arguments.run(arguments)
             # Here, because a pipe that was closed would otherwise show only when Python ends.
             sys.stdout.flush()
@@ -152,9 +139,9 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, CounterfactualTrainingError):
-        return in_flags(str(error).strip())
+        return in_flags(error).strip()
     return " ".join(str(error).split())
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
-    note(f"note: {in_flags(' '.join(str(message).split()))}")
+    note(f"note: {' '.join(in_flags(message).split())}")

@@ -13,7 +13,7 @@ from counterfactual_training import defaults
 from counterfactual_training.cli.options import add_model, at_least_one, not_negative
 from counterfactual_training.cli.output import emit, folder, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, is_file_name, pick_label
-from counterfactual_training.errors import InputError, need_extra
+from counterfactual_training.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class People:
+class _People:
     """Whom to audit: all columns there are, and their classes if these are known.
 
     Attributes:
@@ -147,26 +147,26 @@ class People:
 
 def people_of(
     opened: DatasetModel | TableModel, data: str | None, column: str | None, all_rows: bool
-) -> People:
+) -> _People:
     """The rows that a model is measured on; shared with `ct card`."""
     from counterfactual_training.cli.saved_models import DatasetModel, wanted
 
     if isinstance(opened, DatasetModel):
         if data is not None and is_file_name(data):
             frame = opened.table(data)
-            wanted(frame, opened.data.schema.names, data)
-            return People(
+            wanted(frame, opened.classifier.schema_.names, data)
+            return _People(
                 frame, None, f"{len(frame):,} rows of {data}, whose classes are not known"
             )
         frame = opened.rows(data).reset_index(drop=True)
-        labels = [opened.data.class_names[i] for i in opened.data.y_test.tolist()]
-        return People(frame, labels, f"{len(frame):,} test rows of {opened.name}")
+        said = f"{len(frame):,} test rows of {opened.name}"
+        return _People(frame, opened.test_labels.tolist(), said, opened.trained_on)
     file = opened._file(data)
     whole = opened.table(file)
     if column is None and (opened.origin is None or opened.origin.target not in whole.columns):
         note(f"{file} does not hold the class: measures of wrong decisions are left out")
         wanted(whole, opened.classifier.schema_.names, file)
-        return People(whole, None, f"{len(whole):,} rows of {file}")
+        return _People(whole, None, f"{len(whole):,} rows of {file}")
     source = opened.labelled(data, column, all_rows)
     # Groups may be columns that the model does not use.
     frame = whole.loc[source.frame.index]
@@ -175,15 +175,15 @@ def people_of(
         trained_on = source.trained_on
     else:
         trained_on = None
-    return People(frame, source.labels.to_numpy(), source.said, trained_on)
+    return _People(frame, source.labels.to_numpy(), source.said, trained_on)
 
 
 def _both(
-    people: People,
+    people: _People,
     opened: DatasetModel | TableModel,
     rival: DatasetModel | TableModel,
     arguments: Any,
-) -> People:
+) -> _People:
     """The rows that neither model was trained on."""
     if type(opened) is not type(rival) or (opened.name != rival.name):
         raise InputError(
@@ -210,29 +210,23 @@ def _both(
         return people
     said = f"{int(shared.sum()):,} rows that neither model was trained on (of {people.said})"
     labels = [label for label, kept in zip(people.labels, shared, strict=True) if kept]
-    return People(people.frame[shared], labels, said, people.trained_on)
+    return _People(people.frame[shared], labels, said, people.trained_on)
 
 
 def _subject(
-    opened: DatasetModel | TableModel, path: str, people: People, retrain: int
+    opened: DatasetModel | TableModel, path: str, people: _People, retrain: int
 ) -> Subject:
-    from counterfactual_training.cli.saved_models import DatasetModel
-    from counterfactual_training.experiments.retrain import dataset_retrainer
     from counterfactual_training.tables.audits import Subject, retrainer
 
     again = None
-    if retrain and isinstance(opened, DatasetModel):
-        again = dataset_retrainer(opened.trained.recipe, opened.data)
-    elif retrain and people.trained_on is not None:
+    if retrain and people.trained_on is not None:
         again = retrainer(opened.classifier, *people.trained_on)
     return Subject(opened.classifier, Path(path).stem, again)
 
 
-def _check_retrain(opened: DatasetModel | TableModel, people: People, arguments: Any) -> None:
+def _check_retrain(opened: DatasetModel | TableModel, people: _People, arguments: Any) -> None:
     """Raise if the rows of the training are not at hand; models of named data sets find theirs."""
-    from counterfactual_training.cli.saved_models import DatasetModel
-
-    if isinstance(opened, DatasetModel) or people.trained_on is not None:
+    if people.trained_on is not None:
         return
     if opened.origin is None or not len(opened.origin.trained):
         reason = (
@@ -267,7 +261,6 @@ def _groups(items: list[str] | None, known: list[str]) -> list[str]:
 def _check_out(out: str | None, *inputs: str | None) -> None:
     if out is None:
         return
-    need_extra("jinja2", "report")
     if Path(out).suffix not in ("", ".html"):
         raise InputError(
             f"--out takes a folder or a page whose name ends in .html, got {out!r}."
@@ -283,9 +276,9 @@ def _check_out(out: str | None, *inputs: str | None) -> None:
 
 
 def _tell(arguments: argparse.Namespace, found: Any, said: str, seconds: float) -> None:
-    from counterfactual_training.reports import RunInfo
-    from counterfactual_training.reports.audit_page import write_audit
-    from counterfactual_training.reports.audit_tables import audit_text
+    from counterfactual_training.tables.pages.audit_page import write_audit
+    from counterfactual_training.tables.pages.audit_tables import audit_text
+    from counterfactual_training.tables.pages.files import RunInfo
 
     written = []
     if arguments.out is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from counterfactual_training import defaults
 from counterfactual_training.cli.options import add_model, at_least_one, not_negative
@@ -52,56 +51,49 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         not_over(writable(arguments.out), arguments.model, arguments.data)
+    from counterfactual_training.cli.audit import people_of
     from counterfactual_training.cli.saved_models import TableModel, open_model
-    from counterfactual_training.reports.model_card import write_card
-    from counterfactual_training.tables.card import make_card
+    from counterfactual_training.persistence import atomic_write
+    from counterfactual_training.tables.card import CardRows, ModelFacts, make_card
 
     opened = open_model(arguments.model)
-    measures: dict[str, Any] = {}
+    rows = CardRows()
+    groups = None
     if arguments.data is None and isinstance(opened, TableModel):
         note("without --data there is nothing to measure; the card says so")
     else:
-        measures = _measures(opened, arguments)
-    if isinstance(opened, TableModel):
-        origin = opened.origin
+        people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
+        rows = CardRows(people.frame, people.labels, people.said)
+        known = list(map(str, people.frame.columns))
+        groups = columns(arguments.group, known, "--group") or None
+    if not isinstance(opened, TableModel):
+        name = opened.name
+    elif opened.origin:
+        name = f"a classifier of {opened.origin.target}"
     else:
-        origin = None
-    card = make_card(
-        opened.classifier,
-        name=opened.name
-        if not isinstance(opened, TableModel)
-        else f"a classifier of {origin.target}"
-        if origin
-        else "a classifier",
+        name = "a classifier"
+    about = ModelFacts(
+        name=name,
         facts=[
             (key, Path(value).name if key == "file" else value) for key, value in opened.facts()
         ],
-        target=pick_label(arguments.target, opened.classifier.classes_, opened.positive),
         sha256=hashlib.sha256(Path(arguments.model).read_bytes()).hexdigest(),
         command=arguments.command_line,
+    )
+    card = make_card(
+        opened.classifier,
+        about,
+        rows,
+        target=pick_label(arguments.target, opened.classifier.classes_, opened.positive),
+        groups=groups,
         people=arguments.people,
         seed=arguments.seed,
-        **measures,
     )
     if arguments.out is not None:
-        write_card(card, arguments.out)
+        atomic_write(arguments.out, card.to_markdown().encode())
     written = f"Written: {arguments.out}."
     emit(
         arguments,
         {**card.to_dict(), "file": arguments.out},
         card.to_markdown().rstrip() if arguments.out is None else written,
     )
-
-
-def _measures(opened: Any, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Rows, classes and groups to measure by."""
-    from counterfactual_training.cli.audit import people_of
-
-    people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
-    groups = columns(arguments.group, list(map(str, people.frame.columns)), "--group") or None
-    return {
-        "frame": people.frame,
-        "labels": people.labels,
-        "groups": groups,
-        "measured": people.said,
-    }

@@ -240,7 +240,7 @@ def _checked(path: Path, encoding: str, separator: str, lead: int) -> CsvFormat:
     _check_widths(path, widths, len(header), where)
     _check_names(path, header, [cells for _, cells in sample[num_titles + 1 :]], where)
     notes = _about_titles(titles)
-    names = unique_names(header)
+    names = unique_titles(header)
     notes += _about_names(header, names)
     if header[0].startswith("# "):
         notes.append(f"{where} was taken for names of columns; delete it if it is a title")
@@ -362,7 +362,7 @@ def _check_names(
         )
 
 
-def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+def unique_titles(names: Sequence[str]) -> tuple[str, ...]:
     """Names of which none occurs twice: a, a becomes a, a.1, as pandas has it; empty ones stay."""
     taken = set(names)
     counts: Counter[str] = Counter()

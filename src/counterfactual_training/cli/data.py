@@ -38,7 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def show_list(arguments: argparse.Namespace) -> None:
     from counterfactual_training.datasets.catalog import list_datasets
-    from counterfactual_training.reports.text_table import ruled
+    from counterfactual_training.text_table import ruled
 
     entries = list_datasets()
     lines = [["name", "short", "on this machine", "what it is"]]

@@ -60,8 +60,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.cli.saved_models import TableModel, open_model
     from counterfactual_training.evaluation.evaluate import evaluate, summarise
+    from counterfactual_training.evaluation.metrics_text import metrics_text
     from counterfactual_training.evaluation.protocol import protocol_named
-    from counterfactual_training.reports.comparison import metrics_text
 
     opened = open_model(arguments.model)
     given = {

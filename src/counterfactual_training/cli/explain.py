@@ -13,7 +13,7 @@ from counterfactual_training.cli.parsing import (
     RANGE,
     assignments,
     columns,
-    interval,
+    interval_ends,
     pick_label,
     pick_rows,
 )
@@ -145,7 +145,7 @@ def _explain_all(arguments: argparse.Namespace) -> None:
     writable(arguments.out)
     not_over(arguments.out, arguments.model, arguments.data)
     from counterfactual_training.cli.saved_models import open_model
-    from counterfactual_training.experiments.portfolio import explain_portfolio, file_mark
+    from counterfactual_training.tables.portfolio import explain_portfolio, file_mark
 
     opened = open_model(arguments.model)
     question = _question(arguments, opened.classifier, opened.positive)
@@ -208,7 +208,7 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
         feature = schema[name]
         # The same flag says ranges of numbers, lists of categories, and ranges of ordered ones.
         if not feature.is_category:
-            found |= assignments([f"{name}={text}"], "domain", RANGE, interval)
+            found |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
             continue
         ordered = feature.kind == "ordinal"
         known = {str(category): category for category in feature.levels}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from counterfactual_training import defaults
 from counterfactual_training.cli.parsing import is_file_name
-from counterfactual_training.errors import CounterfactualTrainingError, InputError, need_extra
+from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, meaning
 
 if TYPE_CHECKING:
-    from counterfactual_training.experiments.engine.launch import Engine
+    from counterfactual_training.engine.launch import Engine
 
 VARIANTS = (
     "default (the paper's rows), as_run (with the quirks of the published run), or full (all "
@@ -22,23 +23,7 @@ VARIANTS = (
 
 
 # Options that only CSV files have; --test-share is none of them, because it has a default.
-_CSV_ONLY = (
-    "target",
-    "positive",
-    "separator",
-    "na",
-    "text",
-    "drop",
-    "keep",
-    "increase",
-    "decrease",
-    "mutability",
-    "domain",
-    "schema",
-    "missing",
-    "special",
-    "gate",
-)
+_CSV_ONLY = ("target", "separator", "na", "text", "drop", "keep", "schema", "special")
 
 
 def add_common(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -67,7 +52,7 @@ def add_engine(parser: Any, all_processors: bool = False) -> None:
     """``--workers``, ``--engine`` and ``--address``; by default, a worker for each of
     ``all_processors``.
     """
-    from counterfactual_training.experiments.engine.launch import Engine, EngineName
+    from counterfactual_training.engine.launch import Engine, EngineName
 
     usual = Engine()
     if all_processors:
@@ -84,6 +69,12 @@ def add_engine(parser: Any, all_processors: bool = False) -> None:
     parser.add_argument("--engine", choices=get_args(EngineName), help=where)
     cluster = "of the Ray cluster: auto, host:port or ray://host:port (default: a local Ray)"
     parser.add_argument("--address", metavar="A", help=cluster)
+
+
+def add_register(parser: Any) -> None:
+    """``--register``: files that make the user's own methods known by name."""
+    files = "Python files that register methods or generators of your own, before anything else"
+    parser.add_argument("--register", **several("FILE"), help=files)
 
 
 def several(form: str) -> dict[str, Any]:
@@ -153,13 +144,17 @@ def add_table(group: Any, gate: str) -> None:
     )
 
 
-def refuse_other_options(arguments: argparse.Namespace) -> None:
-    """Raise if an option for CSV files was given with a data set, or the reverse."""
+def refuse_other_options(arguments: argparse.Namespace, more: Sequence[str] = ()) -> None:
+    """Raise if an option for CSV files was given with a data set, or the reverse.
+
+    Args:
+        more: other options that this command has for CSV files only.
+    """
     if is_file_name(arguments.data):
         if arguments.variant != defaults.VARIANT:
             raise InputError("--variant is for named data sets, not for CSV files.")
         return
-    for option in _CSV_ONLY:
+    for option in (*_CSV_ONLY, *more):
         if getattr(arguments, option) is not None:
             raise InputError(
                 f"--{option} is for CSV files; {arguments.data!r} is the name of a data set."
@@ -168,7 +163,7 @@ def refuse_other_options(arguments: argparse.Namespace) -> None:
 
 def chosen_engine(arguments: argparse.Namespace) -> Engine:
     """The engine that the options name; an address means Ray."""
-    from counterfactual_training.experiments.engine.launch import Engine
+    from counterfactual_training.engine.launch import Engine
 
     # Only Ray has addresses, so naming one is enough.
     name = arguments.engine or (Engine.name if arguments.address is None else "ray")
@@ -201,26 +196,10 @@ at_least_one.__name__ = not_negative.__name__ = (
 
 
 def names(text: str | None) -> list[str] | None:
-    """``"LS, CH"`` as a list; nothing where nothing was given."""
+    """``"LS, CH"`` as a list; nothing where nothing was given. Commas in brackets belong to a name:
+    ``"pgd(epsilon=0.1, steps=5), ct"``.
+    """
     if text:
-        return [name.strip() for name in text.split(",") if name.strip()]
+        found = re.split(r",(?![^()]*\))", text)
+        return [name.strip() for name in found if name.strip()]
     return None
-
-
-def need_report() -> None:
-    """Stop before hours of training if the packages for figures and pages are missing."""
-    for package in ("matplotlib", "jinja2"):
-        need_extra(package, "report")
-
-
-def complain(
-    failures: Mapping[str, str], consequence: str = "These tables are incomplete"
-) -> None:
-    """Raise an error if something failed; ``failures`` maps names to reasons."""
-    # The first of them, if there is any.
-    for name, reason in failures.items():
-        raise CounterfactualTrainingError(
-            f"{consequence}: {len(failures)} failed, the first being {name}: "
-            f"{reason.rstrip('.')}. The same command "
-            "tries again what failed."
-        )

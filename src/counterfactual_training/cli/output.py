@@ -22,7 +22,7 @@ _printed: ContextVar[set[str] | None] = ContextVar("printed", default=None)
 def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
     """Print the result of a command: the document with --json, otherwise the text."""
     if arguments.json:
-        text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(json_value(document), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(text + "\n")
 
 
@@ -47,14 +47,14 @@ def note(message: str) -> None:
     sys.stderr.flush()
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Convert a value for JSON; numbers that are not finite become null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): json_value(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [plain(entry) for entry in value]
+        return [json_value(entry) for entry in value]
     if hasattr(value, "tolist"):  # an array or a scalar of numpy
-        return plain(value.tolist())
+        return json_value(value.tolist())
     if isinstance(value, float):
         if math.isfinite(value):
             return value

@@ -125,7 +125,7 @@ def settings(items: Sequence[str]) -> dict[str, Any]:
     return assignments(items, "set", "NAME=VALUE", literal)
 
 
-def interval(text: str) -> tuple[float | None, float | None]:
+def interval_ends(text: str) -> tuple[float | None, float | None]:
     """``18:90``, ``0:`` or ``:100``."""
     low, high = (float(end) if end else None for end in text.split(":", 1))
     return low, high

@@ -6,10 +6,11 @@ import argparse
 import time
 from pathlib import Path
 
-from counterfactual_training.cli.options import need_report, not_negative
+from counterfactual_training.cli.options import not_negative
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import pick_label
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, need_extra
+from counterfactual_training.houses import find
 
 DESCRIPTION = """\
 Write one self-contained page. Of a model that `ct train` made from a CSV file: how good it \
@@ -53,16 +54,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    need_report()
     first = Path(arguments.what[0])
     # A model file that does not exist is meant as one, too: the error is about it, then.
     if first.is_file() or first.suffix == ".safetensors":
         return _about_a_model(arguments)
     if arguments.data is not None:
         raise InputError(f"--data goes with a model file, and {arguments.what[0]!r} is none.")
-    from counterfactual_training.reports import write_report
-
-    found = write_report(arguments.what, arguments.out, arguments.tables)
+    need_extra("matplotlib", "lab")
+    found = find("counterfactual_lab.reports.paper_report").write_report(
+        arguments.what, arguments.out, arguments.tables
+    )
     emit(arguments, {"page": arguments.out, **found}, f"Open {arguments.out} to read.")
 
 
@@ -70,8 +71,9 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
     not_over(writable(arguments.out), *arguments.what, arguments.data)
     from counterfactual_training.cli.saved_models import TableModel, open_model
-    from counterfactual_training.experiments.portrait import make_portrait
-    from counterfactual_training.reports import RunInfo, write_model_page
+    from counterfactual_training.tables.pages.files import RunInfo
+    from counterfactual_training.tables.pages.model_page import write_model_page
+    from counterfactual_training.tables.pages.portrait import make_portrait
 
     if len(arguments.what) > 1:
         raise InputError(f"A page is about one model; {len(arguments.what)} files were named.")

@@ -1,4 +1,4 @@
-"""Saved models of either kind: of a named data set, or of a user's table."""
+"""Saved models, and where their rows come from: a named data set, or a user's table."""
 
 from __future__ import annotations
 
@@ -24,93 +24,132 @@ from counterfactual_training.cli.table import need_target
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.defaults import VARIANT
 from counterfactual_training.errors import FileError, InputError, check_name, lookup
-from counterfactual_training.experiments.portfolio import BLOCK_ROWS, Portfolio, file_mark
-from counterfactual_training.experiments.trained import (
-    TrainedClassifier,
-    as_classifier,
-    protected_constraints,
-)
-from counterfactual_training.generators import make_generator
-from counterfactual_training.models import describe, in_words
+from counterfactual_training.models import describe, shape_in_words
+from counterfactual_training.persistence import file_kind
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.estimators import CounterfactualClassifier
-from counterfactual_training.tables.estimators.file import row_marks
+from counterfactual_training.tables.estimators.file import Origin, row_marks
+from counterfactual_training.tables.estimators.value_file import KIND as REGRESSOR_KIND
+from counterfactual_training.tables.portfolio import BLOCK_ROWS, Portfolio, file_mark
 
 Measurable = tuple[nn.Module, Tensor, Tensor, Constraints, str]
 
 
 def open_model(path: str) -> DatasetModel | TableModel:
-    """Load a file of either kind."""
+    """A file of ``ct train`` or :meth:`CounterfactualClassifier.save`."""
+    if file_kind(path) == REGRESSOR_KIND:
+        raise FileError(
+            f"{path!r} holds a regressor, and commands take classifiers: use "
+            "CounterfactualRegressor.load in Python.",
+            code="other_kind",
+        )
     try:
-        return DatasetModel(path, TrainedClassifier.load(path))
-    except FileError as first:
-        try:
-            return TableModel(path, CounterfactualClassifier.load(path))
-        except FileError as second:
-            if "of your own" in str(second):
-                raise FileError(
-                    f"{second} A command cannot: use Python, as docs/how-to/serve.md shows."
-                ) from None
-            if "counterfactual regressor" in str(second):
-                raise FileError(
-                    f"{path!r} holds a regressor, and commands take classifiers: use "
-                    "CounterfactualRegressor.load in "
-                    "Python."
-                ) from None
-            # Show the error of the kind that the file claims to be.
-            raise (first if "holds" in str(second) else second) from None
+        classifier = CounterfactualClassifier.load(path)
+    except FileError as error:
+        if error.code != "needs_objects":
+            raise
+        raise FileError(
+            *error.args,
+            " A command cannot: use Python, as docs/how-to/serve.md shows.",
+            code=error.code,
+            field=error.field,
+        ) from None
+    origin = classifier.origin_
+    if origin is not None and "dataset" in origin.reading:
+        return DatasetModel(path, classifier, origin)
+    return TableModel(path, classifier)
 
 
-class DatasetModel:
+class SavedModel:
+    """A classifier from a file, whatever its rows are."""
+
+    def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
+        self.path = path
+        self.classifier = classifier
+        self.origin = classifier.origin_
+        self.positive = None
+        if self.origin is not None:
+            self.positive = self.origin.positive
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What the model is, for people."""
+        classifier = self.classifier
+        if classifier.gate_ is None:
+            gates = []
+        else:
+            gates = [str(part["kind"]) for part in classifier.gate_.describe()]
+        facts = [("file", self.path)]
+        if self.origin is not None:
+            trained = len(self.origin.trained)
+            held_out = len(self.origin.held_out)
+            facts.append(("rows", f"{trained:,} trained on, {held_out:,} held out"))
+        if classifier.missing == "impute":
+            blanks = "filled in"
+        else:
+            blanks = "not accepted"
+        return [
+            *facts,
+            ("classes", ", ".join(map(str, classifier.classes_))),
+            ("model", shape_in_words(describe(classifier.model_))),
+            *self._training(),
+            ("gate", " and ".join(gates) or "none"),
+            ("blank cells", blanks),
+        ]
+
+    def _training(self) -> list[tuple[str, str]]:
+        """How it was trained; nothing of a model that was trained elsewhere."""
+        records = self.classifier.history_.records
+        if not records:
+            return []
+        return [("method", str(self.classifier.method)), ("epochs", str(len(records)))]
+
+    def _measurable(self, frame: pd.DataFrame, labels: pd.Series, said: str) -> Measurable:
+        classifier = self.classifier
+        index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
+        y = torch.tensor([index[label] for label in labels.tolist()])
+        x = torch.as_tensor(classifier.encoder_.transform(frame))
+        x = x.to(next(classifier.model_.parameters()))
+        return classifier.model_, x, y, classifier.constraints_, said
+
+
+class DatasetModel(SavedModel):
     """A model of a named data set; its rows are the test rows."""
 
-    def __init__(self, path: str, trained: TrainedClassifier) -> None:
-        self.path = path
-        self.trained = trained
-        self.name = trained.recipe.data
-        self.positive = None  # nobody says which class of a named data set people want
+    def __init__(self, path: str, classifier: CounterfactualClassifier, origin: Origin) -> None:
+        super().__init__(path, classifier)
+        self.name = str(origin.reading["dataset"])
+        self.variant = origin.reading.get("variant", VARIANT)
 
     @cached_property
     def data(self) -> Dataset:
-        data = load_dataset(self.name, self.trained.recipe.variant)
-        inputs = next(self.trained.model.parameters()).shape[1]
-        if data.num_features != inputs:
+        data = load_dataset(self.name, self.variant)
+        names = self.classifier.schema_.names
+        if list(data.frame_test.columns) != list(names):
             raise FileError(
-                f"{self.path!r} takes {inputs} features, {data.name} has {data.num_features}."
+                f"{self.path!r} takes other columns than {data.name} has: {', '.join(names[:5])} …"
             )
         return data
-
-    @cached_property
-    def classifier(self) -> CounterfactualClassifier:
-        """The model as a scikit-learn estimator."""
-        data = self.data
-        threshold = self.data.settings.decision_threshold
-        name = self.trained.recipe.generator
-        generator = make_generator(
-            name, data.x_train, data.y_train, decision_threshold=threshold
-        )
-        return as_classifier(self.trained.model, data, generator, self.trained.recipe.protected)
 
     def table(self, file: str, empty: bool = False) -> pd.DataFrame:
         """All columns of a CSV file, which may be ``empty`` but for their names."""
         return read_table(
-            file, Reading(text=_codes(self.data.schema)), flags=False, empty=empty
+            file, Reading(text=_codes(self.classifier.schema_)), flags=False, empty=empty
         )
 
     def rows(self, data: str | None) -> pd.DataFrame:
         """Rows to explain, in the user's units."""
         if data is not None and is_file_name(data):
-            return wanted(self.table(data, empty=True), self.data.schema.names, data)
+            return wanted(self.table(data, empty=True), self.classifier.schema_.names, data)
         self._same(data)
         return self.data.frame_test
 
     def portfolio(self, data: str | None, label: str | None) -> Portfolio:
         """All rows to explain, a block at a time."""
+        schema = self.classifier.schema_
         if data is not None and is_file_name(data):
-            return _portfolio(
-                data, Reading(text=_codes(self.data.schema)), self.data.schema, label
-            )
+            return _portfolio(data, Reading(text=_codes(schema)), schema, label)
         self._same(data)
         frame = self.data.frame_test.reset_index(drop=True)
         if label is not None:
@@ -135,47 +174,35 @@ class DatasetModel:
         if is_file_name(data):
             return self.rows(data), None, None
         self._same(data)
-        names = np.array(self.data.class_names, dtype=object)
         # Test rows only, none of which was trained on.
-        return (
-            self.data.frame_test,
-            pd.Series(names[self.data.y_test.numpy()]),
-            np.zeros(len(self.data.y_test), bool),
-        )
+        return self.data.frame_test, self.test_labels, np.zeros(len(self.data.y_test), bool)
+
+    @property
+    def test_labels(self) -> pd.Series:
+        """The classes of the test rows, as the classifier knows them."""
+        return self._labels(self.data.y_test)
+
+    @property
+    def trained_on(self) -> tuple[pd.DataFrame, pd.Series]:
+        """The rows of the training and their classes."""
+        return self.data.frame_train, self._labels(self.data.y_train)
+
+    def _labels(self, y: Tensor) -> pd.Series:
+        names = np.array(self.data.class_names, dtype=object)
+        return pd.Series(names[y.numpy()])
 
     def facts(self) -> list[tuple[str, str]]:
         """What the model is, for people."""
-        recipe = self.trained.recipe
-        conventional = recipe.objective == "vanilla"
-        return [
-            ("file", self.path),
-            ("data set", self.name),
-            (
-                "rows",
-                f"{len(self.data.y_train):,} to train on, {len(self.data.y_test):,} to test on",
-            ),
-            ("classes", ", ".join(map(str, self.data.class_names))),
-            ("model", in_words(describe(self.trained.model))),
-            (
-                "training",
-                "conventional"
-                if conventional
-                else f"with counterfactuals ({recipe.objective})",
-            ),
-            ("epochs", str(recipe.epochs)),
-            ("gate", "none"),
-        ]
+        first, *others = super().facts()
+        return [first, ("data set", self.name), *others]
 
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
         """Model, test rows in model space, their classes, the constraints to search under, and
         which rows they are.
         """
         self._same(data)
-        constraints = protected_constraints(
-            self.data, self.data.constraints, self.trained.recipe.protected
-        )
         said = f"{len(self.data.y_test):,} test rows of {self.name}"
-        return self.trained.model, self.data.x_test, self.data.y_test, constraints, said
+        return self._measurable(self.data.frame_test, self.test_labels, said)
 
     def _same(self, data: str | None) -> None:
         if data is not None and (is_file_name(data) or load_dataset(data).name != self.name):
@@ -197,22 +224,18 @@ class LabelledRows:
     trained_on: tuple[pd.DataFrame, pd.Series] | None = None
 
 
-class TableModel:
+class TableModel(SavedModel):
     """A classifier of a user's table; rows come from a CSV file."""
 
     name = "csv"
 
     def __init__(self, path: str, classifier: CounterfactualClassifier) -> None:
-        self.path = path
-        self.classifier = classifier
-        origin = classifier.origin_
-        self.origin = origin
-        if origin is not None:
-            self.positive = origin.positive
-        else:
-            self.positive = None
+        super().__init__(path, classifier)
         # Files are read as that of the training was.
-        reading = _reading(path, {} if origin is None else origin.reading)
+        stated: Mapping[str, Any] = {}
+        if self.origin is not None:
+            stated = self.origin.reading
+        reading = _reading(path, stated)
         text = (*reading.text, *_codes(classifier.schema_))
         self.reading = reading._replace(text=text)
 
@@ -301,52 +324,10 @@ class TableModel:
             seen = self.origin.seen(row_marks(rows, labels))
         return frame.drop(columns=target), labels, seen
 
-    def facts(self) -> list[tuple[str, str]]:
-        """What the model is, for people."""
-        classifier = self.classifier
-        origin = self.origin
-        if classifier.gate_ is None:
-            gates = []
-        else:
-            gates = [str(part["kind"]) for part in classifier.gate_.describe()]
-        facts = [
-            ("classes", ", ".join(map(str, classifier.classes_))),
-            ("model", in_words(describe(classifier.model_))),
-            *self._training(),
-            ("gate", " and ".join(gates) or "none"),
-            ("blank cells", "filled in" if classifier.missing == "impute" else "not accepted"),
-        ]
-        if origin is not None:
-            facts.insert(
-                0,
-                (
-                    "rows",
-                    f"{len(origin.trained):,} trained on, {len(origin.held_out):,} held out",
-                ),
-            )
-        return [("file", self.path), *facts]
-
-    def _training(self) -> list[tuple[str, str]]:
-        """How it was trained; nothing of a model that was trained elsewhere."""
-        history = self.classifier.history_
-        if not history.records:
-            return []
-        mature = history.last("share_mature")
-        conventional = mature != mature
-        if conventional:
-            training = "conventional"
-        else:
-            training = "with counterfactuals"
-        return [("training", training), ("epochs", str(len(history.records)))]
-
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
+        """As for a named data set, of the rows of a file that training did not see."""
         source = self.labelled(data, target, all_rows)
-        classifier = self.classifier
-        index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
-        y = torch.tensor([index[label] for label in source.labels.tolist()])
-        x = torch.as_tensor(classifier.encoder_.transform(source.frame))
-        x = x.to(next(classifier.model_.parameters()))
-        return classifier.model_, x, y, classifier.constraints_, source.said
+        return self._measurable(source.frame, source.labels, source.said)
 
     def _labels(self, column: pd.Series, file: str) -> pd.Series:
         """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may

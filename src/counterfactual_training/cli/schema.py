@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
                 frame[name], {"mutability": "none"} if cannot_change(name) else {}
             )
         except InputError as error:
-            tables.append(f"# [{toml_key(name)}]  is not used as it is: {in_flags(str(error))}")
+            tables.append(f"# [{toml_key(name)}]  is not used as it is: {in_flags(error)}")
             continue
         features.append(feature)
         tables.append(_table(feature, frame[name]))

@@ -25,13 +25,15 @@ from counterfactual_training.cli.parsing import (
     RANGE,
     assignments,
     columns,
-    interval,
+    interval_ends,
     numbers,
     pasted,
     pick_label,
 )
+from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.tables.columns.infer import days_since, holds_dates
+from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.columns.schema_file import read_features
 from counterfactual_training.tables.estimators.file import Origin, row_marks
 from counterfactual_training.tables.estimators.fit import validation_split
@@ -42,31 +44,42 @@ _MOST_CLASSES = 50
 _ID_NAME = re.compile(
     r"(.*[_\W])?(id|uid|uuid|index|row|nr|no|number)|.*[a-z]I[Dd]", re.IGNORECASE
 )
-_DIRECTIONS = {"protect": "none", "increase": "increase", "decrease": "decrease"}
+_DIRECTIONS = {"immutable": "none", "increase": "increase", "decrease": "decrease"}
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingTable:
-    """Rows and their classes.
+    """Rows and their classes, of a file or of a named data set.
 
     Attributes:
+        source: the file, or the name of the data set.
         frame: the columns that a model may use.
         labels: the class of each row.
         target: the column they came from.
         positive: the class that people want, if it was said.
         left_out: columns of the file that are not used.
+        reading: what the model file should remember to find these rows again.
+        schema: of a named data set, what it says about its columns.
+        tested: of a named data set, how many of the last rows are its test rows.
     """
 
-    path: Path
+    source: str
     frame: pd.DataFrame
     labels: pd.Series
     target: str
     positive: Any
     left_out: tuple[str, ...]
-    reading: Reading
+    reading: Mapping[str, Any]
+    schema: Schema | None = None
+    tested: int | None = None
 
     def split(self, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers to train on and to hold out, the same share of every class."""
+        """Row numbers to train on and to hold out: the test rows of a named data set, or the same
+        share of every class.
+        """
+        if self.tested is not None:
+            rows = np.arange(len(self.frame))
+            return rows[: -self.tested], rows[-self.tested :]
         if not 0 <= share < 1:
             raise InputError(f"--test-share must be at least 0 and below 1, got {share}.")
         if not share:
@@ -80,7 +93,7 @@ class TrainingTable:
         """What the model file should remember."""
         marks = row_marks(self.frame, self.labels)
         return Origin(
-            self.target, self.positive, self.reading._asdict(), marks[train], marks[held_out]
+            self.target, self.positive, dict(self.reading), marks[train], marks[held_out]
         )
 
 
@@ -109,7 +122,33 @@ def training_table(arguments: argparse.Namespace) -> TrainingTable:
         arguments.positive, sorted(labels.unique().tolist()), flag="--positive"
     )
     return TrainingTable(
-        path, frame, labels.reset_index(drop=True), target, positive, left_out, reading
+        str(path),
+        frame,
+        labels.reset_index(drop=True),
+        target,
+        positive,
+        left_out,
+        reading._asdict(),
+    )
+
+
+def named_table(arguments: argparse.Namespace) -> TrainingTable:
+    """The data set that ``arguments.data`` names: its training rows, then its test rows."""
+    data = load_dataset(arguments.data, arguments.variant)
+    classes = np.array(data.class_names, dtype=object)
+    frame = pd.concat([data.frame_train, data.frame_test], ignore_index=True)
+    labels = pd.Series(classes[torch.cat([data.y_train, data.y_test]).numpy()])
+    positive = pick_label(arguments.positive, list(data.class_names), flag="--positive")
+    return TrainingTable(
+        data.name,
+        frame,
+        labels,
+        "class",
+        positive,
+        (),
+        {"dataset": data.name, "variant": data.variant},
+        schema=data.schema,
+        tested=len(data.y_test),
     )
 
 
@@ -222,7 +261,7 @@ def _classes(labels: pd.Series, target: str) -> pd.Series:
 def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]:
     """``mutability``, ``domain``, ``special``, ``schema`` and ``missing`` of the classifier."""
     by_column = _by_column(arguments, list(table.frame.columns))
-    schema = None
+    schema: Any = table.schema
     if arguments.schema is not None:
         # A file may also describe the class and columns that are left out; it is one for the whole
         # CSV file.
@@ -248,10 +287,7 @@ def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str,
     """
     directed: dict[str, str] = {}
     for option, how in _DIRECTIONS.items():
-        if option == "protect":
-            flag = "--immutable"
-        else:
-            flag = f"--{option}"
+        flag = f"--{option}"
         for name in columns(getattr(arguments, option, None), known, flag):
             if directed.setdefault(name, how) != how:
                 raise InputError(
@@ -260,7 +296,7 @@ def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str,
     found: dict[str, dict[str, Any]] = {}
     for option, form, value in (
         ("mutability", "COLUMN=VALUE", str),
-        ("domain", RANGE, interval),
+        ("domain", RANGE, interval_ends),
         ("special", "COLUMN=NUMBERS, separated by commas", numbers),
     ):
         found[option] = assignments(getattr(arguments, option, None), option, form, value)

@@ -4,7 +4,7 @@ from counterfactual_training.constraints.bounds import Bounds
 from counterfactual_training.constraints.constraints import CategoryProjection, Constraints
 from counterfactual_training.constraints.discrete import Lattice, OneHotGroup
 from counterfactual_training.constraints.domain import Domain
-from counterfactual_training.constraints.imply import imply, may_become
+from counterfactual_training.constraints.imply import imply, may_take_code
 from counterfactual_training.constraints.mutability import (
     DIRECTIONS,
     Direction,
@@ -26,7 +26,7 @@ __all__ = [
     "OneHotGroup",
     "Relations",
     "imply",
-    "may_become",
+    "may_take_code",
     "parse_direction",
     "parse_mutability",
 ]

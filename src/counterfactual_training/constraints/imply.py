@@ -31,7 +31,7 @@ def imply(
             broken = rule.broken(x_cf) & ~rule.broken(x)
             if not bool(broken.any()):
                 continue
-            may = broken & may_become(constraints, rule.needed, rule.needed_code, x, held)
+            may = broken & may_take_code(constraints, rule.needed, rule.needed_code, x, held)
             # Only now: most calls find nothing broken and return the points they were given.
             x_cf = x_cf.clone()
             needed = list(rule.needed)
@@ -49,7 +49,7 @@ def imply(
     return x_cf
 
 
-def may_become(
+def may_take_code(
     constraints: Constraints,
     columns: Sequence[int],
     code: Sequence[float],

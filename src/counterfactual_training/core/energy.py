@@ -1,4 +1,4 @@
-"""A classifier as an energy model: E(x, y) = −M(x)[y] (Eq. 3 and its ridge)."""
+"""A classifier as an energy model: E(x, y) = −M(x)[y]; and means over rows."""
 
 from __future__ import annotations
 
@@ -18,29 +18,6 @@ def interval_energy(outputs: Tensor, middle: Tensor, spread: Tensor) -> Tensor:
     Low where f is near the middle m of an interval of spread s, each ``(..., n)``.
     """
     return ((outputs.squeeze(-1) - middle) / spread).square() / 2
-
-
-def contrastive_divergence(
-    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
-) -> Tensor:
-    """Eq. 3, averaged over rows: ``mean_i E(x⁺_i, y⁺_i) − E(x′_i, y⁺_i)``.
-
-    Minimising it lowers the energy of real target-class samples and raises that of counterfactuals.
-    Logits at x⁺ and x′ are ``(..., n, k)``, y_target and weight (see :func:`mean_rows`) ``(...,
-    n)``, the result ``(...)``.
-    """
-    return mean_rows(energy(logits_pos, y_target) - energy(logits_cf, y_target), weight)
-
-
-def energy_ridge(
-    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
-) -> Tensor:
-    """``mean_i E(x⁺_i, y⁺_i)² + E(x′_i, y⁺_i)²``: keeps energies small, because Eq. 3 only compares
-    them.
-    """
-    return mean_rows(
-        energy(logits_pos, y_target).square() + energy(logits_cf, y_target).square(), weight
-    )
 
 
 def mean_rows(values: Tensor, weight: Tensor | None = None) -> Tensor:

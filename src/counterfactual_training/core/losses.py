@@ -1,17 +1,12 @@
-"""Losses on logits (the first term of Eq. 2, and Eq. 4), and of numbers."""
+"""Losses of logits, and of numbers."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from counterfactual_training.core.energy import mean_rows
-
-# m₀ of the logistic contrast: the logit of .95.
-CONTRAST_GOAL = math.log(0.95 / 0.05)
 
 
 def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -64,11 +59,6 @@ def _is_binary_fleet(logits: Tensor) -> bool:
     return logits.dim() > 2 and logits.shape[-1] == 2
 
 
-def adversarial_loss(logits_adv: Tensor, y_adv: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Eq. 4: the class loss at nascent counterfactuals, which keep the label of their factual."""
-    return class_loss(logits_adv, y_adv, weight)
-
-
 def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     """``M(x)[y] − log Σ_{k≠y} exp M(x)[k]`` ``(..., n)``: logit of the probability of y."""
     chosen = y.unsqueeze(-1)
@@ -76,24 +66,6 @@ def log_odds(logits: Tensor, y: Tensor) -> Tensor:
     # is near 0 or 1.
     others = logits.scatter(-1, chosen, -torch.inf).logsumexp(-1)
     return logits.gather(-1, chosen).squeeze(-1) - others
-
-
-def logistic_contrast(
-    logits_pos: Tensor, logits_cf: Tensor, y_target: Tensor, weight: Tensor | None = None
-) -> Tensor:
-    """``mean_i softplus(m₀ − m(x⁺_i)) + softplus(m(x′_i) − m₀)`` of the log-odds m of the target,
-    m₀ = logit .95.
-
-    Like Eq. 3 it prefers real samples to counterfactuals, but it is bounded below: it levels off
-    once the probability of the target is above .95 at x⁺ and below .95 at x′. Shapes as in
-    :func:`contrastive_divergence`.
-    """
-    real = log_odds(logits_pos, y_target)
-    found = log_odds(logits_cf, y_target)
-    return mean_rows(
-        functional.softplus(CONTRAST_GOAL - real) + functional.softplus(found - CONTRAST_GOAL),
-        weight,
-    )
 
 
 def class_loss_gradient(probability: Tensor, y: Tensor) -> Tensor:

@@ -107,6 +107,18 @@ class Dataset:
         """What the protected columns are called."""
         return tuple(self.feature_names[j] for j in self.protected)
 
+    @property
+    def protected_columns(self) -> tuple[str, ...]:
+        """The columns of the frame that hold protected features."""
+        if self.encoder is None:
+            return self.protected_names
+        held = set(self.protected)
+        return tuple(
+            name
+            for name, part in self.encoder.slices_.items()
+            if held & set(range(part.start, part.stop))
+        )
+
     def protect(self, constraints: Constraints) -> Constraints:
         """The same constraints with the protected columns immutable."""
         may_move = torch.ones(self.num_features, dtype=torch.bool)

@@ -5,6 +5,7 @@ features.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Literal, get_args
@@ -209,17 +210,42 @@ def standardise(attributions: Tensor, rule: Standardisation | None = None) -> Te
     return (attributions - low if rule == "range" else attributions.abs()) / (high - low)
 
 
+@dataclass(frozen=True)
+class AttributionRounds:
+    """How sensitivity to protected features is measured.
+
+    Attributes:
+        rounds: each gives one number.
+        num_samples: rows per round.
+        steps: of the integral, the same for all rows.
+        rule: see :func:`standardise`; by default the published one.
+        baseline_range: from which baselines are drawn.
+    """
+
+    rounds: int = 100
+    num_samples: int = NUM_SAMPLES
+    steps: int = ATTRIBUTION_STEPS
+    rule: Standardisation | None = None
+    baseline_range: tuple[float, float] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or self.num_samples < 1:
+            raise InputError(
+                f"rounds and num_samples must be positive, got {self.rounds} and "
+                f"{self.num_samples}."
+            )
+
+
+_ROUNDS = AttributionRounds()
+
+
 def protected_sensitivity(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
     protected: Sequence[int],
     rng: torch.Generator,
-    rounds: int = 100,
-    num_samples: int = NUM_SAMPLES,
-    steps: int = ATTRIBUTION_STEPS,
-    rule: Standardisation | None = None,
-    baseline_range: tuple[float, float] = (-1.0, 1.0),
+    how: AttributionRounds = _ROUNDS,
 ) -> Tensor:
     """How strongly the model leans on protected features, once per round: ``(rounds,)``.
 
@@ -233,7 +259,7 @@ def protected_sensitivity(
     Args:
         x: ``(n, *features)``; y: ``(n,)``.
         protected: indices of the protected features, in flattened x.
-        rule: see :func:`standardise`; by default the published one.
+        how: rounds, and what each of them draws.
     """
     check_inputs(model, x, y)
     if len(x):
@@ -245,13 +271,10 @@ def protected_sensitivity(
         raise InputError(
             f"protected must name features in 0..{num_features - 1}, got {columns}."
         )
-    if rounds < 1 or num_samples < 1:
-        raise InputError(
-            f"rounds and num_samples must be positive, got {rounds} and {num_samples}."
-        )
-    low, high = baseline_range
+    num_samples = how.num_samples
+    low, high = how.baseline_range
     scores = []
-    for turn in range(rounds):
+    for turn in range(how.rounds):
         # Drawn where the generator lives, so that a CPU generator gives the same rows on every
         # device.
         rows = torch.randint(len(x), (num_samples,), generator=rng, device=rng.device).to(
@@ -261,14 +284,14 @@ def protected_sensitivity(
             (num_samples, *x.shape[1:]), generator=rng, device=rng.device, dtype=x.dtype
         ).to(x.device)
         baseline = low + (high - low) * draw
-        attributions = integrated_gradients(model, x[rows], y[rows], baseline, steps).reshape(
-            num_samples, -1
-        )
+        attributions = integrated_gradients(
+            model, x[rows], y[rows], baseline, how.steps
+        ).reshape(num_samples, -1)
         if turn == 0:  # the others are no different
             warn(
                 check_completeness(
                     attributions, _change(model, x[rows], y[rows], baseline, "logit")
                 )
             )
-        scores.append(standardise(attributions.mean(0), rule)[columns].mean())
+        scores.append(standardise(attributions.mean(0), how.rule)[columns].mean())
     return torch.stack(scores)

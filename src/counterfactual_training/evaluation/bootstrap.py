@@ -36,7 +36,7 @@ _STATISTICS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[Any, ...]]]
 }
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     low: float
     high: float
 
@@ -62,11 +62,11 @@ class PublishedReduction(NamedTuple):
 
     reduction: float
     standard_deviation: float
-    difference: Interval
+    difference: ConfidenceInterval
     significant: bool
 
 
-def percentile_interval(draws: ArrayLike, level: float = 0.95) -> Interval:
+def percentile_interval(draws: ArrayLike, level: float = 0.95) -> ConfidenceInterval:
     """The central share ``level`` of the draws; NaN draws do not count, and without any draw both
     ends are NaN.
     """
@@ -75,9 +75,9 @@ def percentile_interval(draws: ArrayLike, level: float = 0.95) -> Interval:
     values = np.asarray(draws, dtype=np.float64).ravel()
     values = values[~np.isnan(values)]
     if not len(values):
-        return Interval(np.nan, np.nan)
+        return ConfidenceInterval(np.nan, np.nan)
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
+    return ConfidenceInterval(float(low), float(high))
 
 
 def bootstrap_mean(

@@ -25,6 +25,7 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.performance import check_labels, decider, predict_logits
 from counterfactual_training.evaluation.plausibility import (
+    Langevin,
     class_samples,
     energy_differential,
     group_mmd,
@@ -164,37 +165,20 @@ def counterfactual_tables(
     models = list(models)
     if not models:
         raise InputError("There is no model to measure.")
-    each = (
-        [constraints] * len(models)
-        if constraints is None or isinstance(constraints, Constraints)
-        else constraints
-    )
-    if len(each) != len(models):
-        raise InputError(
-            f"{len(each)} constraints for {len(models)} models: give one for all, or one each."
-        )
+    each = _for_each(constraints, len(models))
     x, y, _ = unpacked(data, each[0])
     rules = [unpacked(data, one)[2] for one in each]
-    individuals = protocol.num_runs * (protocol.num_individuals or len(x))
-    together = max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
-    # Gates would not be faster together, so gated models are left out of the fleets.
     find = as_find(find)
-    foreign = isinstance(find, ForeignExplainer)
-    if foreign:
-        plain = []
-    else:
-        plain = [i for i, model in enumerate(models) if decider(model, x) is model]
     tables: dict[int, pd.DataFrame] = {}
-    for first in range(0, len(models), together):
-        part = [i for i in plain if first <= i < first + together]
+    for part in _fleets(models, x, protocol, find):
         # Models of one fleet must share the structure of their rules, not the rules.
         own = [rules[i] for i in part]
+        alone = [models[i] for i in part]
         if len({constraint_structure(one) for one in own}) == 1:
-            fleet = stacked([models[i] for i in part], x)
+            fleet = stacked(alone, x)
         else:
             fleet = None
         if fleet is not None:
-            alone = [models[i] for i in part]
             plugins = _plugins(find, metrics)
             measured = _Measurement(
                 alone, x, y, stack_constraints(own), protocol, find, plugins, fleet
@@ -204,6 +188,38 @@ def counterfactual_tables(
     for i in set(range(len(models))) - set(tables):
         tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find, metrics)
     return [tables[i] for i in range(len(models))]
+
+
+def _for_each(
+    constraints: Constraints | Sequence[Constraints] | None, number: int
+) -> Sequence[Constraints | None]:
+    """Constraints of each of a number of models."""
+    if constraints is None or isinstance(constraints, Constraints):
+        return [constraints] * number
+    if len(constraints) != number:
+        raise InputError(
+            f"{len(constraints)} constraints for {number} models: give one for all, or one each."
+        )
+    return constraints
+
+
+def _fleets(
+    models: Sequence[nn.Module], x: Tensor, protocol: EvaluationProtocol, find: Explains
+) -> list[list[int]]:
+    """Places of the models to search together, as many as memory allows.
+
+    Gates would not be faster together, so gated models are left out; so are all, if the explainer
+    is not our search.
+    """
+    if isinstance(find, ForeignExplainer):
+        return []
+    plain = [i for i, model in enumerate(models) if decider(model, x) is model]
+    individuals = protocol.num_runs * (protocol.num_individuals or len(x))
+    together = max(1, _FLEET_VALUES // max(1, individuals * x[:1].numel()))
+    return [
+        [i for i in plain if first <= i < first + together]
+        for first in range(0, len(models), together)
+    ]
 
 
 def aggregate(individuals: pd.DataFrame, own: Sequence[str] = ()) -> pd.DataFrame:
@@ -460,7 +476,8 @@ class _Measurement:
         box = self.constraints.to(self.x).domain.filled(Domain.infer(self.x.flatten(1)))
         y = torch.arange(num_classes, device=self.x.device).expand(*self.lead, num_classes)
         rng = torch.Generator().manual_seed(self.protocol.seed)
-        return class_samples(inner, y, box, rng, self.protocol.langevin_steps, self.x.shape[1:])
+        chains = Langevin(steps=self.protocol.langevin_steps)
+        return class_samples(inner, y, box, rng, chains, self.x.shape[1:])
 
     def _logits(self, inner: nn.Module, x: Tensor) -> Tensor:
         # Batches of a fleet hold as many rows of all members together.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
@@ -13,7 +14,11 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.attacks import Attack, robust_accuracy
-from counterfactual_training.evaluation.attribution import NUM_SAMPLES, protected_sensitivity
+from counterfactual_training.evaluation.attribution import (
+    NUM_SAMPLES,
+    AttributionRounds,
+    protected_sensitivity,
+)
 from counterfactual_training.evaluation.counterfactuals import (
     Data,
     Explains,
@@ -69,7 +74,7 @@ def evaluate(
         protocol: how to measure.
         constraints: of the searches and attacks; by default those of the data set, or a box
             inferred from the rows.
-        find: searches, called as :func:`search` is; ``search_gated`` also leads by real rows.
+        find: searches, called as :func:`search` is.
         explainers: measured instead, by name: functions ``(model, x, y_target, constraints) ->
             x_cf``, a :class:`Generator` (searched up to the protocol's τ), or what is called as
             :func:`search` is. The table then has a column ``explainer`` (empty where none took
@@ -87,10 +92,8 @@ def evaluate(
     Examples:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
-        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(
-        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, method).model
         >>> protocol = ct.EvaluationProtocol(
         ...     num_individuals=50, lambda_energy=(0.1,), langevin_steps=0
         ... )
@@ -105,50 +108,66 @@ def evaluate(
         protected = data.protected
     else:
         protected = ()
-    for name, given_by_name in (("explainers", explainers), ("metrics", metrics)):
-        if given_by_name is not None and not isinstance(given_by_name, Mapping):
-            raise InputError(
-                f"{name} is a dict of names and functions, got {type(given_by_name).__name__}."
-            )
+    _check_named("explainers", explainers)
+    _check_named("metrics", metrics)
     if isinstance(model, Mapping) or not isinstance(model, nn.Module | Sequence):
         raise InputError(
             f"model is a torch module or a list of them, got {type(model).__name__}."
         )
-    methods = _methods(find, explainers)
     # Of every explainer alike, our search among them, so that the table has no holes.
-    own = {
-        **({"violations": broken_rules} if explainers is not None else {}),
-        **(metrics or {}),
-    }
+    own = dict(metrics or {})
+    if explainers is not None:
+        own = {"violations": broken_rules, **own}
     lone = isinstance(model, nn.Module)
     if isinstance(model, nn.Module):
         models = [model]
     else:
         models = list(model)
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
-    for name, method in methods.items():
+    for name, method in _methods(find, explainers).items():
         given = (data, protocol, rules, method, own)
         if lone:
             found = [counterfactual_table(models[0], *given)]
         else:
             found = counterfactual_tables(models, *given)
-        for member, table in enumerate(found):
-            tables[member][name] = table
+        for mine, table in zip(tables, found, strict=True):
+            mine[name] = table
     each = [
         _of_model(m, x, y, protocol, rules, mine, protected)
         for m, mine in zip(models, tables, strict=True)
     ]
     _warn([found for _, found in each], lone)
+    out = _joined(tables, [table for table, _ in each], own)
+    if lone:
+        out = out.drop(columns="member")
+    if explainers is None:
+        out = out.drop(columns="explainer")
+    return out
+
+
+def _check_named(argument: str, given: Mapping[str, Any] | None) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(
+            f"{argument} is a dict of names and functions, got {type(given).__name__}."
+        )
+
+
+def _joined(
+    individuals: Sequence[Mapping[str, pd.DataFrame]],
+    once: Sequence[pd.DataFrame],
+    own: Iterable[str],
+) -> pd.DataFrame:
+    """One table, of the individuals of every model by explainer and of what is measured once per
+    model.
+    """
     people = [
-        t.assign(member=i, explainer=name)
-        for i, mine in enumerate(tables)
-        for name, t in mine.items()
+        table.assign(member=i, explainer=name)
+        for i, tables in enumerate(individuals)
+        for name, table in tables.items()
     ]
-    once = [table.assign(member=i, explainer="") for i, (table, _) in enumerate(each)]
+    models = [table.assign(member=i, explainer="") for i, table in enumerate(once)]
     names = tuple(dict.fromkeys(("violations", *own)))
-    surplus = [*(["member"] if lone else []), *(["explainer"] if explainers is None else [])]
-    out = pd.concat([aggregate(pd.concat(people), names), *once], ignore_index=True)
-    return out.drop(columns=surplus)
+    return pd.concat([aggregate(pd.concat(people), names), *models], ignore_index=True)
 
 
 def summarise(table: pd.DataFrame) -> pd.Series:
@@ -164,10 +183,8 @@ def summarise(table: pd.DataFrame) -> pd.Series:
     Examples:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
-        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(
-        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, method).model
         >>> protocol = ct.EvaluationProtocol(
         ...     num_individuals=50, lambda_energy=(0.1, 1.0), langevin_steps=0
         ... )
@@ -291,7 +308,7 @@ def _of_model(
     if protected and protocol.attribution_rounds:
         rng = torch.Generator().manual_seed(protocol.seed)
         scores = protected_sensitivity(
-            model, x, y, protected, rng, protocol.attribution_rounds
+            model, x, y, protected, rng, AttributionRounds(protocol.attribution_rounds)
         ).tolist()
         records += [
             {"metric": "sensitivity", "run": r, "value": s, "num": NUM_SAMPLES}

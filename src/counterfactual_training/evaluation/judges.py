@@ -181,7 +181,7 @@ def real_rows(x: Tensor, y: Tensor, y_target: Tensor, seed: int = 0) -> Tensor:
     return x[_by_class(y, y_target, drawn)]
 
 
-def nearest_unlike(x: Tensor, y: Tensor, factuals: Tensor, y_target: Tensor) -> Tensor:
+def nearest_of_target(x: Tensor, y: Tensor, factuals: Tensor, y_target: Tensor) -> Tensor:
     """For every factual the row of its target class, out of x, that is nearest by L1. ``(n,
     d)``.
     """

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -102,18 +103,33 @@ def energy_differential(
     )
 
 
+@dataclass(frozen=True)
+class Langevin:
+    """How classes are sampled.
+
+    Attributes:
+        steps: updates of each chain.
+        step_size, noise: α and σ.
+        num_chains: each gives one sample, of which the ``num_lowest`` of lowest energy are kept.
+    """
+
+    steps: int = 500
+    step_size: float = 0.1
+    noise: float = 0.01
+    num_chains: int = 50
+    num_lowest: int = 25
+
+
+_LANGEVIN = Langevin()
+
+
 def class_samples(
     model: nn.Module,
     y_target: Tensor,
     domain: Domain,
     rng: torch.Generator,
-    steps: int = 500,
+    chains: Langevin = _LANGEVIN,
     feature_shape: Sequence[int] | None = None,
-    *,
-    step_size: float = 0.1,
-    noise: float = 0.01,
-    num_chains: int = 50,
-    num_lowest: int = 25,
 ) -> Tensor:
     """What the model has learned of classes: samples ``(..., c, s, d)`` of ``p(x | y⁺)`` by
     Langevin dynamics:
@@ -128,10 +144,8 @@ def class_samples(
         y_target: ``(..., c)`` classes y⁺; the members of a fleet, in front, all get the same starts
             and noise.
         domain: a finite box ``(..., d)``, for example ``Domain.infer(x)``.
-        steps: updates of each chain.
+        chains: how many, and how they move.
         feature_shape: of an input of the model, where that is not ``(d,)``.
-        step_size, noise: α and σ.
-        num_chains: each gives one sample, of which the ``num_lowest`` of lowest energy are kept.
     """
     # Logits grow without bound: only inside a box is p(x | y⁺) ∝ exp(−E(x, y⁺)) a distribution.
     lower = domain.lower[..., None, None, :]
@@ -142,34 +156,33 @@ def class_samples(
     else:
         features = (num_features,)
     # (..., c · chains)
-    y = y_target.unsqueeze(-1).expand(*y_target.shape, num_chains).flatten(-2)
+    y = y_target.unsqueeze(-1).expand(*y_target.shape, chains.num_chains).flatten(-2)
 
     def rows(x: Tensor) -> Tensor:
         return x.reshape(*y.shape, *features)
 
     # Drawn where the generator lives, so that a CPU generator gives the same chains on every
     # device.
-    random = torch.empty(
-        y_target.shape[-1], num_chains, num_features, device=rng.device, dtype=lower.dtype
-    )
+    shape = (y_target.shape[-1], chains.num_chains, num_features)
+    random = torch.empty(shape, device=rng.device, dtype=lower.dtype)
     x = lower + (upper - lower) * random.uniform_(generator=rng).to(lower.device)
     x = x.expand(*y_target.shape, *x.shape[-2:])
     with evaluating(model), sensible_threads(model, rows(x)):
-        for _ in range(steps):
+        for _ in range(chains.steps):
             # Detached at every step, or the graph would grow with the chain.
             leaf = x.detach().requires_grad_()
             with torch.enable_grad():
                 (gradient,) = torch.autograd.grad(energy(model(rows(leaf)), y).sum(), leaf)
             x = (
                 x
-                - 0.5 * step_size * gradient
-                + noise * random.normal_(generator=rng).to(x.device)
+                - 0.5 * chains.step_size * gradient
+                + chains.noise * random.normal_(generator=rng).to(x.device)
             )
             # One ``random`` for all members: they get the same noise.
             x = torch.clamp(x, lower, upper)
     final = energy(predict_logits(model, rows(x), row_dim=y.dim() - 1), y).reshape(x.shape[:-1])
     # Chains that got stuck in a bad mode say little about the class.
-    lowest = final.argsort(-1)[..., :num_lowest]
+    lowest = final.argsort(-1)[..., : chains.num_lowest]
     return x.gather(-2, lowest.unsqueeze(-1).expand(*lowest.shape, num_features))
 
 

@@ -47,10 +47,8 @@ class Measured:
     Examples:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
-        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(
-        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, method).model
         >>> def largest_change(measured):
         ...     return (measured.x_cf - measured.x).abs().amax(-1)
         >>> metrics = {"largest_change": largest_change}

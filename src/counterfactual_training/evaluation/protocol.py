@@ -51,10 +51,8 @@ class EvaluationProtocol:
     Examples:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("linearly_separable"), ct.mlp(2, 2)
-        >>> config = ct.TrainConfig(epochs=2, batch_size=100, learning_rate=0.05)
-        >>> model = ct.train(
-        ...     model, data.x_train, data.y_train, objective="vanilla", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=2, batch_size=100, learning_rate=0.05)
+        >>> model = ct.train(model, data.x_train, data.y_train, method).model
         >>> quick = ct.EvaluationProtocol(
         ...     num_individuals=50, lambda_energy=(0.1,), langevin_steps=0, attacks=("pgd",)
         ... )

@@ -25,7 +25,12 @@ from counterfactual_training.core.losses import log_odds
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.bootstrap import Statistic, compare, holm
-from counterfactual_training.evaluation.judges import JUDGED, Judge, nearest_unlike, real_rows
+from counterfactual_training.evaluation.judges import (
+    JUDGED,
+    Judge,
+    nearest_of_target,
+    real_rows,
+)
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.plugins import (
     Measured,
@@ -77,7 +82,7 @@ class Individuals(NamedTuple):
     y_target: Tensor  # (n,)
 
 
-def draw_individuals(
+def first_individuals(
     x: Tensor, y: Tensor, num_classes: int, num: int | None = None, seed: int = 0
 ) -> Individuals:
     """The first ``num`` of the rows x ``(n, *features)``, each with a random class other than its
@@ -163,7 +168,6 @@ def stepfree_table(
     train_rows: tuple[Tensor, Tensor],
     constraints: Constraints | None = None,
     levels: Sequence[Level] = STEP_FREE,
-    generator: Generator | None = None,
     find: Callable[..., Any] = search,
     metrics: Mapping[str, MetricFunction] | None = None,
 ) -> pd.DataFrame:
@@ -171,10 +175,9 @@ def stepfree_table(
 
     Args:
         models: by name; each returns k logits, or k + 1 if it is gated.
-        individuals: see :func:`draw_individuals`.
+        individuals: see :func:`first_individuals`.
         judge: fitted to rows that no model saw, with one entry per class.
         train_rows: rows and classes that the models were fitted to; they decide the scale.
-        generator: of all levels that name none; by default the recipe ``line``.
         find: searches, called as :func:`search` is; or any explainer, see :func:`as_find`.
         metrics: columns of your own, each a function of :class:`Measured`, which holds the valid
             ones and, as its data, ``train_rows``.
@@ -193,7 +196,7 @@ def stepfree_table(
         who = Individuals(*(part[asked] for part in individuals))
         level_model = {False: model, True: at_one_scale(model, *train_rows, len(judge.classes))}
         for level in levels:
-            recipe = level.generator or generator or make_generator("line")
+            recipe = level.generator or make_generator("line")
             recipe = recipe.replace(decision_threshold=level.decision_threshold)
             one = level_model[level.rescale]
             if len(who.row):
@@ -236,7 +239,7 @@ def floor_table(
     points = (
         (often, real_rows(*real, often.y_target)),
         (individuals, individuals.x),
-        (individuals, nearest_unlike(*real, individuals.x, individuals.y_target)),
+        (individuals, nearest_of_target(*real, individuals.x, individuals.y_target)),
     )
     named = zip(FLOORS, points, strict=True)
     parts = [

@@ -2,7 +2,7 @@
 rows.
 """
 
-from counterfactual_training.gates.anchors import remembered_rows, search_gated, towards_real
+from counterfactual_training.gates.anchors import towards_real
 from counterfactual_training.gates.density import Density
 from counterfactual_training.gates.fit import KINDS, few_rows, fit_gate, gate_of, make_gate
 from counterfactual_training.gates.gated import Both, Gate, Gated
@@ -22,7 +22,5 @@ __all__ = [
     "fit_gate",
     "gate_of",
     "make_gate",
-    "remembered_rows",
-    "search_gated",
     "towards_real",
 ]

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import unstack_constraints
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.gates.density import Density
-from counterfactual_training.gates.gated import Gate, Gated
-from counterfactual_training.generators import (
-    Generator,
-    SearchResult,
-    Status,
-    evaluating,
-    line,
-    search,
-)
+from counterfactual_training.generators import Generator, SearchResult, Status
 from counterfactual_training.models import StackedModel
-from counterfactual_training.torch_modes import with_gradients
+
+if TYPE_CHECKING:
+    from counterfactual_training.gates.gated import Gated
 
 # The nearest real rows, which are tried first.
 _CANDIDATES = 50
@@ -41,65 +34,8 @@ _TOGETHER = 50_000
 _BLOCK = 2000
 
 
-@with_gradients
-def search_gated(
-    model: nn.Module,
-    x: Tensor,
-    y_target: Tensor,
-    generator: Generator | None = None,
-    constraints: Constraints | None = None,
-    *,
-    diagnose: bool = True,
-) -> SearchResult:
-    """As :func:`search`, but rows of a table x ``(n, d)`` that miss τ also try real rows of the
-    target as anchors.
-
-    A row that misses τ although the ungated model reaches it gets ``Status.IMPLAUSIBLE``. Anchors
-    need a gate that stores rows, and a table rather than images. Without a gate this is
-    :func:`search`. All members of a fleet (see :class:`Gated`) are searched at once, ``(M, n, d)``;
-    anchors are tried member by member.
-
-    Args:
-        model: with a gate, from :func:`fit_gate`.
-        x: ``(n, *features)`` factuals.
-        y_target: ``(n,)`` target classes.
-        generator: by default :func:`line`.
-        constraints: what may move; ``None`` lets everything move.
-        diagnose: also find out which constraints bind, as :func:`search` does.
-
-    Returns:
-        As :func:`search`; ``confidence`` is the gated probability.
-
-    Examples:
-        >>> import counterfactual_training as ct
-        >>> data = ct.load_dataset("linearly_separable")
-        >>> x, y = data.x_train[:500], data.y_train[:500]
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.05)
-        >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
-        >>> gated, people = ct.fit_gate(model, x, y), x[y == 0][:3]
-        >>> found = ct.search_gated(gated, people, y_target=y[y == 1][:3])
-        >>> found.status_names, bool((gated.plausibility(found.x_cf)[:, 1] > 0.5).all())
-        (['converged', 'converged', 'converged'], True)
-    """
-    if generator is None:
-        generator = line()
-    found = search(model, x, y_target, generator, constraints, diagnose=diagnose)
-    if not isinstance(model, Gated):
-        return found
-    y_target = y_target.long()
-    # search() has put the model's mode back, and anchors ask it again.
-    with evaluating(model):
-        if x.dim() == y_target.dim() + 1 and remembered_rows(model.gate) is not None:
-            if constraints is not None:
-                rules = constraints
-            else:
-                rules = Constraints.build(x.shape[-1])
-            found = _anchor_members(model, x, y_target, found, generator, rules)
-        return _mark_implausible(model, y_target, found, generator)
-
-
 @torch.no_grad()
-def _mark_implausible(
+def mark_implausible(
     model: Gated, y_target: Tensor, found: SearchResult, generator: Generator
 ) -> SearchResult:
     """The result, with ``IMPLAUSIBLE`` for the rows ``(..., n)`` that only the gate keeps from
@@ -118,37 +54,36 @@ def _mark_implausible(
     return replace(found, status=found.status.masked_fill(beyond, int(Status.IMPLAUSIBLE)))
 
 
-def _anchor_members(
+def lead(
     model: Gated,
     x: Tensor,
     y_target: Tensor,
     found: SearchResult,
     generator: Generator,
     constraints: Constraints,
+    held: Tensor | None,
 ) -> SearchResult:
     """Try anchors for rows ``(..., n, d)`` of one model or of a fleet."""
     if y_target.dim() == 1:
-        return _anchor(
-            model, x, y_target, found, float(generator.decision_threshold), constraints
-        )
+        threshold = float(generator.decision_threshold)
+        return _anchor(model, x, y_target, found, threshold, constraints, held)
     if not isinstance(model.model, StackedModel):  # cannot be split into members
         return found
+    thresholds = torch.as_tensor(generator.decision_threshold).flatten().expand(len(x))
     parts = []
-    for i, threshold in enumerate(
-        torch.as_tensor(generator.decision_threshold).flatten().expand(len(x)).tolist()
-    ):
+    for i, threshold in enumerate(thresholds.tolist()):
         # The gate is shared: it depends on rows only.
-        member = Gated(model.model.unstack(i), model.gate, float(model.scale))
-        own = replace(found, **{name: getattr(found, name)[i] for name in _LED})
-        parts.append(
-            _anchor(
-                member, x[i], y_target[i], own, threshold, unstack_constraints(constraints, i)
-            )
-        )
+        member = type(model)(model.model.unstack(i), model.gate, float(model.scale))
+        mine = replace(found, **{name: getattr(found, name)[i] for name in _LED}, path=None)
+        still = None
+        if held is not None:
+            still = held[i]
+        rules = unstack_constraints(constraints, i)
+        parts.append(_anchor(member, x[i], y_target[i], mine, threshold, rules, still))
     stacked: dict[str, Any] = {
         name: torch.stack([getattr(part, name) for part in parts]) for name in _LED
     }
-    return replace(found, **stacked)
+    return replace(found, **stacked, path=_path(found, stacked["x_cf"]))
 
 
 def _anchor(
@@ -158,12 +93,17 @@ def _anchor(
     found: SearchResult,
     threshold: float,
     constraints: Constraints,
+    held: Tensor | None,
 ) -> SearchResult:
     """Try anchors for the rows ``(n, d)`` of a result that miss τ."""
     missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
     if not bool(missed.any()):
         return found
-    points = towards_real(model, x[missed], y_target[missed], constraints.to(x), threshold)
+    still = None
+    if held is not None:
+        still = held[missed]
+    rules = constraints.to(x)
+    points = towards_real(model, x[missed], y_target[missed], rules, threshold, still)
     with torch.no_grad():
         confidence = (
             model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
@@ -189,18 +129,15 @@ def _anchor(
         confidence=reached,
         converged=reached >= threshold,
         binding=binding,
+        path=_path(found, x_cf),
     )
 
 
-def remembered_rows(gate: Gate) -> Tensor | None:
-    """Rows ``(k, m, d)`` that a gate stores, NaN where a class has fewer; ``None`` if it stores
-    none.
-    """
-    for part in gate.lone:
-        if isinstance(part, Density):
-            # Padding has width 0. As NaN, nobody can take it for a row of zeros.
-            return part.centres.masked_fill((part.width == 0).unsqueeze(-1), torch.nan)
-    return None
+def _path(found: SearchResult, x_cf: Tensor) -> Tensor | None:
+    """The iterates, if they were recorded, ending at x_cf."""
+    if found.path is None:
+        return None
+    return torch.cat([found.path[:-1], x_cf.unsqueeze(0)])
 
 
 @torch.no_grad()
@@ -223,7 +160,7 @@ def towards_real(
         ``(n, d)``; x itself if the ungated model gives the target τ at no projected row.
     """
     found = x.clone()
-    remembered = remembered_rows(gated.gate)
+    remembered = gated.gate.real_rows
     if remembered is None:
         return found
     for target in y_target.unique().tolist():

@@ -68,6 +68,12 @@ class Density(Calibrated):
     whole_slope: Tensor
     whole_origin: Tensor
 
+    @property
+    def real_rows(self) -> Tensor:
+        """Rows ``(k, m, d)``, NaN where a class has fewer."""
+        # Padding has width 0. As NaN, nobody can take it for a row of zeros.
+        return self.centres.masked_fill((self.width == 0).unsqueeze(-1), torch.nan)
+
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
         super().__init__(Line(*width.new_zeros(2, len(width))))
         self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None

@@ -76,14 +76,14 @@ def fit_gate(
         seed: of everything random.
 
     Returns:
-        The model with its gate, for :func:`search_gated`, :func:`search` and :func:`evaluate`.
+        The model with its gate, for :func:`search` and :func:`evaluate`.
 
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
         >>> x, y = data.x_train[:500], data.y_train[:500]
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.05)
-        >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.05)
+        >>> model = ct.train(ct.mlp(2, 2), x, y, method).model
         >>> gated = ct.fit_gate(model, x, y)
         >>> bool((gated.plausibility(x).amax(-1) > 0.5).float().mean() > 0.8)  # most real rows pass
         True
@@ -148,7 +148,6 @@ def gate_of(
                 model,
                 x,
                 y,
-                num_classes,
                 constraints=constraints,
                 config=config,
                 quantile=quantile,

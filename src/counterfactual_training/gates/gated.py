@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from counterfactual_training.constraints import Constraints
 from counterfactual_training.core.precision import at_least_single
+from counterfactual_training.gates import anchors
+from counterfactual_training.generators import Generator, SearchResult
 
 # log σ(g) stays below this, because log(1 − σ) = log 0 would make gradients NaN.
 _CERTAIN = -1e-7
@@ -64,6 +67,13 @@ class Gate(nn.Module):
         """The parts of this gate; a simple gate is its own only part."""
         return [self]
 
+    @property
+    def real_rows(self) -> Tensor | None:
+        """Rows ``(k, m, d)`` that the gate stores, NaN where a class has fewer; ``None`` if it
+        stores none.
+        """
+        return None
+
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
         """σ(g) ``(..., n, k)`` in [0, 1]: near 1 among the real rows of a class, near 0 far from
@@ -97,6 +107,12 @@ class Both(Gate):
     def judged(self) -> Tensor:
         """By any part."""
         return torch.stack([part.judged for part in self.lone]).any(0)
+
+    @property
+    def real_rows(self) -> Tensor | None:
+        """Of the first part that stores some."""
+        stored = (part.real_rows for part in self.lone)
+        return next((rows for rows in stored if rows is not None), None)
 
     @property
     def lone(self) -> list[Gate]:
@@ -154,3 +170,22 @@ class Gated(nn.Module):
     def plausibility(self, x: Tensor) -> Tensor:
         """``(..., n, k)``, see :meth:`Gate.plausibility`."""
         return self.gate.plausibility(x)
+
+    def try_real_rows(
+        self,
+        x: Tensor,
+        y_target: Tensor,
+        found: SearchResult,
+        generator: Generator,
+        constraints: Constraints,
+        held: Tensor | None,
+    ) -> SearchResult:
+        """For :func:`search`: rows of a table x that miss τ try real rows of the target, and the
+        status says where plausibility is what binds.
+
+        All members of a fleet are searched at once, ``(M, n, d)``; real rows are tried member by
+        member.
+        """
+        if x.dim() == y_target.dim() + 1 and self.gate.real_rows is not None:
+            found = anchors.lead(self, x, y_target, found, generator, constraints, held)
+        return anchors.mark_implausible(self, y_target, found, generator)

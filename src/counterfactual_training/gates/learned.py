@@ -14,6 +14,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, Line, calibrate
 from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
+from counterfactual_training.generators import evaluating
 from counterfactual_training.models import mlp
 from counterfactual_training.torch_modes import single_precision
 
@@ -43,8 +44,8 @@ class GateConfig:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
         >>> x, y = data.x_train[:500], data.y_train[:500]
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.05)
-        >>> model = ct.train(ct.mlp(2, 2), x, y, objective="vanilla", config=config).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.05)
+        >>> model = ct.train(ct.mlp(2, 2), x, y, method).model
         >>> small = ct.GateConfig(hidden=(16,), epochs=3, num_counterfactuals=20, max_steps=5)
         >>> gated = ct.fit_gate(model, x, y, "learned", config=small)
         >>> gated.gate.network[0]
@@ -91,7 +92,6 @@ class Learned(Calibrated):
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        num_classes: int,
         *,
         constraints: Constraints,
         config: GateConfig | None = None,
@@ -109,6 +109,8 @@ class Learned(Calibrated):
         """
         if config is None:
             config = GateConfig()
+        with evaluating(model), torch.no_grad():
+            num_classes = model(x[:2]).shape[-1]
         rng = torch.Generator().manual_seed(seed)
         # Layers draw their weights from the global generator; seed it for them and leave the
         # caller's randomness alone.

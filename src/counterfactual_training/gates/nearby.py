@@ -61,9 +61,14 @@ class Nearby:
             distance = far[row].addmm_(z, weights)
         # Rounding can make the distance to a kernel's own centre negative.
         logs = distance.clamp_min_(0.0).log1p_().mul_(self.power).add_(self._free.peak[label])
-        score = log_sum(logs if given is None else logs.add_(given[row]))
-        if total is not None:
-            score = score - total[row]
+        if given is not None and total is not None:
+            # Of one row, all points share it.
+            if len(given) > 1:
+                given = given[row]
+                total = total[row]
+            score = log_sum(logs.add_(given)) - total
+        else:
+            score = log_sum(logs)
         return functional.logsigmoid(self.gate.slope[label] * (score - self.gate.origin[label]))
 
     def _of_label(self, label: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:

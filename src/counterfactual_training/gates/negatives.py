@@ -140,7 +140,15 @@ class Negatives:
             torch.rand((), generator=self.rng, dtype=torch.float32)
         )
         generator = line(max_steps=config.max_steps, decision_threshold=threshold)
-        found = search(self.gated, x, target, generator, self.constraints, diagnose=False)
+        found = search(
+            self.gated,
+            x,
+            target,
+            generator,
+            self.constraints,
+            real_rows=False,
+            diagnose=False,
+        )
         # Only mature ones: others were not taken for the target by the gated model either.
         x_cf = found.x_cf.flatten(1)[found.mature]
         target = target[found.mature]

@@ -18,9 +18,21 @@ from torch import Tensor, nn
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.classifiers import Asinh
-from counterfactual_training.models.stack import StackedModel, hooked
+from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.models.trace import hooked, named_layers
 
 _aten: Any = torch.ops.aten
+
+
+Pair = tuple[Tensor, Tensor | None]  # weight and bias
+
+
+class Product(NamedTuple):
+    """A linear layer; ``turned`` is its weight transposed."""
+
+    weight: Tensor
+    bias: Tensor | None
+    turned: Tensor
 
 
 class Activation(NamedTuple):
@@ -74,18 +86,15 @@ def activation(layer: nn.Module) -> Activation | None:
 
 
 def chain_layers(model: nn.Module) -> list[nn.Module] | None:
-    """The layers of a Sequential that runs nothing but linear layers and known activations, without
-    identities.
+    """The layers of a network that runs nothing but linear layers and known activations, one after
+    the other, without identities.
 
     ``None`` if it has other layers, hooks of any kind, or a shared parameter.
     """
-    # Exact types throughout: a subclass may compute anything.
-    if type(model) is not nn.Sequential or any(hooked(module) for module in model.modules()):
-        return None
-    layers = [layer for layer in model if type(layer) is not nn.Identity]
+    layers = [layer for _, layer in named_layers(model) or [] if type(layer) is not nn.Identity]
     linear = [layer for layer in layers if type(layer) is nn.Linear]
-    if not linear or any(
-        type(layer) is not nn.Linear and activation(layer) is None for layer in layers
+    if not linear or not all(
+        type(layer) is nn.Linear or activation(layer) is not None for layer in layers
     ):
         return None
     weights = [
@@ -104,6 +113,41 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
     if len(places) == len(weights):
         return layers
     return None
+
+
+def chain_of(model: nn.Module) -> Chain | None:
+    """A lone model as a chain, with its parameters themselves; ``None`` if it is none."""
+    layers = chain_layers(model)
+    if layers is None:
+        return None
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    return Chain(layers, [(layer.weight, layer.bias) for layer in linear])
+
+
+def stacked_chain_of(model: StackedModel, copied: bool = False) -> StackedChain | None:
+    """The members of a stack as chains; ``None`` if they are none.
+
+    With views of their weights, or with copies in one piece each, which are faster: the views are
+    cut out of the long rows of all parameters.
+    """
+    layers = [own for own in model.layers or [] if type(own[1]) is not nn.Identity]
+    linear = [name for name, layer in layers if type(layer) is nn.Linear]
+    known = all(
+        type(layer) is nn.Linear or activation(layer) is not None for _, layer in layers
+    )
+    if not linear or not known or hooked(model):
+        return None
+    weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
+    pairs: list[Pair] = []
+    for name in linear:
+        weight = weights[f"{name}.weight"]
+        bias = weights.get(f"{name}.bias")
+        if bias is not None:
+            bias = bias.unsqueeze(-1)
+        if copied:
+            weight = weight.contiguous()
+        pairs.append((weight, bias))
+    return StackedChain([layer for _, layer in layers], pairs)
 
 
 class Differentiable(Protocol):
@@ -130,6 +174,7 @@ def differentiable(
     :class:`ByAutograd`.
     """
     device = next((parameter.device for parameter in model.parameters()), None)
+    chain = None
     # Autocast would choose the precision layer by layer, which the chain does not imitate.
     if (
         plain
@@ -138,45 +183,11 @@ def differentiable(
         and not torch.is_autocast_enabled(device.type)
     ):
         if dims == 2:
-            layers = chain_layers(model)
-        else:
-            layers = None
-        if layers is not None:
-            linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-            return Chain(
-                layers,
-                [
-                    (w.weight.detach(), None if w.bias is None else w.bias.detach())
-                    for w in linear
-                ],
-            )
-        if (
-            dims == 3
-            and type(model) is StackedModel
-            and model.layers is not None
-            and not hooked(model)
-        ):
-            named = [
-                (name, layer) for name, layer in model.layers if type(layer) is not nn.Identity
-            ]
-            if all(
-                type(layer) is nn.Linear or activation(layer) is not None for _, layer in named
-            ):
-                weights = {
-                    name: value.detach() for name, value in model.parameters_by_name().items()
-                }
-                names = [name for name, layer in named if type(layer) is nn.Linear]
-                # Cut out of the long rows of all parameters: a copy in one piece is worth it for a
-                # whole search.
-                found = [
-                    (weights[f"{name}.weight"].contiguous(), weights.get(f"{name}.bias"))
-                    for name in names
-                ]
-                columns = [
-                    (weight, None if bias is None else bias.unsqueeze(-1))
-                    for weight, bias in found
-                ]
-                return StackedChain([layer for _, layer in named], columns)
+            chain = chain_of(model)
+        elif dims == 3 and type(model) is StackedModel:
+            chain = stacked_chain_of(model, copied=True)
+    if chain is not None:
+        return chain
     return ByAutograd(lambda rows: model(rows.reshape(*rows.shape[:-1], *feature_shape)))
 
 
@@ -220,19 +231,42 @@ class ByAutograd:
 class Chain:
     """Linear layers and activations in a row; bit by bit the results of autograd.
 
-    Calls reuse the memory of earlier results, because allocating it would cost more than the
-    arithmetic.
+    Works without a graph, and every call makes new tensors.
     """
 
-    def __init__(
-        self, layers: Sequence[nn.Module], weights: Sequence[tuple[Tensor, Tensor | None]]
-    ) -> None:
-        """``weights`` holds weight and bias of the linear layers, in order."""
-        self.layers = layers
+    rows = -2  # dimension of rows
+    classes = -1  # dimension of logits
+
+    def __init__(self, layers: Sequence[nn.Module], weights: Sequence[Pair]) -> None:
+        """``weights`` are those of the linear layers, in order."""
         self.weights = weights
-        self.layout: Any = None
-        self.steps: list[Activation] = []  # of all layers, for rows of this layout
+        pairs = iter(weights)
+        self.steps: list[Activation | Product] = []
+        behind = None
+        # Behind the last linear layer, the gradient is the caller's own tensor.
+        last = max(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
+        for i, layer in enumerate(layers):
+            step = activation(layer)
+            if step is None:
+                self.steps.append(_product(*next(pairs)))
+            elif isinstance(behind, nn.Linear) and type(layer) in _IN_PLACE:
+                # No one else holds the output of a linear layer: an activation that does not need
+                # its input may overwrite it.
+                backward = step.backward
+                if type(layer) is nn.ReLU and i < last:
+                    backward = _relu_back
+                self.steps.append(Activation(_IN_PLACE[type(layer)], backward))
+            else:
+                self.steps.append(step)
+            behind = layer
         self.seen: list[Tensor] = []  # the input of each layer at the last x, and the output
+
+    def renew(self) -> None:
+        """Look anew at weights that have been given other memory."""
+        pairs = iter(self.weights)
+        for i, step in enumerate(self.steps):
+            if isinstance(step, Product):
+                self.steps[i] = _product(*next(pairs))
 
     def logits(self, x: Tensor) -> Tensor:
         return at_least_single(self.forward(x))
@@ -241,70 +275,57 @@ class Chain:
         return self._backward(_cast(grad, self.seen[-1]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output at x, in memory that the next call reuses."""
-        # A plan holds buffers of one shape. The working set shrinks seldom, so planning anew then
-        # is cheap.
-        layout = x.shape, x.stride()
-        if layout != self.layout:
-            self.layout, self.steps = layout, self._plan(x)
+        """The output at x."""
         self.seen = seen = [x]
-        for forward, _ in self.steps:
-            x = forward(x)
+        for step in self.steps:
+            if isinstance(step, Product):
+                x = self._product(step, x)
+            else:
+                x = step.forward(x)
             seen.append(x)
         return x
+
+    def weight_gradients(self, grad: Tensor, lowest: int = 0) -> list[tuple[Tensor, Tensor]]:
+        """∂/∂weight and ∂/∂bias of each linear layer, the last one first, given ∂/∂output.
+
+        Below the step ``lowest`` nothing is differentiated.
+        """
+        found = []
+        seen = self.seen
+        for i in range(len(self.steps) - 1, lowest - 1, -1):
+            step = self.steps[i]
+            if isinstance(step, Product):
+                found.append((self._weight_gradient(grad, seen[i]), grad.sum(self.rows)))
+                if i > lowest:
+                    grad = self._back(step, grad, seen[i])
+            elif i > lowest:
+                grad = step.backward(grad, seen[i], seen[i + 1])
+        return found
 
     def _backward(self, grad: Tensor) -> Tensor:
         seen = self.seen
         i = len(self.steps)
-        for _, backward in reversed(self.steps):
+        for step in reversed(self.steps):
             i -= 1
-            grad = backward(grad, seen[i], seen[i + 1])
+            if isinstance(step, Product):
+                grad = self._back(step, grad, seen[i])
+            else:
+                grad = step.backward(grad, seen[i], seen[i + 1])
         return grad
 
-    @torch.inference_mode(False)  # the next caller may not be in inference_mode
-    def _plan(self, x: Tensor) -> list[Activation]:
-        """All layers with their own memory, for inputs laid out as x."""
-        steps = list[Activation]()
-        weights = iter(self.weights)
-        behind = None
-        # Behind the last linear layer, the gradient is the caller's own tensor and must not be
-        # overwritten.
-        last = max(i for i, layer in enumerate(self.layers) if isinstance(layer, nn.Linear))
-        for i, layer in enumerate(self.layers):
-            step = activation(layer)
-            if step is None:
-                x, step = self._product(*next(weights), x)
-            elif isinstance(behind, nn.Linear) and type(layer) in _IN_PLACE:
-                # No one else holds the output of a linear layer: an activation that does not need
-                # it may overwrite it.
-                backward = _relu_back if type(layer) is nn.ReLU and i < last else step.backward
-                step = Activation(_IN_PLACE[type(layer)], backward)
-            steps.append(step)
-            behind = layer
-        return steps
+    def _product(self, layer: Product, x: Tensor) -> Tensor:
+        if layer.bias is None:
+            return torch.mm(x, layer.turned)
+        return torch.addmm(layer.bias, x, layer.turned)
 
-    def _product(
-        self, weight: Tensor, bias: Tensor | None, x: Tensor
-    ) -> tuple[Tensor, Activation]:
-        """The output memory of a linear layer and its functions, for inputs laid out as x."""
-        made = x.new_empty(len(x), len(weight))
-        back = x.new_empty(x.shape)
-        transposed = weight.t()
-        by_columns = x.stride(0) == 1 and x.stride(1) == len(x)
+    def _back(self, layer: Product, grad: Tensor, x: Tensor) -> Tensor:
+        # Autograd follows the layout of the input, which decides the order of summation.
+        if x.stride(0) == 1 and x.stride(1) == len(x):
+            return torch.mm(layer.turned, grad.t()).t()
+        return torch.mm(grad, layer.weight)
 
-        def forward(x: Tensor) -> Tensor:
-            if bias is None:
-                return torch.mm(x, transposed, out=made)
-            return torch.addmm(bias, x, transposed, out=made)
-
-        def backward(grad: Tensor, *_: Tensor) -> Tensor:
-            # Autograd follows the layout of the input, which decides the order of summation.
-            if by_columns:
-                # Not into ``back``, whose layout is the other one.
-                return torch.mm(transposed, grad.t()).t()
-            return torch.mm(grad, weight, out=back)
-
-        return made, Activation(forward, backward)
+    def _weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
+        return torch.mm(grad.t(), x)
 
 
 class StackedChain(Chain):
@@ -314,6 +335,9 @@ class StackedChain(Chain):
     features are slow.
     """
 
+    rows = -1
+    classes = -2
+
     def logits(self, x: Tensor) -> Tensor:
         # Rows were laid out as (M, d, n) by the search, so x.mT is contiguous.
         return at_least_single(self.forward(x.mT).mT)
@@ -321,21 +345,23 @@ class StackedChain(Chain):
     def pullback(self, grad: Tensor) -> Tensor:
         return self._backward(_cast(grad, self.seen[-1]).mT).mT
 
-    def _product(
-        self, weight: Tensor, bias: Tensor | None, x: Tensor
-    ) -> tuple[Tensor, Activation]:
-        made = x.new_empty(len(x), weight.shape[1], x.shape[-1])
-        back = x.new_empty(x.shape)
-        transposed = weight.mT
+    def _product(self, layer: Product, x: Tensor) -> Tensor:
+        if layer.bias is None:
+            return torch.bmm(layer.weight, x)
+        return torch.baddbmm(layer.bias, layer.weight, x)
 
-        def forward(x: Tensor) -> Tensor:
-            if bias is None:
-                return torch.bmm(weight, x, out=made)
-            return torch.baddbmm(bias, weight, x, out=made)
+    def _back(self, layer: Product, grad: Tensor, x: Tensor) -> Tensor:
+        return torch.bmm(layer.turned, grad)
 
-        return made, Activation(
-            forward, lambda grad, x, out: torch.bmm(transposed, grad, out=back)
-        )
+    def _weight_gradient(self, grad: Tensor, x: Tensor) -> Tensor:
+        return torch.bmm(grad, x.mT)
+
+
+def _product(weight: Tensor, bias: Tensor | None) -> Product:
+    if bias is not None:
+        bias = bias.detach()
+    weight = weight.detach()
+    return Product(weight, bias, weight.mT)
 
 
 def _relu_back(grad: Tensor, x: Tensor, out: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from counterfactual_training.generators.penalties import SearchState
 from counterfactual_training.generators.steps import Adam, Turn
 
 if TYPE_CHECKING:
-    from counterfactual_training.generators.working_set import WorkingSet
+    from counterfactual_training.generators.live_rows import LiveRows
 
 _NEVER = 1e-6  # τ = 1 has no log-odds
 _DIAGONAL = 1e-4  # the authors', against singular matrices
@@ -156,7 +156,7 @@ class Scatter(Adam):
         if not self.spread >= 0:
             raise InputError(f"spread must be at least 0, got {self.spread}.")
 
-    def change(self, work: WorkingSet, turn: Turn) -> Tensor:
+    def change(self, work: LiveRows, turn: Turn) -> Tensor:
         step = super().change(work, turn)
         if turn.step or work.num_answers == 1:
             return step

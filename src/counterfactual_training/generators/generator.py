@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number
-from counterfactual_training.errors import InputError, check_count, check_name
+from counterfactual_training.errors import InputError, bad_value, check_count, check_name
 from counterfactual_training.generators.data_penalties import (
     CLOSED,
     PER_FEATURE,
@@ -21,7 +21,7 @@ from counterfactual_training.generators.data_penalties import (
 )
 from counterfactual_training.generators.penalties import Penalty, PenaltyGradients
 from counterfactual_training.generators.spaces import FeatureSpace, Space
-from counterfactual_training.generators.steps import STEP_RULES, Rule
+from counterfactual_training.generators.steps import STEP_RULES, Stepper
 
 
 def _is_count(value: object) -> bool:
@@ -40,7 +40,7 @@ def _check_number(name: str, number: Any, holds: Callable[[Any], bool], valid: s
     else:
         values = [number]
     if not all(isinstance(v, Real) and not isinstance(v, bool) and holds(v) for v in values):
-        raise InputError(f"{name} must be {valid}, got {number!r}.")
+        raise bad_value(name, valid, number)
 
 
 # The numbers of every search, and which values they may have; penalties add theirs.
@@ -52,7 +52,7 @@ _VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 NUMBERS = tuple(_VALID)
 
-StepRule = Literal["fixed", "line", "normalised", "adam"] | Rule
+StepRule = Literal["fixed", "line", "normalised", "adam"] | Stepper
 _STEP_NAMES = ("fixed", "line", *STEP_RULES)
 # Logits (..., m, k) of points (m, d), for every member of a fleet.
 Ask = Callable[[Tensor], Tensor]
@@ -133,7 +133,7 @@ class Generator:
             )
 
     @property
-    def rule(self) -> Rule | None:
+    def rule(self) -> Stepper | None:
         """How a step is made; ``None`` is by plain descent, or by the line search."""
         if callable(self.step_rule):
             return self.step_rule
@@ -209,6 +209,16 @@ class Generator:
         return self.replace(
             penalties=penalties, **{name: numbers[name] for name in NUMBERS if name in numbers}
         )
+
+    def content(self) -> tuple[Any, ...]:
+        """What it does, in a form that can be compared."""
+        values = tuple(
+            getattr(self, own.name)
+            for own in fields(self)
+            if own.name not in ("penalties", "space")
+        )
+        penalties = tuple((type(penalty), vars(penalty)) for penalty in self.penalties)
+        return values, penalties, type(self.space), vars(self.space)
 
     def _named(self) -> dict[str, Any]:
         """Penalties by the name of their weight; the first one if several share a name."""

@@ -22,7 +22,7 @@ from counterfactual_training.generators.steps import Turn
 
 if TYPE_CHECKING:
     from counterfactual_training.generators.chain import Differentiable
-    from counterfactual_training.generators.working_set import WorkingSet
+    from counterfactual_training.generators.live_rows import LiveRows
 
 _BLOCK_VALUES = 2**21  # numbers held at once, in points that are tried
 
@@ -50,13 +50,13 @@ class NearestRows:
         """The rule with the classes that the model predicts."""
         return replace(self, predicted=ask(self.rows).argmax(-1))
 
-    def __call__(self, work: WorkingSet, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, turn: Turn) -> None:
         rows = self.rows.to(work.x)
         if "order" not in work.memory:
             work.memory["order"] = self._order(work, rows)
             # Confidence and place of the best row tried.
             work.memory["best"] = torch.zeros(
-                *work.rows.shape, 2, dtype=torch.float64, device=rows.device
+                *work.index.shape, 2, dtype=torch.float64, device=rows.device
             )
         order = work.memory["order"]
         best = work.memory["best"]
@@ -77,7 +77,7 @@ class NearestRows:
             )
         )
 
-    def _order(self, work: WorkingSet, rows: Tensor) -> Tensor:
+    def _order(self, work: LiveRows, rows: Tensor) -> Tensor:
         """Places of the rows to try ``(..., n, t)``, the nearest first; −1 where there is none."""
         if self.predicted is None:
             raise RuntimeError("prepare() has not been called.")
@@ -125,7 +125,7 @@ class GrowingSpheres:
     def __post_init__(self) -> None:
         check_count("num", self.num)
 
-    def __call__(self, work: WorkingSet, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, turn: Turn) -> None:
         shell = self._shell(turn, work.x)
         lower, upper = work.interval()
         goal = per_member(work.threshold, 2)
@@ -183,7 +183,7 @@ class GrowingSpheres:
         )
         return (moves.to(x.device) * rate * (turn.step + 1)).to(x)
 
-    def _fewer(self, points: Tensor, work: WorkingSet, turn: Turn) -> Tensor:
+    def _fewer(self, points: Tensor, work: LiveRows, turn: Turn) -> Tensor:
         """Points ``(..., n, d)`` that reach τ with changes taken back, feature by feature, as long
         as they still do.
         """

@@ -24,19 +24,15 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.generators.chain import Differentiable
-from counterfactual_training.generators.climbing_rows import ClimbingRows
 from counterfactual_training.generators.generator import Generator
-from counterfactual_training.generators.gradient import search_gradient
+from counterfactual_training.generators.live_rows import LiveRows
 from counterfactual_training.generators.model_checks import first_logits
-from counterfactual_training.generators.penalties import SearchState
 from counterfactual_training.generators.result import SearchResult, Status
 from counterfactual_training.generators.steps import unit
 
 # Factors of the next step, after one that helped and one that did not.
-_LONGER, _SHORTER = (
-    1.3,
-    0.5,
-)
+_LONGER = 1.3
+_SHORTER = 0.5
 _SHORTEST = 1e-4  # share of the longest step; a row that no step of this length helps is stuck
 _HALVINGS = 14  # of a step that passed τ
 # Rows land this far past τ (in probability, and relative to the logits), so that rounding errors
@@ -44,204 +40,206 @@ _HALVINGS = 14  # of a step that passed τ
 _MARGIN = 2e-7
 _ROUNDING = 1e-6
 _ROUNDS = 10  # of changing one discrete feature
-_SHRINK_AT = 0.7  # share of rows still climbing at which the others are left behind
+# Share of rows still climbing at which the others are dropped. There are more columns to copy than
+# with fixed steps.
+_SHRINK_AT = 0.7
+# What is found for a part of the rows, by the column that has it.
+_FOUND = ("x_cf", "x_adv", "before", "value", "confidence", "gap", "turned", "tries", "moves")
+_SAVED = {name: name for name in _FOUND}
 
 
-def search_line(
-    network: Differentiable,
-    x: Tensor,
-    y_target: Tensor,
-    generator: Generator,
-    constraints: Constraints,
-    record: bool,
-    held: Tensor | None = None,
-    difficulty: Tensor | None = None,
-) -> SearchResult:
-    """Counterfactuals of the rows x ``(..., n, d)``; ``held`` and ``difficulty`` as in
-    :func:`search`.
-    """
-    line = _Line(network, x, y_target, generator, constraints, record, held)
-    if difficulty is None:
-        line.difficulty = None
-    else:
-        line.difficulty = difficulty.to(x)
-    line.climb(~line.there)
-    if line.rules.has_discrete:
-        changed = line.snap(~line.there)
-        for _ in range(_ROUNDS):
-            # After a snap or an exchange, a row is beyond τ or below it: one of these two applies
-            # to it.
-            line.come_back(changed)
-            line.climb(changed)
-            changed = line.exchange(~line.there)
-            if not bool(changed.any()):
-                break
-    return line.result()
+class LineSearch:
+    """The rows of a block, and what is done to those under a mask ``(..., n)``, in rounds."""
 
-
-class _Line:
-    """The rows of one block, and what :func:`search_line` does to those under a mask ``(...,
-    n)``.
-    """
-
-    difficulty: Tensor | None = None
+    better: Tensor  # (..., a) whether the last step helped
 
     def __init__(
         self,
         network: Differentiable,
-        x: Tensor,
-        y: Tensor,
+        rows: LiveRows,
         generator: Generator,
-        rules: Constraints,
-        record: bool,
         held: Tensor | None = None,
+        difficulty: Tensor | None = None,
+        record: bool = False,
     ) -> None:
+        """``held`` and ``difficulty`` as in :func:`search`."""
         self.network = network
         self.generator = generator
-        self.rules = rules
+        self.rows = rows
+        rows.shrink_at = _SHRINK_AT
         # A step that goes less than half the way to another category would be undone by a
         # projection after each step.
-        if rules.category_projection == "step":
-            self.rules = replace(rules, category_projection="end")
-        steps = generator.max_steps
+        if rows.constraints.category_projection == "step":
+            rows.constraints = replace(rows.constraints, category_projection="end")
+        self.rules = rows.constraints
+        self.difficulty = None
+        if difficulty is not None:
+            self.difficulty = difficulty.to(rows.x)
+        self.limit = rows.limit
+        self.num_looks = rows.limits.stop + 1
         self.threshold = per_member(generator.decision_threshold, 1)
-        self.limit = steps.unsqueeze(-1) if isinstance(steps, Tensor) else steps
         # In double precision, and the margin in probability turned into log-odds by the slope 1/τ(1
         # − τ) of the logit.
         tau = torch.as_tensor(self.threshold, dtype=torch.float64)
-        self.goal = (tau.logit() + _MARGIN / (tau * (1 - tau))).to(at_least_single(x))
+        self.goal = (tau.logit() + _MARGIN / (tau * (1 - tau))).to(at_least_single(rows.x))
         # A step is normalised over all features: without √d, each of many would move by less and
         # less.
-        self.longest = per_member(generator.learning_rate, 1) * max(
-            1.0, (x.shape[-1] / 8) ** 0.5
-        )
-        logits = first_logits(network.logits, x, y)
-        index = torch.arange(y.numel(), device=x.device).reshape(y.shape)
-        none = torch.zeros_like(y)
-        one_hot = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, y.unsqueeze(-1), True)
-        lower, upper = _box(self.rules, x, held)
-        points = [x.clone() for _ in range(3)]
-        numbers = [torch.zeros_like(logits[..., 0]) for _ in range(4)]
-        slope = at_least_single(x.clone())
-        turned = none.bool()
-        live = none.bool()
-        # Fields that change as rows climb, in the order of ClimbingRows.
-        changing = (*points, *numbers[:3], slope, numbers[3], turned, none, none.clone(), live)
-        if held is None:
-            still = torch.zeros_like(x, dtype=torch.bool)
-        else:
-            still = held
-        self.rows = rows = ClimbingRows(index, x, y, one_hot, lower, upper, still, *changing)
-        rows.set(torch.ones_like(one_hot[..., 0]), **self.look(rows, x, logits)[1])
-        # A factual outside its box must first come inside, even if that is uphill.
-        rows.value = rows.value.masked_fill(((x < lower) | (x > upper)).any(-1), torch.inf)
-        # As in the plain search, the target class by argmax counts even below τ.
-        self.there = (rows.confidence >= self.threshold) | (logits.argmax(-1) == y)
+        num_features = rows.x.shape[-1]
+        longest = per_member(generator.learning_rate, 1)
+        self.longest = longest * max(1.0, (num_features / 8) ** 0.5)
+        self.there = self._start(held)
         self.snapped = torch.zeros_like(self.there)
-        places = int(torch.as_tensor(steps).max()) + 1
-        self.path = x.reshape(1, -1, x.shape[-1]).repeat(places, 1, 1) if record else None
+        self.path: Tensor | None = None
+        if record:
+            x = rows.x
+            self.path = x.repeat(rows.limits.stop + 1, *[1] * x.dim())
+
+    def _start(self, held: Tensor | None) -> Tensor:
+        """Look at the factuals ``(..., n, d)``; mask ``(..., n)`` of those that are already
+        there.
+        """
+        rows = self.rows
+        x = rows.x
+        y_target = rows.y_target
+        logits = first_logits(self.network.logits, x, y_target)
+        nobody = torch.zeros_like(logits, dtype=torch.bool)
+        rows.add(wanted=nobody.scatter(-1, y_target.unsqueeze(-1), True))
+        if held is None:
+            held = torch.zeros_like(x, dtype=torch.bool)
+        lower, upper = _box(self.rules, x, held)
+        # Copies, because parts of the rows write into them.
+        rows.add(still=held, lower=lower, upper=upper, x_cf=x.clone(), x_adv=x.clone())
+        measured = self.look(rows, x, logits)
+        # A factual outside its box must first come inside, even if that is uphill.
+        outside = ((x < lower) | (x > upper)).any(-1)
+        measured["value"] = measured["value"].masked_fill(outside, torch.inf)
+        number = torch.zeros_like(y_target)
+        rows.add(
+            **measured,
+            before=x.clone(),
+            turned=number.bool(),
+            tries=number,
+            moves=number.clone(),
+        )
+        # As with fixed steps, the target class by argmax counts even below τ.
+        return (rows.confidence >= self.threshold) | (logits.argmax(-1) == y_target)
+
+    def rounds(self) -> Iterator[LiveRows]:
+        """Yields rows that climb, in turn with what else is done to them."""
+        yield from self.climb(~self.there)
+        if not self.rules.has_discrete:
+            return
+        changed = self.snap(~self.there)
+        for _ in range(_ROUNDS):
+            # After a snap or an exchange, a row is beyond τ or below it: one of these two applies
+            # to it.
+            self.come_back(changed)
+            yield from self.climb(changed)
+            changed = self.exchange(~self.there)
+            if not bool(changed.any()):
+                break
+
+    # ---- the objective ---------------------------------------------------------------------------
 
     def look(
-        self, rows: ClimbingRows, points: Tensor, logits: Tensor | None = None
-    ) -> tuple[SearchState, dict[str, Tensor]]:
-        """The state at points ``(..., a, d)``; there the objective, the target's probability, and
-        the gap to the goal.
+        self, rows: LiveRows, points: Tensor, logits: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The objective at points ``(..., a, d)``, the target's probability, and the gap to the
+        goal, each ``(..., a)``.
 
         The objective is −log p + Σ penalties. Without penalties it is minus the log-odds, which
-        order points alike and keep their digits where p is near 0 or 1. Penalties keep their weight
-        of step 0, because a line search must compare values of one function.
+        order points alike and keep their digits where p is near 0 or 1.
         """
         if logits is None:
             logits = self.network.logits(points)
-        state = SearchState(
-            rows.x, points, points - rows.x, logits, rows.y_target, 0, self.limit
-        )
-        own = logits.gather(-1, rows.y_target.unsqueeze(-1)).squeeze(-1)
+        target = logits.gather(-1, rows.y_target.unsqueeze(-1)).squeeze(-1)
         others = _others(logits, rows)
-        odds = own - others
-        # Only log p has a fixed scale against which penalties can be weighed.
-        if not self.generator.penalties:
-            value = -odds
-        else:
-            value = -functional.logsigmoid(odds)
-        for penalty in self.generator.penalties:
-            value = value + penalty(state).detach()
-        # Large logits lose digits in their difference, so the margin grows with them.
-        gap = odds - self.goal - _ROUNDING * (own.abs() + others.abs())
-        return state, {"value": value, "confidence": odds.sigmoid(), "gap": gap}
-
-    def slope(self, rows: ClimbingRows, state: SearchState) -> Tensor:
-        """The gradient of the objective, zero where descent would leave the box."""
-        # Without penalties this is the gradient of the log-odds, which does not vanish where the
-        # model is sure.
+        odds = target - others
+        value = -odds
         if self.generator.penalties:
-            shown = state.logits
-        else:
-            shown = state.logits.masked_fill(rows.one_hot, -torch.inf)
-        grad = search_gradient(
-            self.generator, state, self.network, softmax(shown) - rows.one_hot.to(shown)
-        )
-        grad = self.rules.through(grad, state.x_cf)
-        # Left in, a blocked feature would take its share of the normalised step and shorten the
-        # others'.
-        blocked = ((rows.x_cf <= rows.lower) & (grad > 0)) | (
-            (rows.x_cf >= rows.upper) & (grad < 0)
-        )
-        return at_least_single(grad.masked_fill(blocked, 0))
+            # Only log p has a fixed scale against which penalties can be weighed.
+            value = -functional.logsigmoid(odds)
+            state = rows.state(logits, self.time(0))._replace(
+                x_cf=points, delta=points - rows.x
+            )
+            for penalty in self.generator.penalties:
+                value = value + penalty(state).detach()
+        # Large logits lose digits in their difference, so the margin grows with them.
+        gap = odds - self.goal - _ROUNDING * (target.abs() + others.abs())
+        return {"value": value, "confidence": odds.sigmoid(), "gap": gap}
 
-    def climb(self, mask: Tensor) -> None:
-        """Rows below τ climb until they pass it, no step helps, or all tries are used; then they
-        land on τ.
+    def time(self, step: int) -> int:
+        """Of penalties that decay: always the first step, because values of one function are
+        compared.
         """
-        mask = mask & (self.rows.gap < 0)
-        self.rows.live = mask & (self.rows.tries < self.limit)
-        if not bool(self.rows.live.any()):
+        return 0
+
+    def class_gradient(self, rows: LiveRows, logits: Tensor) -> Tensor:
+        """∂/∂logits of −log p; without penalties of minus the log-odds, which do not vanish where
+        the model is sure.
+        """
+        if not self.generator.penalties:
+            logits = logits.masked_fill(rows.wanted, -torch.inf)
+        return softmax(logits) - rows.wanted.to(logits)
+
+    # ---- climbing --------------------------------------------------------------------------------
+
+    def climb(self, mask: Tensor) -> Iterator[LiveRows]:
+        """Yields the rows that can climb: until they pass τ, no step helps, or all tries are used.
+        Then they land on τ.
+        """
+        mask = mask & (self.rows.gap < 0) & (self.rows.tries < self.limit)
+        if not bool(mask.any()):
             return
-        rows = self.rows.part(self.rows.live)
-        rows.slope, rows.reach = (
-            self.slope(rows, self.look(rows, rows.x_cf)[0]),
-            torch.ones_like(rows.reach),
-        )
-        while bool(rows.live.any()):
-            if rows.live.sum() < _SHRINK_AT * rows.live.numel():
-                self.rows.put(rows)
-                rows = self.rows.part(self.rows.live)
-            step = (
-                self.descent(rows.slope)
-                .mul_((-self.longest * rows.reach).unsqueeze(-1))
-                .to(rows.x)
-            )
-            trial = self.rules.confine(
-                step.add_(rows.x_cf), rows.x, rows.lower, rows.upper, rows.x_cf
-            )
-            state, found = self.look(rows, trial)
-            # Strictly better: on a plateau, equal values would use up all tries.
-            better = rows.live & (found["value"] < rows.value)
-            rows.set(better, before=rows.x_cf, x_cf=trial, **found)
-            going_on = better & (found["gap"] < 0)
-            self.arrive(rows, going_on)
-            # The first failed step may have crossed a ridge: try the direction along it before
-            # shortening the step.
-            shorter = torch.where(rows.turned, rows.reach * _SHORTER, rows.reach)
-            rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
-            rows.turned = ~better
-            rows.tries = rows.tries + rows.live
-            # A row that got better and passed τ is done climbing; one that did not get better tries
-            # again.
-            rows.live = (
-                rows.live
-                & (going_on | ~better)
-                & (rows.reach >= _SHORTEST)
-                & (rows.tries < self.limit)
-            )
-            new = self.slope(rows, state)
-            # Else the gradient at the failed trial, combined with the one here, shows the way along
-            # a ridge.
-            rows.slope = torch.where(better.unsqueeze(-1), new, _least(rows.slope, new))
-        self.rows.put(rows)
+        rows = self._part(mask)
+        rows.add(here=rows.x_cf, reach=torch.ones_like(rows.value))
+        rows.saved = _SAVED | {"x_cf": "here"}
+        yield rows
+        rows.save()
         passed = mask & (self.rows.gap >= 0)
         self.land(passed)
         self.arrive(self.rows, passed)
+
+    def judge(self, rows: LiveRows, logits: Tensor, step: int) -> None:
+        """Keep the steps that helped, and finish the rows that need no other one."""
+        if step == 0:  # at the point that is the best so far
+            self.better = rows.live
+            return
+        found = self.look(rows, rows.x_cf, logits)
+        # Strictly better: on a plateau, equal values would use up all tries.
+        self.better = better = rows.live & (found["value"] < rows.value)
+        rows.replace(better, before=rows.here, here=rows.x_cf, **found)
+        going_on = better & (found["gap"] < 0)
+        self.arrive(rows, going_on)
+        # The first failed step may have crossed a ridge: try the direction along it before
+        # shortening the step.
+        shorter = torch.where(rows.turned, rows.reach * _SHORTER, rows.reach)
+        rows.reach = torch.where(better, (rows.reach * _LONGER).clamp_max(1), shorter)
+        # Only of rows that tried, because the others wait with what they have found.
+        rows.turned = torch.where(rows.live, ~better, rows.turned)
+        rows.tries = rows.tries + rows.live
+        # A row that got better and passed τ is done climbing; one that did not get better tries
+        # again.
+        stuck = (rows.reach < _SHORTEST) | (rows.tries >= self.limit)
+        done = rows.live & ((better & ~going_on) | stuck)
+        rows.leave(done, done.nonzero(as_tuple=True))
+
+    def step(self, rows: LiveRows, grad: Tensor, step: int) -> None:
+        """Try the next point, given the gradient of the objective at the last one."""
+        here = rows.here
+        # Left in, a blocked feature would take its share of the normalised step and shorten the
+        # others'.
+        blocked = ((here <= rows.lower) & (grad > 0)) | ((here >= rows.upper) & (grad < 0))
+        slope = at_least_single(grad.masked_fill(blocked, 0))
+        if step:
+            # The gradient at a failed trial, combined with the one here, shows the way along a
+            # ridge.
+            along = _least(rows.slope, slope)
+            slope = torch.where(self.better.unsqueeze(-1), slope, along)
+        rows.add(slope=slope)
+        length = (-self.longest * rows.reach).unsqueeze(-1)
+        points = self.descent(slope).mul_(length).to(here).add_(here)
+        rows.x_cf = self.rules.confine(points, rows.x, rows.lower, rows.upper, here)
 
     def descent(self, slope: Tensor) -> Tensor:
         """The direction ``(..., d)`` of steepest ascent, of length 1; where difficulty counts, by
@@ -249,50 +247,68 @@ class _Line:
         """
         # Steepest in features measured in units of difficulty: the gradient there, and the step
         # back, each divide once.
-        return unit(slope if self.difficulty is None else slope / self.difficulty.square())
+        if self.difficulty is not None:
+            slope = slope / self.difficulty.square()
+        return unit(slope)
 
     def land(self, mask: Tensor) -> None:
         """Move x_cf back to the first point past τ on the segment from ``before``, by bisection."""
         if not bool(mask.any()):
             return
-        rows = self.rows.part(mask)
-        if rows is not self.rows:
-            mask = mask[rows.index]
+        rows = self._part(mask)
         # A factual outside its box is no valid end of the segment.
         below = rows.before.clamp(rows.lower, rows.upper)
-        for halving in range(_HALVINGS + 1):
-            # The lower end itself first: with categories held as they are, the factual's numbers
-            # may pass τ already.
-            middle = self.rules.follow((below + rows.x_cf) / 2 if halving else below, rows.x)
-            found = self.look(rows, middle)[1]
+        # The lower end itself first: with categories held as they are, the factual's numbers may
+        # pass τ already.
+        middle = below
+        for _ in range(_HALVINGS + 1):
+            middle = self.rules.follow(middle, rows.x)
+            found = self.look(rows, middle)
             passed = found["gap"] >= 0
             below = torch.where(passed.unsqueeze(-1), below, middle)
-            rows.set(mask & passed, x_cf=middle, **found)
-        self.rows.put(rows)
+            rows.replace(rows.live & passed, x_cf=middle, **found)
+            middle = (below + rows.x_cf) / 2
+        rows.save()
 
-    def arrive(self, rows: ClimbingRows, mask: Tensor) -> None:
-        """Count the move of the rows under the mask, store it if nascent (Eq. 4), and record it."""
+    def arrive(self, rows: LiveRows, mask: Tensor) -> None:
+        """Rows are at x_cf: count the move of those under the mask, store it if nascent (Eq. 4),
+        and record it.
+        """
         rows.moves = rows.moves + mask
-        norm = at_least_single((rows.x_cf - rows.x).abs().amax(-1))
+        rows.delta = rows.x_cf - rows.x
+        norm = at_least_single(rows.delta.abs().amax(-1))
         radius = per_member(self.generator.epsilon, 1)
-        rows.set(
-            mask & (norm < radius if self.generator.strict_epsilon else norm <= radius),
-            x_adv=rows.x_cf,
-        )
+        if self.generator.strict_epsilon:
+            inside = norm < radius
+        else:
+            inside = norm <= radius
+        rows.replace(mask & inside, x_adv=rows.x_cf)
         if self.path is not None:
+            places = mask.nonzero(as_tuple=True)
             # A snap is a move but no try, so moves may exceed T; the last ones share a place.
-            place = rows.moves[mask].clamp_max(len(self.path) - 1)
-            self.path[place, rows.index[mask]] = rows.x_cf[mask]
+            move = rows.moves[places].clamp_max(len(self.path) - 1)
+            self.path[(move, *places[:-1], rows.index[places])] = rows.x_cf[places]
+
+    # ---- parts of the rows -----------------------------------------------------------------------
+
+    def _part(self, mask: Tensor) -> LiveRows:
+        """A copy of the rows under the mask, which writes what it finds into mine."""
+        part = self.rows.part(mask)
+        part.found = {name: getattr(self.rows, name) for name in _FOUND}
+        part.saved = _SAVED
+        return part
 
     # ---- discrete features -----------------------------------------------------------------------
 
     def snap(self, mask: Tensor) -> Tensor:
         """Round discrete features to valid values and hold them there; returns the mask."""
         rows = self.rows
-        points = self.rules.snap(rows.x_cf, rows.x, rows.still)
+        if not bool(mask.any()):
+            return mask
+        points = rows.rounded(mask, rows.still)
         # Rows that snapping leaves alone have made no move.
         changed = mask & (points != rows.x_cf).any(-1)
-        rows.set(changed, x_cf=points, **self.look(rows, points)[1])
+        rows.replace(changed, x_cf=points, **self.look(rows, points))
         self.arrive(rows, changed)
         self.snapped = changed
         return self._hold(mask)
@@ -300,9 +316,8 @@ class _Line:
     def _hold(self, mask: Tensor) -> Tensor:
         rows = self.rows
         held = mask.unsqueeze(-1) & self.rules.discrete
-        rows.lower, rows.upper = (
-            torch.where(held, rows.x_cf, bound) for bound in (rows.lower, rows.upper)
-        )
+        rows.lower = torch.where(held, rows.x_cf, rows.lower)
+        rows.upper = torch.where(held, rows.x_cf, rows.upper)
         return mask
 
     def come_back(self, mask: Tensor) -> None:
@@ -310,9 +325,9 @@ class _Line:
         # Discrete features are held by then, so their box is closed and the way back moves only the
         # others.
         rows = self.rows
-        mask = mask & (self.rows.gap >= 0)
+        mask = mask & (rows.gap >= 0)
         start = rows.x_cf.clone()
-        rows.set(mask, before=rows.x)
+        rows.replace(mask, before=rows.x)
         self.land(mask)
         self.arrive(rows, mask & (rows.x_cf != start).any(-1))
 
@@ -324,23 +339,23 @@ class _Line:
         changed = torch.zeros_like(mask)
         if not bool(mask.any()):
             return changed
-        rows = self.rows.part(mask)
+        rows = self._part(mask)
         start = rows.value
-        if rows is not self.rows:
-            mask = mask[rows.index]
         for points, allowed in self._changes(rows):
-            if bool((mask & allowed).any()):
-                found = self.look(rows, points)[1]
-                rows.set(mask & allowed & (found["value"] < rows.value), x_cf=points, **found)
+            allowed = allowed & rows.live
+            if bool(allowed.any()):
+                found = self.look(rows, points)
+                rows.replace(allowed & (found["value"] < rows.value), x_cf=points, **found)
         helped = rows.value < start
         # An exchange costs a try, so that T bounds the whole search.
         rows.tries = rows.tries + helped
         self.arrive(rows, helped)
-        self.rows.put(rows)
-        changed.view(-1)[rows.index[helped]] = True
+        rows.save()
+        done = helped.nonzero(as_tuple=True)
+        changed[(*done[:-1], rows.index[done])] = True
         return self._hold(changed)
 
-    def _changes(self, rows: ClimbingRows) -> Iterator[tuple[Tensor, Tensor]]:
+    def _changes(self, rows: LiveRows) -> Iterator[tuple[Tensor, Tensor]]:
         """Points ``(..., a, d)`` with one discrete feature changed, and a mask ``(..., a)`` where
         that is allowed.
         """
@@ -368,16 +383,12 @@ class _Line:
     def result(self) -> SearchResult:
         rows = self.rows
         path = self.path
-        converged = self.rows.confidence >= self.threshold
+        converged = rows.confidence >= self.threshold
         status = torch.where(converged, int(Status.CONVERGED), int(Status.EXHAUSTED))
         if path is not None:  # after its last move a row stays where it is
-            after = (
-                torch.arange(len(path), device=path.device).unsqueeze(-1)
-                >= rows.moves.flatten()
-            )
+            after = torch.stack([rows.moves <= place for place in range(len(path))])
             after[-1] = True
-            path = torch.where(after.unsqueeze(-1), rows.x_cf.reshape(path.shape[1:]), path)
-            path = path.reshape(len(path), *rows.x.shape)
+            path = torch.where(after.unsqueeze(-1), rows.x_cf, path)
         return SearchResult(
             x_cf=rows.x_cf,
             x_adv=rows.x_adv,
@@ -391,12 +402,12 @@ class _Line:
         )
 
 
-def _others(logits: Tensor, rows: ClimbingRows) -> Tensor:
+def _others(logits: Tensor, rows: LiveRows) -> Tensor:
     """log Σ exp ``(..., a)`` of the logits of all classes but the target."""
     # Of two classes, log Σ exp of the others is the other one.
     if logits.shape[-1] == 2:  # many times faster than logsumexp
         return logits.gather(-1, 1 - rows.y_target.unsqueeze(-1)).squeeze(-1)
-    return logits.masked_fill(rows.one_hot, -torch.inf).logsumexp(-1)
+    return logits.masked_fill(rows.wanted, -torch.inf).logsumexp(-1)
 
 
 def _least(one: Tensor, other: Tensor) -> Tensor:

@@ -54,10 +54,8 @@ def fgsm(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> x_adv = ct.fgsm(model, data.x_test, data.y_test, epsilon=0.3)
         >>> accuracy = [
         ...     (model(x).argmax(-1) == data.y_test).float().mean() for x in (data.x_test, x_adv)
@@ -114,10 +112,8 @@ def pgd(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> x_adv = ct.pgd(model, data.x_test, data.y_test, epsilon=0.3, steps=20, step_size=0.05)
         >>> accuracy = [
         ...     (model(x).argmax(-1) == data.y_test).float().mean() for x in (data.x_test, x_adv)

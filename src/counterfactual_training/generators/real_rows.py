@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from torch import Tensor
+
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.generators.generator import Generator
+from counterfactual_training.generators.result import SearchResult
+
+
+@runtime_checkable
+class KnowsRealRows(Protocol):
+    """A model that also knows real rows, such as :class:`Gated`; :func:`search` asks it for rows
+    that gradients do not lead to τ.
+    """
+
+    def try_real_rows(
+        self,
+        x: Tensor,
+        y_target: Tensor,
+        found: SearchResult,
+        generator: Generator,
+        constraints: Constraints,
+        held: Tensor | None,
+    ) -> SearchResult:
+        """The result ``found`` of rows x, better where real rows of the target are."""
+        ...
 
 
 def by_distance(

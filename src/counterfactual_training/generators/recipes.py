@@ -27,7 +27,7 @@ from counterfactual_training.generators.data_penalties import (
     median_deviation,
 )
 from counterfactual_training.generators.diversity import HINGE, Diversity, Scatter
-from counterfactual_training.generators.generator import NUMBERS, Generator
+from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.gradient_free import (
     GrowingSpheres,
     NearestRows,
@@ -76,10 +76,8 @@ def generic(lambda_cost: float = 0.001, **settings: Any) -> Generator:
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> other = 1 - data.y_test  # the class that each row is not
         >>> result = ct.search(model, data.x_test, other, ct.generic())
         >>> result.x_cf.shape
@@ -111,10 +109,8 @@ def ecco(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> x, y_target = data.x_test, 1 - data.y_test
         >>> plain = ct.search(model, x, y_target, ct.generic())
         >>> faithful = ct.search(model, x, y_target, ct.ecco())
@@ -190,10 +186,8 @@ def line(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.line(decision_threshold=0.6))
         >>> round(float(result.confidence[result.mature].max()), 3)
         0.6
@@ -227,10 +221,8 @@ def wachter(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> generator = ct.wachter(x_train=data.x_train)
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
         >>> bool(result.converged.float().mean() > 0.9)
@@ -259,10 +251,8 @@ def greedy(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.greedy(learning_rate=0.25))
         >>> moves = (result.x_cf - data.x_test) / 0.25  # whole numbers of steps
         >>> bool((moves - moves.round()).abs().max() < 0.001)
@@ -286,10 +276,8 @@ def sparse(lambda_sparse: float = 0.05, most: int | None = None, **settings: Any
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.sparse(most=1))
         >>> int((result.x_cf != data.x_test).sum(-1).max())  # features changed in a row
         1
@@ -326,10 +314,8 @@ def gravitational(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> generator = ct.gravitational(x_train=data.x_train, y_train=data.y_train)
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
         >>> bool(result.converged.float().mean() > 0.9)
@@ -353,10 +339,8 @@ def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, ct.claproar())
         >>> bool(result.converged.float().mean() > 0.9)
         True
@@ -406,10 +390,8 @@ def eccco(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> generator = ct.eccco(x_calibration=data.x_test, y_calibration=data.y_test, coverage=0.9)
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, generator)
         >>> bool(result.converged.float().mean() > 0.9)
@@ -445,10 +427,8 @@ def probe(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> x_cf = ct.search(model, data.x_test, 1 - data.y_test, ct.probe()).x_cf
         >>> noisy = x_cf + 0.1 * x_cf.new_empty(x_cf.shape).normal_()
         >>> bool((model(noisy).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
@@ -480,10 +460,8 @@ def nearest_unlike(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> generator = ct.nearest_unlike(x_train=data.x_train)
         >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], generator)
         >>> found = result.x_cf[result.mature]
@@ -534,10 +512,8 @@ def dice(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> generator = ct.dice(num=3, x_train=data.x_train)
         >>> result = ct.search(model, data.x_test[:20], 1 - data.y_test[:20], generator)
         >>> result.x_cf.shape, result.answers.x_cf.shape  # the best one, and all
@@ -574,10 +550,8 @@ def growing_spheres(
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> generator = ct.growing_spheres(num=200)
         >>> result = ct.search(model, data.x_test[:50], 1 - data.y_test[:50], generator)
         >>> bool(result.converged.float().mean() > 0.9)
@@ -705,61 +679,3 @@ def make_generator(
     return recipe(
         **{n: value for n, value in rows.items() if value is not None and n in takes} | settings
     )
-
-
-def make_alike(
-    name: str,
-    like: Generator,
-    x_train: Tensor | None = None,
-    y_train: Tensor | None = None,
-    **settings: Any,
-) -> Generator:
-    """The generator of that name, with ``settings``, and otherwise with the settings of ``like``
-    that it shares.
-
-    A weight, ``decay`` or ``energy_ridge`` that the recipe does not take has no effect. Search
-    settings are copied if ``like`` differs from a plain :class:`Generator` in them, and weights if
-    they differ from those of its recipe, because a recipe may have defaults of its own;
-    ``learning_rate`` and ``max_steps`` are copied only if both use the same step rule.
-    """
-    # What of ``like`` was stated, as far as that can be told: whatever differs from a plain
-    # generator.
-    usual = {
-        f.name: f.default
-        for f in fields(Generator)
-        if f.name in (*NUMBERS, "strict_epsilon", "step_rule")
-    }
-    search = {n: getattr(like, n) for n, plain in usual.items() if getattr(like, n) != plain}
-    stated = {n: value for n, value in settings.items() if n in usual}
-    plain = (
-        inspect.signature(GENERATORS[like.name]).parameters if like.name in GENERATORS else {}
-    )
-    weights = {n: weight for n, weight in like.numbers().items() if n not in NUMBERS}
-    # Weights of a fleet are tensors, which no recipe has by default.
-    own = {n: plain[n].default for n in weights if n in plain}
-    weights = {
-        n: w for n, w in weights.items() if n not in own or isinstance(w, Tensor) or w != own[n]
-    }
-    energies = [
-        {"decay": p.decay, "energy_ridge": p.ridge}
-        for p in like.penalties
-        if isinstance(p, Energy)
-    ]
-    # Later wins: settings stated for this call override what is taken from ``like``.
-    rest = weights | (energies[0] if energies else {}) | settings
-    takes = inspect.signature(lookup("generator", name, GENERATORS)).parameters
-    made = make_generator(
-        name,
-        x_train,
-        y_train,
-        **{n: v for n, v in rest.items() if n in takes and n not in usual},
-    )
-    # η and T of one step rule mean something else to another; a recipe's own rule is what the
-    # recipe is about.
-    if made.step_rule != like.step_rule:
-        search = {
-            n: value for n, value in search.items() if n not in ("learning_rate", "max_steps")
-        }
-    if made.step_rule != "fixed":
-        search.pop("step_rule", None)
-    return made.replace(**(search | stated))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from counterfactual_training.constraints import Constraints, OneHotGroup, Relations, may_become
+from counterfactual_training.constraints import (
+    Constraints,
+    OneHotGroup,
+    Relations,
+    may_take_code,
+)
 
 # Room below this share of (1 + |z|) is none.
 _NONE_LEFT = 1e-4
@@ -144,7 +149,9 @@ def needs_in_vain(
         there = x_cf.clone()
         # The point as it would be in that category: does it have what the rule needs?
         there[:, list(rule.given)] = code
-        lacks = rule.broken(there) & ~may_become(constraints, rule.needed, rule.needed_code, x)
+        lacks = rule.broken(there) & ~may_take_code(
+            constraints, rule.needed, rule.needed_code, x
+        )
         vain[:, place] |= lacks
         rule_of[:, place] = torch.where(lacks, i, rule_of[:, place])
     return vain, rule_of

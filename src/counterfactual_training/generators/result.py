@@ -19,8 +19,7 @@ class Status(IntEnum):
         EXHAUSTED: all steps used, threshold not reached; the best effort is returned.
         INFEASIBLE: stuck: every change that would still help is forbidden, see :class:`Binding`.
         ALREADY_THERE: the factual already is of the target class; returned unchanged.
-        IMPLAUSIBLE: the model assigns the target, its gate rejects the point; never by
-            :func:`search`.
+        IMPLAUSIBLE: the model assigns the target, its gate rejects the point.
 
     Examples:
         >>> import torch
@@ -96,10 +95,8 @@ class SearchResult:
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test)
         >>> result.x_cf.shape, result.converged.shape
         (torch.Size([900, 2]), torch.Size([900]))

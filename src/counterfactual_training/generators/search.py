@@ -10,13 +10,12 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import repeat
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.core.broadcast import per_member
-from counterfactual_training.core.losses import softmax
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators.chain import (
@@ -26,21 +25,21 @@ from counterfactual_training.generators.chain import (
     differentiable,
 )
 from counterfactual_training.generators.diagnosis import diagnose_rows
+from counterfactual_training.generators.fixed_steps import FixedSteps
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.gradient import search_gradient
-from counterfactual_training.generators.line_search import search_line
+from counterfactual_training.generators.line_search import LineSearch
+from counterfactual_training.generators.live_rows import LiveRows
 from counterfactual_training.generators.model_checks import (
     check_inputs,
     check_tensor,
     first_logits,
 )
-from counterfactual_training.generators.penalties import SearchState
+from counterfactual_training.generators.real_rows import KnowsRealRows
 from counterfactual_training.generators.recipes import ecco
 from counterfactual_training.generators.result import SearchResult
-from counterfactual_training.generators.steps import Turn
-from counterfactual_training.generators.working_set import WorkingSet
 from counterfactual_training.threads import sensible_threads
-from counterfactual_training.torch_modes import with_gradients
+from counterfactual_training.torch_modes import gradients_on, ordinary
 
 # Values per block. Rows do not interact, so a block can run all its steps while it stays in the
 # processor's cache, instead of streaming the whole batch through memory at every step. An
@@ -49,7 +48,6 @@ _BLOCK_VALUES = {"cpu": 2**19}
 _BLOCK_VALUES_ACCELERATOR = 2**26
 
 
-@with_gradients
 def search(
     model: nn.Module,
     x: Tensor,
@@ -60,11 +58,16 @@ def search(
     *,
     held: Tensor | None = None,
     difficulty: Tensor | None = None,
+    real_rows: bool = True,
     record: bool = False,
     diagnose: bool = True,
     threads: int | None = None,
 ) -> SearchResult:
     """Search for a counterfactual of every row, all rows at once.
+
+    If the model has a gate (:func:`fit_gate`), rows of a table that miss τ also try real rows of
+    the target, as far as the gate stores some. A row that misses τ although the model without its
+    gate reaches it gets ``Status.IMPLAUSIBLE``.
 
     The search runs in eval mode and leaves the model's weights, mode, buffers and gradients as they
     were.
@@ -78,74 +81,150 @@ def search(
         constraints: what may move; ``None`` lets everything move.
         rng: for generators that draw random numbers; in a fleet one for all members, or one each.
         held: mask like x of single cells that must keep their value, on top of the constraints.
-        difficulty: ``(d,)`` how dear a move of each feature is, for a line search.
-        record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x.
+        difficulty: ``(d,)`` cost weight of each feature, for a line search.
+        real_rows: let a model with a gate try real rows; otherwise follow gradients alone.
+        record: keep all iterates in ``path``, which takes the memory of T + 1 copies of x. A real
+            row takes the last place.
         diagnose: find which constraints keep rows from converging.
         threads: CPU threads; ``None`` uses a single one for small models and batches.
 
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> config = ct.TrainConfig(epochs=5, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.mlp(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
         >>> result = ct.search(model, data.x_test, 1 - data.y_test, constraints=data.constraints)
         >>> bool((model(result.x_cf).argmax(-1) == 1 - data.y_test).float().mean() > 0.9)
         True
     """
     if generator is None:
         generator = ecco()
-    check_inputs(model, x, y_target)
-    feature_shape = x.shape[y_target.dim() :]
-    flat = x.detach().reshape(*y_target.shape, prod(feature_shape))  # images too
-    y_target = y_target.long()
-    constraints = (
-        constraints if constraints is not None else _unconstrained(flat.shape[-1])
-    ).to(flat)
-    constraints.check_factuals(flat)
-    generator.check_features(flat.shape[-1])
-    flat, y_target = (
-        _repeated(rows, generator.num_answers, y_target.dim() - 1) for rows in (flat, y_target)
-    )
-    noise = _noise(
-        generator, rng, flat
-    ).unbind()  # once for all blocks, whose size must not matter
-    block = _block_size(flat, generator.num_answers)
-    parts = []
-    with evaluating(model), sensible_threads(model, flat[..., :block, :], threads):
-        generator = generator.prepared(partial(_ask, model, flat, feature_shape))
-        network = differentiable(
-            model, feature_shape, flat.dim(), plain=not generator.gradients.automatic
-        )
-        # It works on (M, d, n), so lay out the rows like that in memory.
-        if isinstance(network, StackedChain):
-            flat = flat.mT.contiguous().mT
-        # inference_mode saves autograd's bookkeeping, but breaks user code that builds a graph.
-        plain = (
-            isinstance(network, Chain)
-            and generator.is_plain
-            and type(constraints) is Constraints
-        )
-        stills = _still(held, x, flat, block, generator.num_answers)
-        for rows, targets, own in zip(
-            flat.split(block, -2), y_target.split(block, -1), stills, strict=False
-        ):
-            if generator.step_rule == "line":
-                part = search_line(
-                    network, rows, targets, generator, constraints, record, own, difficulty
-                )
-            else:
-                work = WorkingSet(rows, targets, generator, constraints, noise[0], record, own)
-                with torch.inference_mode(plain):
-                    _descend(work, network, generator, noise)
-                part = work.results()
-            parts.append(
-                diagnose_rows(part, network, rows, targets, generator, constraints)
-                if diagnose
-                else part
+    with gradients_on(), evaluating(model):
+        # A caller's inference_mode made tensors that no gradient can be taken with.
+        ordinary(model)
+        x = ordinary(x)
+        y_target = ordinary(y_target)
+        held = ordinary(held)
+        difficulty = ordinary(difficulty)
+        check_inputs(model, x, y_target)
+        feature_shape = x.shape[y_target.dim() :]
+        flat = x.detach().reshape(*y_target.shape, prod(feature_shape))  # images too
+        if constraints is None:
+            constraints = _unconstrained(flat.shape[-1])
+        constraints = constraints.to(flat)
+        constraints.check_factuals(flat)
+        generator.check_features(flat.shape[-1])
+        flat = _repeated(flat, generator.num_answers, y_target.dim() - 1)
+        targets = _repeated(y_target.long(), generator.num_answers, y_target.dim() - 1)
+        # Once for all blocks, whose size must not matter.
+        noise = _noise(generator, rng, flat).unbind()
+        block = _block_size(flat, generator.num_answers)
+        parts = []
+        with sensible_threads(model, flat[..., :block, :], threads):
+            generator = generator.prepared(partial(_ask, model, flat, feature_shape))
+            network = differentiable(
+                model, feature_shape, flat.dim(), plain=not generator.gradients.automatic
             )
-    return _shaped(SearchResult.join(parts), x.detach(), feature_shape, generator.num_answers)
+            # It works on (M, d, n), so lay out the rows like that in memory.
+            if isinstance(network, StackedChain):
+                flat = flat.mT.contiguous().mT
+            stills = _still(held, x, flat, block, generator.num_answers)
+            for x_part, y_part, still in zip(
+                flat.split(block, -2), targets.split(block, -1), stills, strict=False
+            ):
+                rows = LiveRows(x_part, y_part, generator, constraints)
+                solver: Solver
+                if generator.step_rule == "line":
+                    solver = LineSearch(network, rows, generator, still, difficulty, record)
+                else:
+                    solver = FixedSteps(network, rows, generator, noise, still, record)
+                for climbing in solver.rounds():
+                    descend(network, generator, climbing, solver)
+                part = solver.result()
+                if diagnose:
+                    part = diagnose_rows(part, network, x_part, y_part, generator, constraints)
+                parts.append(part)
+            found = _shaped(
+                SearchResult.join(parts), x.detach(), feature_shape, generator.num_answers
+            )
+            if real_rows and isinstance(model, KnowsRealRows):
+                return model.try_real_rows(
+                    x, y_target.long(), found, generator, constraints, held
+                )
+    return found
+
+
+class Solver(Protocol):
+    """How rows descend: :class:`FixedSteps` or :class:`LineSearch`."""
+
+    @property
+    def num_looks(self) -> int:
+        """How often the model is asked at most."""
+        ...
+
+    def rounds(self) -> Iterator[LiveRows]:
+        """Yields rows to descend, one after the other."""
+        ...
+
+    def judge(self, rows: LiveRows, logits: Tensor, step: int) -> None:
+        """Finish the rows that are done, given the logits ``(..., a, k)`` at x_cf."""
+        ...
+
+    def class_gradient(self, rows: LiveRows, logits: Tensor) -> Tensor:
+        """∂/∂logits ``(..., a, k)`` of the class loss, summed over rows."""
+        ...
+
+    def time(self, step: int) -> int:
+        """The step that penalties see."""
+        ...
+
+    def step(self, rows: LiveRows, grad: Tensor, step: int) -> None:
+        """Choose the next x_cf, given ∇ₓ′ of Eq. 1 ``(..., a, d)``."""
+        ...
+
+    def result(self) -> SearchResult:
+        """What was found, after all rounds."""
+        ...
+
+
+def descend(
+    network: Differentiable, generator: Generator, rows: LiveRows, solver: Solver
+) -> None:
+    """Algorithm 1, line 5: minimise Eq. 1 for all rows at once, until each of them is done."""
+    with torch.inference_mode(_needs_no_graph(network, generator, rows)):
+        for step in range(solver.num_looks):
+            if step:
+                logits = network.logits(rows.x_cf)
+            else:
+                logits = first_logits(network.logits, rows.x_cf, rows.y_target)
+            solver.judge(rows, logits, step)  # rows at τ are done
+            if rows.live_width == 0:
+                break
+            # The last rounds only look: at the last step, and at what a final snap made of it.
+            if step < rows.limits.stop:
+                if generator.is_gradient_free:
+                    grad = logits[..., :0]  # not needed here
+                else:
+                    state = rows.state(logits, solver.time(step))
+                    by_logits = solver.class_gradient(rows, logits)
+                    grad = search_gradient(generator, state, network, by_logits)  # ∇ₓ′ of Eq. 1
+                    # Of features that follow others, if there are any.
+                    grad = rows.constraints.through(grad, rows.x_cf)
+                solver.step(rows, grad, step)  # x′ ← project(x′ − η ∇ₓ′)
+            rows.shrink()
+
+
+def _needs_no_graph(network: Differentiable, generator: Generator, rows: LiveRows) -> bool:
+    """Whether ``inference_mode`` may save autograd's bookkeeping: it breaks a user's code that
+    builds a graph.
+    """
+    # The columns of a line search outlive a round.
+    return (
+        generator.step_rule != "line"
+        and isinstance(network, Chain)
+        and generator.is_plain
+        and type(rows.constraints) is Constraints
+    )
 
 
 def _repeated(rows: Tensor, num: int, dim: int) -> Tensor:
@@ -183,52 +262,6 @@ def _still(
         )
     cells = held.reshape(*flat.shape[:-2], -1, flat.shape[-1]).repeat_interleave(num, -2)
     return iter(cells.to(flat.device, torch.bool).split(block, -2))
-
-
-def _descend(
-    work: WorkingSet, network: Differentiable, generator: Generator, noise: Sequence[Tensor]
-) -> None:
-    """Eq. 1 by gradient descent on the rows of the working set, one line per operation of a
-    step.
-    """
-    space = generator.space
-    rule = generator.rule
-    rate = per_member(generator.learning_rate, 2)
-    blind = generator.is_gradient_free
-    num = generator.num_answers
-    for step in range(work.num_looks):
-        if step:
-            logits = network.logits(work.x_cf)
-        else:
-            logits = first_logits(network.logits, work.x_cf, work.y_target)
-        probability = softmax(logits)
-        # Tested before each update and once after the last, as in the authors' code.
-        work.retire(probability, step)  # rows at τ are done
-        if work.live_width == 0:
-            break
-        # The last rounds only look: at the last step, and at what a final snap made of it.
-        if step < work.limits.stop:
-            if blind:
-                grad = logits[..., :0]  # nobody asks for it
-            else:
-                rows = (work.x, work.x_cf, work.delta, logits, work.y_target)
-                state = SearchState(*rows, step, work.limit, work.scratch, work.threshold, num)
-                # softmax − one-hot is the gradient of the summed cross-entropy: a mean would scale
-                # steps by 1/n.
-                # ∇ₓ′ of Eq. 1
-                grad = search_gradient(generator, state, network, probability - work.one_hot)
-                # Of features that follow others, if there are any.
-                grad = work.constraints.through(grad, work.x_cf)
-            if rule is None:
-                # Δ = −η ∇ₓ′
-                work.z, delta = space.propose(work.z, work.x_cf, grad, generator.learning_rate)
-                work.advance(delta)  # x′ ← project(x′ + Δ)
-            else:  # the same by another rule
-                confidence = probability.gather(-1, work.y_target.unsqueeze(-1)).squeeze(-1)
-                rule(work, Turn(grad, rate, step, confidence, noise[step], network))
-            work.z = space.settle(work.z, work.x_cf, noise[step + 1])
-            work.keep_nascent()  # Eq. 4: the last iterate inside the ε-ball
-        work.shrink()
 
 
 def _ask(model: nn.Module, x: Tensor, feature_shape: torch.Size, points: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from counterfactual_training.errors import InputError, check_count
 
 if TYPE_CHECKING:
     from counterfactual_training.generators.chain import Differentiable
-    from counterfactual_training.generators.working_set import WorkingSet
+    from counterfactual_training.generators.live_rows import LiveRows
 
 
 class Turn(NamedTuple):
@@ -43,15 +43,15 @@ class Turn(NamedTuple):
     network: Differentiable
 
 
-class Rule(Protocol):
-    """Moves the rows of a working set, by its ``advance``, ``jump`` or ``place``, which keep the
+class Stepper(Protocol):
+    """Moves the live rows, by its ``advance``, ``jump`` or ``place``, which keep the
     constraints.
 
     A rule may have two more attributes: ``gradient_free``, if it needs no gradient, and
     ``cannot_train``, the reason why its counterfactuals cannot serve training.
     """
 
-    def __call__(self, work: WorkingSet, turn: Turn, /) -> None: ...
+    def __call__(self, work: LiveRows, turn: Turn, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Normalised:
     model is.
     """
 
-    def __call__(self, work: WorkingSet, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, turn: Turn) -> None:
         work.advance(unit(work.free(turn.grad.neg_())).mul_(turn.learning_rate))
 
 
@@ -74,10 +74,10 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def __call__(self, work: WorkingSet, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, turn: Turn) -> None:
         work.advance(self.change(work, turn))
 
-    def change(self, work: WorkingSet, turn: Turn) -> Tensor:
+    def change(self, work: LiveRows, turn: Turn) -> Tensor:
         """Δ ``(..., n, d)`` before the constraints."""
         grad = turn.grad
         time = turn.step + 1
@@ -107,7 +107,7 @@ class Greedy:
         if self.most is not None:
             check_count("most", self.most)
 
-    def __call__(self, work: WorkingSet, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, turn: Turn) -> None:
         used = work.remembered("used")
         wish = work.free(turn.grad.neg_())
         if work.constraints.category_projection == "step":
@@ -147,7 +147,7 @@ class Shrink:
         if self.most is not None:
             check_count("most", self.most)
 
-    def __call__(self, work: WorkingSet, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, turn: Turn) -> None:
         groups = [list(group.columns) for group in work.constraints.groups]
         total = work.inside(turn.grad.mul_(turn.learning_rate).neg_().add_(work.delta))
         size = total.abs()
@@ -180,7 +180,7 @@ class Shrink:
 
 
 # Rules that a recipe or a user may name.
-STEP_RULES: dict[str, Rule] = {"normalised": Normalised(), "adam": Adam()}
+STEP_RULES: dict[str, Stepper] = {"normalised": Normalised(), "adam": Adam()}
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -19,7 +19,12 @@ from counterfactual_training.models.embeddings import mlp_ple, mlp_plr, varied
 from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.neurotree import neurotree
 from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
-from counterfactual_training.models.shapes import NETWORKS, describe, in_words, make_network
+from counterfactual_training.models.shapes import (
+    NETWORKS,
+    describe,
+    make_network,
+    shape_in_words,
+)
 from counterfactual_training.models.stack import StackedModel, check_stackable
 from counterfactual_training.models.tabm import tabm
 from counterfactual_training.models.vae import VAE, fit_vae
@@ -41,7 +46,6 @@ __all__ = [
     "counternet_explainer",
     "describe",
     "fit_vae",
-    "in_words",
     "linear",
     "make_ensemble",
     "make_network",
@@ -49,6 +53,7 @@ __all__ = [
     "mlp_ple",
     "mlp_plr",
     "neurotree",
+    "shape_in_words",
     "shape_of",
     "squash",
     "tabm",

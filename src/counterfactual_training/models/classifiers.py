@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.errors import InputError, ModelError, lookup
+from counterfactual_training.errors import Argument, InputError, ModelError, lookup
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -86,10 +86,8 @@ def linear(num_features: int, num_classes: int) -> nn.Module:
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("linearly_separable")
-        >>> config = ct.TrainConfig(epochs=3, learning_rate=0.01)
-        >>> model = ct.train(
-        ...     ct.linear(2, 2), data.x_train, data.y_train, regime="conventional", config=config
-        ... ).model
+        >>> method = ct.methods.conventional(epochs=3, learning_rate=0.01)
+        >>> model = ct.train(ct.linear(2, 2), data.x_train, data.y_train, method).model
         >>> bool((model(data.x_test).argmax(-1) == data.y_test).float().mean() > 0.95)
         True
     """
@@ -116,14 +114,20 @@ def mlp(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> model = ct.mlp(data.num_features, data.num_classes, hidden=(64, 64), activation="swish")
-        >>> _ = ct.train(model, data.x_train, data.y_train, config=ct.TrainConfig(epochs=1))
+        >>> _ = ct.train(model, data.x_train, data.y_train, "ct(epochs=1)")
         >>> model(data.x_test).shape
         torch.Size([900, 2])
     """
     make_activation = lookup("activation", activation, ACTIVATIONS)
     widths = [num_features, *hidden, num_classes]
     if any(width < 1 for width in widths):
-        raise InputError(f"Layer widths must be positive, got {widths}.")
+        raise InputError(
+            Argument("hidden"),
+            f": widths must be positive, got {widths}.",
+            code="bad_value",
+            field="hidden",
+            expected="positive widths",
+        )
     if squash:
         layers: list[nn.Module] = [Asinh()]
     else:

@@ -21,7 +21,7 @@ class CounterNet(nn.Module):
 
     It is a classifier, ``(..., d)`` → logits ``(..., 2)``, and :meth:`explain` gives one
     counterfactual per row for the class that it does not predict, in one pass and without a search.
-    Train it with ``regime="counternet"``; the explainer learns nothing by other regimes.
+    Train it with ``method="counternet"``; the explainer learns nothing by other methods.
 
     Args:
         num_features: inputs, d.
@@ -44,10 +44,8 @@ class CounterNet(nn.Module):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> model = ct.CounterNet(2)
-        >>> config = ct.TrainConfig(epochs=1, batch_size=100)
-        >>> _ = ct.train(
-        ...     model, data.x_train[:500], data.y_train[:500], regime="counternet", config=config
-        ... )
+        >>> method = ct.methods.counternet(epochs=1, batch_size=100)
+        >>> _ = ct.train(model, data.x_train[:500], data.y_train[:500], method)
         >>> model(data.x_test).shape, model.explain(data.x_test, data.constraints).shape
         (torch.Size([900, 2]), torch.Size([900, 2]))
     """
@@ -67,7 +65,7 @@ class CounterNet(nn.Module):
             raise InputError(
                 "CounterNet answers with the opposite of its prediction, so it needs two "
                 f"classes, got {num_classes}. "
-                "For more, train by another regime and explain by search."
+                "For more, train by another method and explain by search."
             )
         widths = [num_features, *encoder, *predictor, *explainer]
         if (
@@ -202,7 +200,7 @@ def counternet(num_features: int, num_classes: int = 2, **shape: Any) -> Counter
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> model = ct.counternet(data.num_features, encoder=(16, 8))
-        >>> x_cf = model.explain(data.x_test)  # in one pass; train it first, by regime="counternet"
+        >>> x_cf = model.explain(data.x_test)  # in one pass; train it first, by method="counternet"
         >>> x_cf.shape, model.shape["encoder"]
         (torch.Size([900, 2]), [16, 8])
     """

@@ -29,8 +29,8 @@ class Ensemble(nn.Module):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> model = ct.Ensemble([ct.mlp(2, 2) for _ in range(3)])
-        >>> config = ct.TrainConfig(epochs=1)
-        >>> _ = ct.train(model, data.x_train, data.y_train, regime="ensemble", config=config)
+        >>> method = "ensemble(epochs=1)"
+        >>> _ = ct.train(model, data.x_train, data.y_train, method)
         >>> len(model.members), model(data.x_test).shape
         (3, torch.Size([900, 2]))
     """

@@ -117,8 +117,8 @@ def neurotree(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> model = ct.neurotree(2, 2, num_trees=16, depth=3)
-        >>> config = ct.TrainConfig(epochs=1, learning_rate=0.01, batch_size=200)
-        >>> _ = ct.train(model, data.x_train, data.y_train, regime="conventional", config=config)
+        >>> method = ct.methods.conventional(epochs=1, learning_rate=0.01, batch_size=200)
+        >>> _ = ct.train(model, data.x_train, data.y_train, method)
         >>> model(data.x_test).shape, model[0].leaves.shape
         (torch.Size([900, 2]), torch.Size([16, 8, 2]))
     """

@@ -101,11 +101,11 @@ def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) 
     )
 
 
-def in_words(shape: Mapping[str, Any]) -> str:
+def shape_in_words(shape: Mapping[str, Any]) -> str:
     """What :func:`describe` described, for people."""
     kind = shape["kind"]
     if kind == "ensemble":
-        return f"mean of {shape['size']}: {in_words(shape['member'])}"
+        return f"mean of {shape['size']}: {shape_in_words(shape['member'])}"
     if kind == "neurotree":
         return f"{shape['num_trees']} smooth trees of depth {shape['depth']}"
     if kind == "counternet":

@@ -12,23 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from counterfactual_training.errors import ModelError
-from counterfactual_training.models.classifiers import Asinh
-from counterfactual_training.torch_internals import module_hooked, tensor_hooked
-
-# Elementwise layers work for any number of leading dimensions.
-_ELEMENTWISE = (
-    nn.ReLU,
-    nn.SiLU,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.GELU,
-    nn.ELU,
-    nn.SELU,
-    nn.LeakyReLU,
-    nn.Softplus,
-    nn.Identity,
-    Asinh,
-)
+from counterfactual_training.models.trace import hooked, named_layers
+from counterfactual_training.torch_internals import tensor_hooked
 
 
 class UnstackableError(ModelError):
@@ -145,6 +130,21 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
     """Raise, with the reason, if models would not give the same results stacked as alone."""
     if not models:
         raise ModelError("A fleet needs at least one model.")
+    _check_parameters(models)
+    _check_modes(models)
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if tensor_hooked(parameter):
+                raise UnstackableError(
+                    f"parameter {name!r} has a hook, which a stack would not call."
+                )
+    for model in models:
+        for name, module in model.named_modules():
+            _check_module(name, module)
+
+
+def _check_parameters(models: Sequence[nn.Module]) -> None:
+    """Raise unless each model has its own, of one architecture, device and type."""
     parameters = [parameter for model in models for parameter in model.parameters()]
     if len(set(map(id, parameters))) < len(parameters):
         raise ModelError(
@@ -164,70 +164,50 @@ def check_stackable(models: Sequence[nn.Module]) -> None:
         raise ModelError(
             "Models of a fleet must have parameters, all of one floating-point type."
         )
-    # Knows no modes.
-    plain = (
-        _plain_layers(models[0], [name for name, _ in models[0].named_parameters()]) is not None
-    )
-    if (
-        not plain
-        and len({tuple(module.training for module in model.modules()) for model in models}) > 1
-    ):
+
+
+def _check_modes(models: Sequence[nn.Module]) -> None:
+    """Raise if some parts are in eval mode in one model and in training mode in another."""
+    names = [name for name, _ in models[0].named_parameters()]
+    # Plain layers know no modes.
+    if _plain_layers(models[0], names) is not None:
+        return
+    if len({tuple(module.training for module in model.modules()) for model in models}) > 1:
         raise UnstackableError(
             "some models have parts in eval mode that others have in training mode."
         )
-    for name, parameter in (named for model in models for named in model.named_parameters()):
-        if tensor_hooked(parameter):
-            raise UnstackableError(
-                f"parameter {name!r} has a hook, which a stack would not call."
-            )
-    for name, module in (named for model in models for named in model.named_modules()):
-        what = f"{type(module).__name__} {name!r}"
-        if hooked(module):
-            raise UnstackableError(
-                f"{what} has hooks or a forward of its own, which a stack would not call."
-            )
-        if getattr(module, "track_running_stats", False):
-            raise UnstackableError(
-                f"{what} keeps running statistics, which change with every forward pass."
-            )
-        # Dropout layers call their rate p, recurrent and attention layers call it dropout; at rate
-        # 0 nothing is drawn.
-        dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
-        drops = "Dropout" in type(module).__name__ or isinstance(
-            module, nn.RNNBase | nn.MultiheadAttention
+
+
+def _check_module(name: str, module: nn.Module) -> None:
+    """Raise if a part of a model does what a stack would not do, or not alike."""
+    what = f"{type(module).__name__} {name!r}"
+    if hooked(module):
+        raise UnstackableError(
+            f"{what} has hooks or a forward of its own, which a stack would not call."
         )
-        if isinstance(module, nn.RReLU) or (drops and dropout):
-            raise UnstackableError(
-                f"{what} draws random numbers; a stacked member would draw others than alone."
-            )
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether calling the module runs hooks, or a ``forward`` that is not its class's."""
-    return "forward" in vars(module) or module_hooked(module)
-
-
-def named_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Its children; unlike ``named_children()``, one that occurs twice is listed twice."""
-    every = module.named_modules(remove_duplicate=False)
-    return [(name, part) for name, part in every if name and "." not in name]
+    if getattr(module, "track_running_stats", False):
+        raise UnstackableError(
+            f"{what} keeps running statistics, which change with every forward pass."
+        )
+    # Dropout layers call their rate p, recurrent and attention layers call it dropout; at rate
+    # 0 nothing is drawn.
+    dropout = getattr(module, "p", getattr(module, "dropout", 0.0))
+    drops = "Dropout" in type(module).__name__ or isinstance(
+        module, nn.RNNBase | nn.MultiheadAttention
+    )
+    if isinstance(module, nn.RReLU) or (drops and dropout):
+        raise UnstackableError(
+            f"{what} draws random numbers; a stacked member would draw others than alone."
+        )
 
 
 def _plain_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]] | None:
-    """The layers of a flat Sequential of linear layers and elementwise activations; ``None`` for
-    anything else.
-    """
-    # A subclass may compute something else in a forward of its own.
-    if type(model) is not nn.Sequential:
+    """The layers of a chain of linear layers and elementwise ones; ``None`` for anything else."""
+    layers = named_layers(model)
+    if layers is None:
         return None
-    layers = named_parts(model)
-    weighted = (
-        type(layer) is nn.Linear and f"{name}.weight" in names for name, layer in layers
-    )
-    plain = all(
-        known or type(layer) in _ELEMENTWISE
-        for known, (_, layer) in zip(weighted, layers, strict=True)
-    )
-    if plain:
+    linear = [name for name, layer in layers if type(layer) is nn.Linear]
+    # A layer that occurs twice in a Sequential has its weights under one name only.
+    if all(f"{name}.weight" in names for name in linear):
         return layers
     return None

@@ -44,7 +44,7 @@ class TabM(nn.Module):
     logits ``(..., k)``.
 
     Logits are the mean over members, in training as in evaluation. **A departure**: the authors
-    train by the mean of the members' losses. Every loss, regime and search here takes one set of
+    train by the mean of the members' losses. Every loss, method and search here takes one set of
     logits per row; with the mean of logits the members learn to complete each other rather than to
     be right alone. Their dropout is left out as well, because layers that draw random numbers
     cannot be stacked.

@@ -5,6 +5,7 @@ cannot do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.models import describe
 from counterfactual_training.tables.audits import Audit, audit, usual_groups
 from counterfactual_training.tables.audits.later import module_of
-from counterfactual_training.tables.card_numbers import by_group, measures, percent, span
+from counterfactual_training.tables.card_numbers import by_group, measures, percent_span, span
 from counterfactual_training.tables.card_parts import Card, CardSection, CardTable
 from counterfactual_training.versions import versions
 
@@ -25,55 +26,81 @@ _COLUMNS = ("column", "kind", "unit", "may change", "values and rules")
 _MAY = {"none": "no", "both": "yes", "increase": "only up", "decrease": "only down"}
 
 
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a model beside the model itself.
+
+    Attributes:
+        name: what it decides, for the title.
+        facts: what it is, as pairs of words.
+        sha256: of the model's file.
+        command: that writes the card.
+    """
+
+    name: str = "a classifier"
+    facts: Sequence[tuple[str, str]] = ()
+    sha256: str | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class CardRows:
+    """Rows to measure a model on, which it was not trained on.
+
+    Attributes:
+        labels: their true classes; without them, advice is measured, but not whether decisions are
+            right.
+        said: which rows these are, in words.
+    """
+
+    frame: pd.DataFrame | None = None
+    labels: Any = None
+    said: str = ""
+
+
+_NO_FACTS = ModelFacts()
+_NO_ROWS = CardRows()
+
+
 def make_card(
     classifier: Any,
+    about: ModelFacts = _NO_FACTS,
+    rows: CardRows = _NO_ROWS,
     *,
-    name: str = "a classifier",
-    facts: Sequence[tuple[str, str]] = (),
-    frame: pd.DataFrame | None = None,
-    labels: Any = None,
     target: Any = None,
     groups: Sequence[str] | None = None,
-    measured: str = "",
-    sha256: str | None = None,
-    command: str = "",
     people: int = CARD_PEOPLE,
     seed: int = 0,
 ) -> Card:
     """Describe a fitted classifier; with rows that it was not trained on, also measure it.
 
     Args:
-        name: what it decides, for the title.
-        labels: the true classes of the rows; without them, advice is measured, but not whether
-            decisions are right.
-        facts: what it is, as pairs of words.
         target: the class that people want; without it, advice is not measured.
         groups: columns to measure advice by; by default those that people cannot change.
-        measured: which rows these are, in words.
-        sha256: of the model's file.
-        command: that writes this card.
         people: the most to explain.
     """
     found = None
     reason = "There were no rows to measure it on."
+    frame = rows.frame
+    labels = rows.labels
     if frame is not None:
         found, reason = _audited(classifier, frame, labels, target, groups, people, seed)
     sections = [
-        _what(classifier, facts, sha256),
+        _what(classifier, about.facts, about.sha256),
         _use(classifier, target),
-        _data(classifier, facts, frame, labels, measured),
+        _data(classifier, about.facts, frame, labels, rows.said),
         _columns(classifier),
         measures(classifier, frame, labels, found, reason, seed),
         *([by_group(found)] if found is not None and len(found.groupings) > 1 else []),
         _limits(classifier, found),
-        _versions(command, sha256, seed),
+        _versions(about.command, about.sha256, seed),
     ]
     classes = ", ".join(repr(str(label)) for label in classifier.classes_)
     summary = (
         f"A classifier that decides between {classes} and says what would have to change for "
         "another decision."
     )
-    return Card(f"Model card: {name}", summary, tuple(sections))
+    return Card(f"Model card: {about.name}", summary, tuple(sections))
 
 
 def _audited(
@@ -248,7 +275,7 @@ def _proxies(found: Audit | None) -> list[str]:
 
 
 def _check_words(check: dict[str, Any]) -> str:
-    return f"{percent(check['models'][0])}. {check['meaning']}"
+    return f"{percent_span(check['models'][0])}. {check['meaning']}"
 
 
 def _versions(command: str, sha256: str | None, seed: int) -> CardSection:

@@ -184,13 +184,13 @@ def _cell(measure: dict[str, Any], line: dict[str, Any]) -> str:
     else:
         star = ""
     return (
-        percent(line)
+        percent_span(line)
         if measure["unit"] == "share"
         else span(line, 4 if measure["unit"] == "index" else 2)
     ) + star
 
 
-def percent(line: dict[str, Any]) -> str:
+def percent_span(line: dict[str, Any]) -> str:
     scaled = {
         name: None if line[name] is None else 100 * line[name]
         for name in ("value", "low", "high")

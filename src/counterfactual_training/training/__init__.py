@@ -1,5 +1,6 @@
 """Algorithm 1: search, contrast, protect, update."""
 
+from counterfactual_training.training import methods, regression
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import (
     AverageWeights,
@@ -11,32 +12,23 @@ from counterfactual_training.training.callbacks import (
     Schedule,
 )
 from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import (
-    OBJECTIVES,
     CounterfactualBatch,
     LossTerms,
     Objective,
-    make_objective,
 )
-from counterfactual_training.training.regime import Regime, Round
-from counterfactual_training.training.regimes import REGIMES, make_regime
+from counterfactual_training.training.registry import (
+    make_method,
+    method_names,
+    register_method,
+)
+from counterfactual_training.training.round import Round
 from counterfactual_training.training.run import History, Run, TrainResult
-from counterfactual_training.training.setting import (
-    AS_PRINTED,
-    AS_RUN,
-    CHEAP_RECOURSE,
-    Setting,
-    TrainConfig,
-    preset,
-)
 from counterfactual_training.training.train import train
+from counterfactual_training.training.train_config import TrainConfig
 
 __all__ = [
-    "AS_PRINTED",
-    "AS_RUN",
-    "CHEAP_RECOURSE",
-    "OBJECTIVES",
-    "REGIMES",
     "AccuracyBudget",
     "AverageWeights",
     "BestEpoch",
@@ -49,16 +41,17 @@ __all__ = [
     "History",
     "LossTerms",
     "Member",
+    "Method",
     "Objective",
-    "Regime",
     "Round",
     "Run",
     "Schedule",
-    "Setting",
     "TrainConfig",
     "TrainResult",
-    "make_objective",
-    "make_regime",
-    "preset",
+    "make_method",
+    "method_names",
+    "methods",
+    "register_method",
+    "regression",
     "train",
 ]

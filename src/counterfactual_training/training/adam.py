@@ -16,7 +16,7 @@ from counterfactual_training.torch_internals import EPSILON, fused_adam, mark_st
 _BETAS = (0.9, 0.999)  # torch's own
 
 
-class Adam(Optimizer):
+class AdamOptimizer(Optimizer):
     """The numbers of ``torch.optim.Adam(fused=True)`` with its default ε, without overhead.
 
     A fleet has one parameter group per member, each with its own rate and β, so that torch's

@@ -25,10 +25,10 @@ from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.distributed import Ranks
 from counterfactual_training.training.fingerprint import fingerprint_of_given
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.setting import Setting
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Source = Tensor | Dataset | DataLoader
@@ -47,32 +47,8 @@ def training_rows(
     """Rows that fit the models; with ``values``, y are numbers."""
     if values:
         return _value_rows(models, x, y, sample_weight, class_weight)
-    members = len(models)
     if isinstance(x, Tensor):
-        if y is None:
-            raise InputError(
-                "Training needs classes: pass y (n,) beside x, or a Dataset of pairs."
-            )
-        check_inputs(models[0], x, y)
-        if y.dim() > 2 or y.numel() == 0 or (y.dim() == 2 and len(y) != members):
-            if members == 1:
-                shapes = "(n,)"
-            else:
-                shapes = f"(n,) or ({members}, n)"
-            raise InputError(
-                f"Training needs rows: x (n, *features) and y {shapes}, got y of shape "
-                f"{tuple(y.shape)}."
-            )
-        num_classes = _num_classes(y)
-        weight = _row_weights(y, sample_weight, x)
-        by_class = _class_weights(y, num_classes, class_weight, x)
-        if by_class is not None:
-            own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
-            if weight is None:
-                weight = own
-            else:
-                weight = weight * own
-        rows = TrainingRows(x, y.long(), num_classes, weight)
+        rows = _tensor_rows(models, x, y, sample_weight, class_weight)
     else:
         if y is not None and not isinstance(x, Dataset | DataLoader):
             raise InputError(
@@ -83,19 +59,62 @@ def training_rows(
             raise InputError(
                 "A data set brings its own classes and weights, as items (x, y) or (x, y, weight)."
             )
-        read = Read.all(x)
-        num_classes = _num_classes(read.y)
-        _row_weights(read.y, read.weight, read.example)
-        by_class = _class_weights(read.y, num_classes, class_weight, read.example)
-        device = next((p.device for p in models[0].parameters()), torch.device("cpu"))
-        rows = FetchedRows(
-            x, read, num_classes, device, None if by_class is None else by_class[0]
-        )
-        # A few rows will do: NaN was looked for in all of them while they were read.
-        check_inputs(models[0], *rows.first(64))
+        rows = _fetched_rows(models[0], x, class_weight)
     if rows.weight is not None and not bool((rows.weight.sum(-1) > 0).all()):
         raise InputError("All rows have a weight of 0; nothing is left to train on.")
     _try_models(models, rows)
+    return rows
+
+
+def _tensor_rows(
+    models: Sequence[nn.Module],
+    x: Tensor,
+    y: Tensor | None,
+    sample_weight: Tensor | None,
+    class_weight: ClassWeight | None,
+) -> TrainingRows:
+    """Rows in memory; their weights are those of rows times those of classes."""
+    if y is None:
+        raise InputError("Training needs classes: pass y (n,) beside x, or a Dataset of pairs.")
+    check_inputs(models[0], x, y)
+    members = len(models)
+    if y.dim() > 2 or y.numel() == 0 or (y.dim() == 2 and len(y) != members):
+        if members == 1:
+            shapes = "(n,)"
+        else:
+            shapes = f"(n,) or ({members}, n)"
+        raise InputError(
+            f"Training needs rows: x (n, *features) and y {shapes}, got y of shape "
+            f"{tuple(y.shape)}."
+        )
+    num_classes = _num_classes(y)
+    weight = _row_weights(y, sample_weight, x)
+    by_class = _class_weights(y, num_classes, class_weight, x)
+    if by_class is not None:
+        own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
+        if weight is None:
+            weight = own
+        else:
+            weight = weight * own
+    return TrainingRows(x, y.long(), num_classes, weight)
+
+
+def _fetched_rows(
+    model: nn.Module, x: Dataset | DataLoader, class_weight: ClassWeight | None
+) -> FetchedRows:
+    """Rows of a data set, read once for classes and weights and fetched when they are needed."""
+    read = Read.all(x)
+    num_classes = _num_classes(read.y)
+    _row_weights(read.y, read.weight, read.example)
+    by_class = _class_weights(read.y, num_classes, class_weight, read.example)
+    if by_class is None:
+        weights = None
+    else:
+        weights = by_class[0]
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    rows = FetchedRows(x, read, num_classes, device, weights)
+    # A few rows will do: NaN was looked for in all of them while they were read.
+    check_inputs(model, *rows.first(64))
     return rows
 
 
@@ -240,37 +259,34 @@ def _try_models(models: Sequence[nn.Module], rows: TrainingRows) -> None:
             first_logits(model, x, y, num_classes=rows.num_classes)
 
 
-def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> Setting:
-    """The setting with constraints, checked against the training rows, or inferred from them."""
-    reason = getattr(setting.generator.rule, "cannot_train", "")
-    if setting.regime is None:
-        searches = setting.objective.needs_counterfactuals
-    else:
-        searches = setting.regime.searches
+def with_constraints(method: Method, data: TrainingRows, member: int = 0) -> Method:
+    """The method with constraints, checked against the training rows, or inferred from them."""
+    reason = getattr(method.searcher.rule, "cannot_train", "")
+    searches = method.needs_counterfactuals
     if reason and searches:
         raise InputError(
-            f"The generator {setting.generator.name!r} cannot serve training: {reason}. Train "
+            f"The generator {method.searcher.name!r} cannot serve training: {reason}. Train "
             "with another one, "
             "such as 'ecco', and use this one to explain."
         )
     if searches:
-        setting.generator.check_features(data.num_features)
-    constraints = setting.constraints
+        method.searcher.check_features(data.num_features)
+    constraints = method.constraints
     if isinstance(data, FetchedRows):
         read = data.read
         rows = torch.stack([read.low, read.high])  # all rows lie in a box if their extremes do
         constraints = constraints or Constraints.build(
-            len(read.low), domain=read.box(setting.num_std)
+            len(read.low), domain=read.box(method.num_std)
         )
     else:
         if data.own:
             rows = data.x[member]
         else:
             rows = data.x
-        constraints = constraints or Constraints.infer(rows, num_std=setting.num_std)
+        constraints = constraints or Constraints.infer(rows, num_std=method.num_std)
     constraints.to(rows).check_factuals(rows.flatten(1))
-    objective = setting.objective
-    if setting.regime is None and objective.lacks_ridge:
+    objective = method.objective
+    if method.loss is None and objective.lacks_ridge:
         warnings.warn(
             f"lambda_div={objective.lambda_div} without a ridge, lambda_reg=0: nothing keeps the "
             "energies from growing "
@@ -281,11 +297,11 @@ def with_constraints(setting: Setting, data: TrainingRows, member: int = 0) -> S
     # Where everything may change recourse is cheap, and the term would only cost plausibility.
     if objective.lambda_recourse and not bool(constraints.immutable.any()):
         objective = replace(objective, lambda_recourse=0.0)
-    return replace(setting, constraints=constraints.to(data.first(1)[0]), objective=objective)
+    return replace(method, constraints=constraints.to(data.first(1)[0]), objective=objective)
 
 
 def check_modes(
-    model: nn.Module, setting: Setting, data: TrainingRows, ranks: Ranks | None = None
+    model: nn.Module, method: Method, data: TrainingRows, ranks: Ranks | None = None
 ) -> None:
     """Warn about batch normalisation in eval mode; raise if a batch has a single row."""
     norms = [
@@ -300,15 +316,15 @@ def check_modes(
         warnings.warn(f"{text} {advice}", stacklevel=from_outside())
     # Counterfactuals share the forward pass of their batch, so only conventional batches can have a
     # single row.
-    plain = setting.config.burn_in_epochs > 0 or not setting.loss.needs_counterfactuals
-    least = data.smallest_batch(setting.config.batch_size)
+    plain = method.training.burn_in_epochs > 0 or not method.minimised.needs_counterfactuals
+    least = data.smallest_batch(method.training.batch_size)
     where = ""
     if ranks is not None and ranks.size > 1 and not data.divided:
         least = least // ranks.size
         where = f" on one of {ranks.size} processes"
     if plain and least <= 1 and not _takes_one_row(model, data):
         raise InputError(
-            f"{data.num_rows} rows in batches of {setting.config.batch_size} leave one with a "
+            f"{data.num_rows} rows in batches of {method.training.batch_size} leave one with a "
             f"single row{where}, on "
             f"which {name!r} cannot compute statistics; choose another batch_size."
         )
@@ -332,7 +348,7 @@ def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
 def check_optimizer(
     model: nn.Module,
     optimizer: Optimizer,
-    setting: Setting,
+    method: Method,
     ranks: Ranks,
     callbacks: Sequence[Callback],
 ) -> None:
@@ -347,7 +363,7 @@ def check_optimizer(
         )
     if not isinstance(optimizer, torch.optim.LBFGS):
         return
-    if setting.config.accumulate > 1 or ranks.size > 1:
+    if method.training.accumulate > 1 or ranks.size > 1:
         raise InputError(
             "LBFGS asks for the loss of one batch again and again: accumulate=1 and one process "
             "only."
@@ -359,22 +375,22 @@ def check_optimizer(
 
 
 def check_ranks(run: Run) -> None:
-    """Raise unless all processes have the same rows and settings; each takes its part of them."""
-    if run.ranks.size > 1 and run.regime is not None:
+    """Raise unless all processes have the same rows and method; each takes its part of them."""
+    if run.ranks.size > 1 and run.method.loss is not None:
         raise InputError(
-            f"The regime {run.regime.name!r} looks at whole batches: train on one process."
+            f"The method {run.method.name!r} looks at whole batches: train on one process."
         )
     if run.ranks.size > 1 and len(set(run.ranks.every(fingerprint_of_given(run)))) > 1:
         raise InputError(
-            "The processes were given different rows or settings. Give all of them the whole "
+            "The processes were given different rows or methods. Give all of them the whole "
             "training set and one "
-            "setting; each takes its part by itself (or a DataLoader with a DistributedSampler "
+            "method; each takes its part by itself (or a DataLoader with a DistributedSampler "
             "of the whole set)."
         )
 
 
 def listeners(
-    callbacks: Sequence[Callback], settings: Sequence[Setting], progress: bool | None
+    callbacks: Sequence[Callback], methods: Sequence[Method], progress: bool | None
 ) -> list[Callback]:
     """The user's callbacks, checked, between that of budgets and the status line."""
     if not isinstance(callbacks, list | tuple):
@@ -388,7 +404,7 @@ def listeners(
             )
     # First, so that the user's callbacks find its columns in the history, and can replace the
     # weights it ends with.
-    if any(own.budget is not None for own in settings):
+    if any(own.budget is not None for own in methods):
         budgets = [AccuracyBudget()]
     else:
         budgets = []

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.training.adam import Adam
+from counterfactual_training.training.adam import AdamOptimizer
+from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback, column
-from counterfactual_training.training.loop import advance
 from counterfactual_training.training.run import History, Run
 
 _PACE = 0.15
@@ -31,15 +31,15 @@ class AccuracyBudget(Callback):
     Other callbacks, such as schedules or clipping, do not act on the twin.
 
     Args:
-        budget: b, the share of accuracy that may be lost; by default that of each member's setting.
+        budget: b, the share of accuracy that may be lost; by default that of each member's method.
         start: the first s.
 
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> budget, config = ct.AccuracyBudget(0.01, start=0.3), ct.TrainConfig(epochs=3)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[budget])
+        >>> budget, method = ct.AccuracyBudget(0.01, start=0.3), ct.methods.ct(epochs=3)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[budget])
         >>> [name for name in result.history.records[0] if name in ("strength", "twin_accuracy")]
         ['strength', 'twin_accuracy']
         >>> result.history.records[0]["strength"], 0.02 <= result.history.last("strength") <= 1
@@ -75,7 +75,7 @@ class AccuracyBudget(Callback):
         """Train the twin for an epoch, compare, and adapt the strength."""
         twin = self.twin
         if twin.running:  # a twin that diverged keeps its last record as the aim
-            advance(twin)
+            fit(twin, until=twin.epoch + 1)
         for i in self._bound(run):
             if i not in run.running:
                 continue
@@ -86,7 +86,7 @@ class AccuracyBudget(Callback):
             run.histories[i].records[-1] |= {"strength": run.strength[i], "twin_accuracy": aim}
             if lost <= budget and run.epoch > run.epochs // 2:
                 self.kept[i] = run.snapshot(i).state_dict()
-            if run.epoch > run.settings[i].config.burn_in_epochs and not math.isnan(lost):
+            if run.epoch > run.methods[i].training.burn_in_epochs and not math.isnan(lost):
                 excess = min(max((lost - budget) / budget, -1.0), 2.0)
                 run.strength[i] = min(
                     max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST
@@ -139,7 +139,7 @@ class AccuracyBudget(Callback):
 
     def _of(self, run: Run, i: int) -> float:
         if self.budget is None:
-            own = run.settings[i].budget
+            own = run.methods[i].budget
         else:
             own = self.budget
         if own is None:
@@ -148,17 +148,17 @@ class AccuracyBudget(Callback):
 
     def _bound(self, run: Run) -> list[int]:
         """Members in the stack with a budget and with counterfactual terms."""
-        needs = [i for i in run.slots if run.settings[i].loss.needs_counterfactuals]
+        needs = [i for i in run.slots if run.methods[i].minimised.needs_counterfactuals]
         return [i for i in needs if self._of(run, i) < math.inf]
 
 
 def conventional_twin(run: Run) -> Run:
     """A run with the class loss only for every row of the stack, from current weights."""
-    if not run.lead and not isinstance(run.optimizer, Adam):
+    if not run.lead and not isinstance(run.optimizer, AdamOptimizer):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))
-        return Run(models, [run.settings[0].conventional()], run.data, optimizer=optimizer)
+        return Run(models, [run.methods[0].conventional()], run.data, optimizer=optimizer)
     models = [copy.deepcopy(run.models[i]) for i in run.slots]
-    settings = [run.settings[i].conventional() for i in run.slots]
+    methods = [run.methods[i].conventional() for i in run.slots]
     # The rows of a fleet have a leading dimension, even if only one member is left.
-    return Run(models, settings, run.data, members=range(len(models)), stack=bool(run.lead))
+    return Run(models, methods, run.data, members=range(len(models)), stack=bool(run.lead))

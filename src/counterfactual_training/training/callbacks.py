@@ -42,8 +42,8 @@ class Callback:
         ...     def on_epoch_end(self, run):
         ...         skipped = run.history.last("skipped")
         ...         print(f"epoch {run.epoch} of {run.epochs}, {skipped:.0f} updates skipped")
-        >>> config = ct.TrainConfig(epochs=2)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[Tell()])
+        >>> method = ct.methods.ct(epochs=2)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[Tell()])
         epoch 1 of 2, 0 updates skipped
         epoch 2 of 2, 0 updates skipped
     """
@@ -175,8 +175,8 @@ class Schedule(Callback):
         >>> schedule = ct.Schedule(
         ...     lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         ... )
-        >>> config = ct.TrainConfig(epochs=3, learning_rate=0.08)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[schedule])
+        >>> method = ct.methods.ct(epochs=3, learning_rate=0.08)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[schedule])
         >>> schedule.schedulers[0].get_last_lr()
         [0.01]
     """
@@ -265,14 +265,12 @@ class ClipGradient(Callback):
 
     Examples:
         >>> import counterfactual_training as ct
-        >>> data, config = ct.load_dataset("moons"), ct.TrainConfig(epochs=1)
+        >>> data, method = ct.load_dataset("moons"), ct.methods.ct(epochs=1)
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> class Norm(ct.Callback):
         ...     def before_step(self, run):
         ...         Norm.last = sum(float(own.square().sum()) for own in run.gradients) ** 0.5
-        >>> result = ct.train(
-        ...     ct.mlp(2, 2), x, y, config=config, callbacks=[ct.ClipGradient(0.01), Norm()]
-        ... )
+        >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[ct.ClipGradient(0.01), Norm()])
         >>> round(Norm.last, 4) <= 0.01
         True
     """
@@ -314,8 +312,8 @@ class AverageWeights(Callback):
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> average = ct.AverageWeights(decay=0.99, start=0.5)
-        >>> config = ct.TrainConfig(epochs=4, batch_size=50)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[average])
+        >>> method = ct.methods.ct(epochs=4, batch_size=50)
+        >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[average])
         >>> average.count  # updates of the last two epochs
         8
         >>> bool((result.model[0].weight == average.mean[0]).all())
@@ -384,9 +382,9 @@ class BestEpoch(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> config, held = ct.TrainConfig(epochs=5), (data.x_test, data.y_test)
+        >>> method, held = ct.methods.ct(epochs=5), (data.x_test, data.y_test)
         >>> result = ct.train(
-        ...     ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[ct.BestEpoch()]
+        ...     ct.mlp(2, 2), x, y, method, validation=held, callbacks=[ct.BestEpoch()]
         ... )
         >>> accuracy = float((result.model(data.x_test).argmax(-1) == data.y_test).float().mean())
         >>> best = max(record["validation_accuracy"] for record in result.history.records)
@@ -460,9 +458,9 @@ class EarlyStopping(BestEpoch):
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> held = data.x_test, data.y_test
-        >>> config = ct.TrainConfig(epochs=1000, learning_rate=0.05)
+        >>> method = ct.methods.ct(epochs=1000, learning_rate=0.05)
         >>> stop = ct.EarlyStopping(patience=3)
-        >>> result = ct.train(ct.mlp(2, 2), x, y, config=config, validation=held, callbacks=[stop])
+        >>> result = ct.train(ct.mlp(2, 2), x, y, method, validation=held, callbacks=[stop])
         >>> result.history.stopped
         'validation_accuracy has not improved for 3 epochs'
     """

@@ -1,4 +1,4 @@
-"""CounterNet's loss as a regime, for the network that goes with it."""
+"""CounterNet's method, for the network that goes with it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from counterfactual_training.core.energy import mean_rows
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, ModelError, check_name
 from counterfactual_training.models.counternet import CounterNet, feasible
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Batch, LossTerms
-from counterfactual_training.training.recipe import recipe
-from counterfactual_training.training.regime import Regime, Round
+from counterfactual_training.training.round import Round
 from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.train_config import TrainConfig
 
 Learns = Literal["explainer", "all"]
 
 
-@recipe
 def counternet(
     fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, second: Learns = "explainer"
-) -> Regime:
+) -> Method:
     """CounterNet (Guo, Nguyen and Yadav 2023), λ₁, λ₂ and λ₃ as its authors have them for Adult:
 
         λ₁ mean (p(x) − y)² + λ₂ mean ‖x′ − x‖²/d + λ₃ mean (p(x′) − (1 − round p(x)))²
@@ -65,8 +65,9 @@ def counternet(
     def find(now: Round) -> Constraints:
         return now.constraints.to(now.x)
 
-    numbers = {"fit": fit, "cost": cost, "validity": validity, "second": second}
-    return Regime("counternet", loss, find, check=_check, numbers=numbers)
+    # As its authors trained it.
+    training = TrainConfig(batch_size=128, learning_rate=0.003, shuffle=True)
+    return Method(loss=loss, find=find, check=_check, training=training)
 
 
 def _by_input(loss: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
@@ -88,11 +89,11 @@ def _check(models: Sequence[nn.Module], data: TrainingRows) -> None:
         raise InputError(
             "CounterNet answers with the opposite of its prediction, so it needs two classes, "
             f"got {data.num_classes}. "
-            "Choose another regime, and explain by search."
+            "Choose another method, and explain by search."
         )
     for model in models:
         if not isinstance(model, CounterNet):
             raise ModelError(
-                f"The regime 'counternet' trains a network of its own, got {type(model).__name__}: "
-                f"pass ct.counternet({data.num_features}), or train this one by another regime."
+                f"The method 'counternet' trains a network of its own, got {type(model).__name__}: "
+                f"pass ct.counternet({data.num_features}), or train this one by another method."
             )

@@ -25,7 +25,15 @@ from counterfactual_training.training.run import Run
 _BLOCK = 2**24  # bytes hashed at once: rows on disk may not fit into memory
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size, Enum)
 # Code of these packages is identified by its name, not by its content.
-_KNOWN = {"counterfactual_training", "torch", "numpy", "builtins", *sys.stdlib_module_names}
+_KNOWN = {
+    "counterfactual_training",
+    "counterfactual_lab",
+    "counterfactual_serve",
+    "torch",
+    "numpy",
+    "builtins",
+    *sys.stdlib_module_names,
+}
 _OF_MODULES = vars(nn.Module()).keys()
 # The initial rate is added separately: schedulers change the current one.
 _SCHEDULED = (
@@ -82,14 +90,13 @@ def fingerprint_of_given(run: Run) -> str:
 def _add_given(digest: Digest, run: Run) -> None:
     data = run.data
     size = run.config.batch_size
-    for setting in run.settings:
+    for method in run.methods:
         # A run may go on with other threads.
-        config = asdict(setting.config) | {"threads": None}
+        config = asdict(method.training) | {"threads": None}
         digest.add(
-            [config, setting.generator, setting.constraints, setting.objective, setting.budget]
+            [config, method.generator, method.constraints, method.objective, method.budget]
         )
-        if setting.regime is not None:  # files written before there were regimes stay valid
-            digest.add(setting.regime)
+        digest.add([method.loss, method.find, method.remember, dict(method.numbers)])
     digest.add([data.y, data.weight])
     # Reading all fetched rows would cost another epoch: their classes and the first rows must do.
     if isinstance(data, FetchedRows):

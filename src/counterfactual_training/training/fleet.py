@@ -11,7 +11,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -25,14 +25,17 @@ from counterfactual_training.generators.stack_generators import compatible, gene
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
 from counterfactual_training.torch_modes import ordinary, with_gradients
 from counterfactual_training.training import arguments
+from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.distributed import unwrapped
-from counterfactual_training.training.loop import fit
+from counterfactual_training.training.method import FromRows, Method
+from counterfactual_training.training.methods import ct
 from counterfactual_training.training.objective import Objective
-from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.rows import FetchedRows, TrainingRows
 from counterfactual_training.training.run import Run, TrainResult, stated
-from counterfactual_training.training.setting import Setting, TrainConfig
+from counterfactual_training.training.train_config import TrainConfig
 
 # Settings that may differ between members; all others change the shape of the work.
 _OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
@@ -44,22 +47,24 @@ class Member:
 
     Attributes:
         model: trained in place.
-        setting: how.
+        method: how, as for :func:`train`.
 
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> config = ct.TrainConfig(epochs=2)
-        >>> short = ct.Member(ct.mlp(2, 2), ct.Setting(ct.ecco(max_steps=10), config=config))
-        >>> long = ct.Member(ct.mlp(2, 2), ct.Setting(ct.ecco(max_steps=50), config=config))
+        >>> short = ct.Member(ct.mlp(2, 2), ct.methods.ct(epochs=2, max_steps=10))
+        >>> long = ct.Member(ct.mlp(2, 2), ct.methods.ct(epochs=2, max_steps=50))
         >>> results = ct.Fleet([short, long]).train(x, y)
         >>> results[0].model is short.model, results[1].model is long.model
         (True, True)
     """
 
     model: nn.Module
-    setting: Setting = field(default_factory=Setting)
+    method: Method = field(default_factory=ct)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", make_method(self.method))  # the class is frozen
 
 
 class Fleet:
@@ -75,7 +80,7 @@ class Fleet:
     large for the memory is split.
 
     Args:
-        members: models and their settings.
+        members: models and their methods.
 
     Attributes:
         models: those of the members.
@@ -84,8 +89,8 @@ class Fleet:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> settings = [ct.Setting(config=ct.TrainConfig(epochs=2, seed=seed)) for seed in range(5)]
-        >>> results = ct.Fleet([ct.Member(ct.mlp(2, 2), own) for own in settings]).train(x, y)
+        >>> methods = [ct.methods.ct(epochs=2, seed=seed) for seed in range(5)]
+        >>> results = ct.Fleet([ct.Member(ct.mlp(2, 2), own) for own in methods]).train(x, y)
         >>> [len(result.history.records) for result in results]  # in the order of the members
         [2, 2, 2, 2, 2]
     """
@@ -93,20 +98,20 @@ class Fleet:
     def __init__(self, members: Sequence[Member]) -> None:
         if not members:
             raise InputError("A fleet needs at least one member.")
-        first = members[0].setting.config
+        first = members[0].method.training
         for i, member in enumerate(members):
             if unwrapped(member.model) is not member.model:
                 raise InputError(
                     f"Member {i} is distributed over processes; give ct.train one such model at "
                     "a time."
                 )
-            if member.setting.members > 1:
+            if member.method.members > 1:
                 raise InputError(
                     f"Member {i} is an ensemble; give ct.train one at a time, or its networks as "
                     "members."
                 )
             for name, mine in vars(first).items():
-                its = getattr(member.setting.config, name)
+                its = getattr(member.method.training, name)
                 if mine != its and name not in _OWN:
                     raise InputError(
                         f"Members of a fleet must share {name}: member 0 has {mine!r}, member "
@@ -144,7 +149,7 @@ class Fleet:
                 exist.
             progress: show a status line; by default on a terminal.
         """
-        values = {own.setting.values for own in self.members}
+        values = {own.method.values for own in self.members}
         if len(values) > 1:
             raise InputError(
                 "A fleet trains classifiers or regressions, not both: make two fleets."
@@ -153,15 +158,15 @@ class Fleet:
             self.models, x, y, sample_weight, class_weight, values.pop()
         )
         held = arguments.validation_rows(self.models, validation, data)
-        settings = [
-            arguments.with_constraints(own.setting, data, i)
-            for i, own in enumerate(self.members)
+        methods = [
+            arguments.with_constraints(own, data, i)
+            for i, own in enumerate(_ready([own.method for own in self.members], data))
         ]
-        listeners = arguments.listeners(callbacks, settings, progress)
+        listeners = arguments.listeners(callbacks, methods, progress)
 
         def train_stack(group: list[int]) -> dict[int, TrainResult]:
             models = [self.models[i] for i in group]
-            own = [settings[i] for i in group]
+            own = [methods[i] for i in group]
             # A lone member's rows have no leading dimension.
             whose = group if len(group) > 1 else group[0]
             rows = data.for_members(whose), held and held.for_members(whose)
@@ -172,32 +177,30 @@ class Fleet:
         results: dict[int, TrainResult] = {}
         free = free_memory(data.y.device)
         each = memory_per_member(
-            self.models[0], data.num_features, data.num_rows, settings[0].config
+            self.models[0], data.num_features, data.num_rows, methods[0].training
         )
         # At once, with memory to spare.
-        most = len(settings) if free is None else max(1, int(0.6 * free / each))
-        for group in self._groups(settings, data):
+        most = len(methods) if free is None else max(1, int(0.6 * free / each))
+        for group in self._groups(methods, data):
             results |= _in_halves(train_stack, group, most)
-        return [results[i] for i in range(len(settings))]
+        return [results[i] for i in range(len(methods))]
 
-    def _groups(self, settings: Sequence[Setting], data: TrainingRows) -> list[list[int]]:
+    def _groups(self, methods: Sequence[Method], data: TrainingRows) -> list[list[int]]:
         """Members that train as one stack, because they differ in numbers only."""
-        alone = everyone = list(range(len(settings)))
+        alone = everyone = list(range(len(methods)))
         if len(everyone) > 1:
             try:
                 check_stackable(self.models)
                 _check_stacked(self.models, data)
-                alone = _with_own_code(settings)
+                alone = _with_own_code(methods)
             except UnstackableError as error:
                 warnings.warn(
                     f"The fleet is trained one by one: {error}", stacklevel=from_outside()
                 )
         for i in alone:
-            arguments.check_modes(self.models[i], settings[i], data)
-        kinds = [generator_structure(setting.generator) for setting in settings]
-        rules = [
-            (constraint_structure(stated(own)), *_regime_structure(own)) for own in settings
-        ]
+            arguments.check_modes(self.models[i], methods[i], data)
+        kinds = [generator_structure(method.searcher) for method in methods]
+        rules = [(constraint_structure(stated(own)), *_loss_structure(own)) for own in methods]
         groups: list[list[int]] = []
         # Generators with the most energies first: then a group accepts all that are compatible with
         # its first member.
@@ -229,21 +232,41 @@ def _in_halves(
     return _in_halves(train, group[:half], most) | _in_halves(train, group[half:], most)
 
 
-def _regime_structure(setting: Setting) -> tuple[object, ...]:
-    """Equal for members that one loss can train: of one regime, from the same epoch on."""
-    if setting.regime is None:
+def _ready(methods: Sequence[Method], data: TrainingRows) -> list[Method]:
+    """With generators that learn from the rows of their members, if they are of this kind."""
+    learned: dict[tuple[int, int], Method] = {}
+    ready = []
+    for i, method in enumerate(methods):
+        if isinstance(method.generator, FromRows):
+            # Members that share recipe and rows share what is learned.
+            key = (id(method.generator), i if data.own else 0)
+            if key not in learned:
+                rows = data.for_members(i)
+                if isinstance(rows, FetchedRows):
+                    learned[key] = method.with_rows(None)
+                else:
+                    learned[key] = method.with_rows(rows.x, rows.y)
+            ready.append(replace(method, generator=learned[key].generator))
+        else:
+            ready.append(method)
+    return ready
+
+
+def _loss_structure(method: Method) -> tuple[object, ...]:
+    """Equal for members that one loss can train: of one method, from the same epoch on."""
+    if method.loss is None:
         return ()
-    return (id(setting.regime), setting.config.burn_in_epochs)
+    return (id(method.loss), method.training.burn_in_epochs)
 
 
-def _with_own_code(settings: Sequence[Setting]) -> list[int]:
+def _with_own_code(methods: Sequence[Method]) -> list[int]:
     """Members with custom classes, which a stack would replace by plain ones."""
     found = []
-    for i, setting in enumerate(settings):
+    for i, method in enumerate(methods):
         parts = (
-            (setting.objective, Objective),
-            (setting.constraints, Constraints),
-            (setting.generator, Generator),
+            (method.objective, Objective),
+            (method.constraints, Constraints),
+            (method.generator, Generator),
         )
         own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
         if own:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from math import isfinite
 
@@ -12,50 +11,116 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from counterfactual_training.core.eq2 import Eq2, Role
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.torch_internals import skips_by_flag
-from counterfactual_training.training.adam import Adam
-from counterfactual_training.training.by_hand import ByHand, walk_of
-from counterfactual_training.training.distributed import unwrapped
-from counterfactual_training.training.objective import Batch, Objective, check_terms
+from counterfactual_training.training.adam import AdamOptimizer
+from counterfactual_training.training.distributed import of_part, shares_of_terms, unwrapped
+from counterfactual_training.training.network import Gradients, Network, network_of
+from counterfactual_training.training.objective import (
+    Batch,
+    LossTerms,
+    Objective,
+    check_terms,
+)
 
-Gradients = Sequence[Tensor | None]  # one per parameter; None where a parameter has none
 
+class ByTable:
+    """∇ of Eq. 2 for one batch after the other; the weights are updated in between.
 
-class ByBackward:
-    """Gradients of Eq. 2 by autograd, for any model and objective; like :class:`ByHand`."""
+    Attributes:
+        terms: ``(batches, 6, *lead)`` loss, its terms and the number of rows predicted right, of
+            the last batches.
+        witnesses: ``(*lead)`` per batch since the last check: finite if its loss is.
+    """
 
     terms: Tensor
+    present: tuple[Objective, Batch, Tensor]
+
+    def __init__(self, network: Network, num_classes: int) -> None:
+        self.network = network
+        self.num_classes = num_classes
+        self.witnesses: list[Tensor] = []
+
+    def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
+        """∂/∂parameters, batch by batch."""
+        network = self.network
+        parts = objective.rows(batches)
+        # What depends on rows and labels only is computed for all batches first.
+        eq2 = Eq2(objective.table, parts, self.num_classes, network.classes)
+        both = (-2, -1) if eq2.lead else None
+        every: list[Tensor] = []
+        for x, gradient in zip(network.laid(parts), eq2.gradients(), strict=True):
+            logits = network.logits(x)
+            if logits.dtype != eq2.dtype:
+                gradient = gradient.to(logits.dtype)
+            self.present = (objective, batches[len(every)], x)
+            every.append(logits)
+            # Only gradients are the same on all processes.
+            if gradient.energy is not None and network.processes == 1:
+                # The loss is summed up later; it is finite if the gradient and the squares of the
+                # logits are.
+                self.witnesses.append(torch.linalg.vector_norm(logits, dim=both))
+            yield network.gradients(gradient(logits))
+        # Not needed for the updates, so computed once for all batches.
+        means = eq2.means(torch.cat(every, eq2.rows))
+        terms = LossTerms.of(eq2.total(means), means, logits, objective)
+        self.terms = _recorded(terms, means[Role.CLASS].hits, 1)
+
+    def again(self) -> float:
+        """The loss of the last batch, with its gradients in ``.grad``, for LBFGS."""
+        objective, batch, x = self.present
+        network = self.network
+        eq2 = Eq2(objective.table, objective.rows([batch]), self.num_classes, network.classes)
+        (gradient,) = eq2.gradients()
+        with torch.no_grad():
+            logits = network.logits(x)
+            gradients = network.gradients(gradient(logits))
+            for parameter, own in zip(network.parameters, gradients, strict=True):
+                parameter.grad = own
+            return float(eq2.total(eq2.means(logits)))
+
+
+class ByLoss:
+    """Gradients of a loss of the user's own, by autograd; like :class:`ByTable`."""
+
+    terms: Tensor
+    present: tuple[Objective, Batch]
 
     def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
         self.model = model
         self.parameters = parameters
-        self.witnesses: list[
-            Tensor
-        ] = []  # (*lead) of every batch since the last look: finite if its loss is
+        self.witnesses: list[Tensor] = []
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
+        """∂/∂parameters, batch by batch."""
         told = []
         for batch in batches:
+            told.append(self._backward(objective, batch))
             # LBFGS evaluates the same batch several times per step.
-            self.again = lambda batch=batch: self._backward(objective, batch)
-            told.append(self.again())
+            self.present = (objective, batch)
             # Only gradients are the same on all processes.
             if not isinstance(self.model, DistributedDataParallel):
                 self.witnesses.append(told[-1][0])
             yield [parameter.grad for parameter in self.parameters]
         self.terms = torch.stack(told)
 
+    def again(self) -> float:
+        """The loss of the last batch, with its gradients in ``.grad``, for LBFGS."""
+        return float(self._backward(*self.present)[0])
+
     def _backward(self, objective: Objective, batch: Batch) -> Tensor:
         for parameter in self.parameters:
             parameter.grad = None
-        own = _of_part(objective, *batch.shares)
         if batch.weight is None:
             more = {}
         else:
             more = {"weight": batch.weight}
+        own = objective
+        if batch.totals is not None:
+            own = of_part(objective, batch)
         with torch.enable_grad():
             terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
             check_terms(terms, batch.y.shape[:-1], own.title)
@@ -64,36 +129,23 @@ class ByBackward:
                     "The loss does not depend on any parameter that may be trained."
                 )
             terms.total.sum().backward()
-        hits = own.hits(terms.logits.detach(), batch.y)
-        values = [
-            terms.total,
-            terms.class_loss,
-            terms.divergence,
-            terms.ridge,
-            terms.adversarial,
-            hits,
-        ]
-        return torch.stack([value.detach().to(terms.total.dtype) for value in values])
+        recorded = _recorded(terms, own.hits(terms.logits.detach(), batch.y), 0)
+        if batch.totals is None:
+            return recorded
+        return recorded * recorded.new_tensor(shares_of_terms(batch))
 
 
-def _of_part(
-    objective: Objective, rows: float, contrast: float, adversarial: float
-) -> Objective:
-    """The objective of a part of a batch, weighted so that the mean over all parts is that of the
-    whole.
-    """
-    if rows == contrast == adversarial == 1.0:
-        return objective
-    shares = {
-        "lambda_class": rows,
-        "lambda_div": contrast,
-        "lambda_reg": contrast,
-        "lambda_adv": adversarial,
-    }
-    shares |= {"lambda_contrast": contrast, "lambda_recourse": adversarial}
-    return replace(
-        objective, **{name: getattr(objective, name) * share for name, share in shares.items()}
-    )
+def _recorded(terms: LossTerms, hits: Tensor, dim: int) -> Tensor:
+    """What the history shows, as a new dimension of 6."""
+    values = [
+        terms.total,
+        terms.class_loss,
+        terms.divergence,
+        terms.ridge,
+        terms.adversarial,
+        hits,
+    ]
+    return torch.stack([value.detach().to(terms.total.dtype) for value in values], dim)
 
 
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
@@ -136,40 +188,38 @@ class Learner:
         if not self.parameters:
             raise ModelError("The model has no parameters that may be trained.")
         self.num_classes = num_classes
-        # Custom losses have no closed form, and LBFGS needs to repeat a backward pass: both get
-        # autograd.
-        self.closed = objective.has_closed_form and not isinstance(optimizer, torch.optim.LBFGS)
+        self.closed = objective.has_closed_form
         self.gradient = self._way()
-        # torch's Adam would keep the moments of half-precision weights in half precision, where
-        # small squares vanish.
-        half = any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters)
-        if optimizer is None and (self.lead or half or isinstance(self.gradient, ByHand)):
-            optimizer = Adam(self.parameters, rates, self.lead)
-        elif optimizer is None:  # torch has fused kernels for these devices
-            fused = all(
-                p.is_floating_point() and p.device.type in ("cpu", "cuda")
-                for p in self.parameters
-            )
-            optimizer = torch.optim.Adam(self.parameters, lr=rates[0], fused=fused)
+        if optimizer is None:
+            optimizer = self._adam(rates)
         self.optimizer = optimizer
         self.none = torch.zeros(
             self.lead, device=self.parameters[0].device, dtype=torch.float32
         )
 
-    def _way(self) -> ByHand | ByBackward:
+    def _way(self) -> ByTable | ByLoss:
         if self.closed:
-            walk = walk_of(self.whole)
-        else:
-            walk = None
-        if walk is None:
-            return ByBackward(self.whole, self.parameters)
-        return ByHand(walk, self.num_classes)
+            return ByTable(network_of(self.whole, self.parameters), self.num_classes)
+        return ByLoss(self.whole, self.parameters)
+
+    def _adam(self, rates: Sequence[float]) -> Optimizer:
+        parameters = self.parameters
+        places = {own.device for own in parameters}
+        kinds = {own.device.type for own in parameters}
+        plain = all(own.is_floating_point() for own in parameters)
+        if self.lead or (len(places) == 1 and plain and kinds <= {"cpu", "cuda"}):
+            return AdamOptimizer(parameters, rates, self.lead)
+        # torch has fused kernels for these devices.
+        fused = plain and kinds <= {"cpu", "cuda"}
+        return torch.optim.Adam(parameters, lr=rates[0], fused=fused)
 
     def gradients(
         self, objective: Objective, batches: Sequence[Batch], accumulate: int = 1
     ) -> Iterator[Gradients]:
         """∇ of Eq. 2 for every update, each the mean over ``accumulate`` batches; the last group
         may be smaller.
+
+        A generator, so that each gradient is computed after the update before it.
         """
         every = self.gradient.gradients(objective, batches)
         if accumulate == 1:
@@ -202,7 +252,9 @@ class Learner:
 
     def keep(self, rows: Tensor) -> None:
         """Continue with these rows of the stack only."""
-        if not isinstance(self.model, StackedModel) or not isinstance(self.optimizer, Adam):
+        if not isinstance(self.model, StackedModel) or not isinstance(
+            self.optimizer, AdamOptimizer
+        ):
             raise TypeError("only a stack can be made smaller")
         self.model.keep(rows)
         self.parameters = [self.model.weights]
@@ -235,7 +287,7 @@ class Learner:
     def step(self, grads: Gradients, bad: Tensor) -> None:
         """One update of all members that are not bad."""
         optimizer = self.optimizer
-        if isinstance(optimizer, Adam):
+        if isinstance(optimizer, AdamOptimizer):
             optimizer.apply(grads, None if bad is self.none else bad)
             return
         self.expose(grads)
@@ -244,9 +296,7 @@ class Learner:
             optimizer.step()
             del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
         elif not bool(bad):
-            gradient = self.gradient
-            if isinstance(optimizer, torch.optim.LBFGS) and isinstance(gradient, ByBackward):
-                # A closure that returns the loss.
-                optimizer.step(lambda: float(gradient.again()[0]))
+            if isinstance(optimizer, torch.optim.LBFGS):
+                optimizer.step(self.gradient.again)
             else:
                 optimizer.step()

@@ -6,19 +6,19 @@ Beyond the paper, with weights of 0 unless asked for: λ_contrast·logistic cont
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from enum import IntEnum
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.core.broadcast import Number, per_member
-from counterfactual_training.core.energy import contrastive_divergence, energy_ridge
-from counterfactual_training.core.losses import adversarial_loss, class_loss, logistic_contrast
+from counterfactual_training.core.broadcast import Number
+from counterfactual_training.core.eq2 import Eq2, Means, Role, Rows, Table, table
+from counterfactual_training.core.losses import class_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.defaults import OBJECTIVES as ABLATIONS
-from counterfactual_training.errors import InputError, check_name, lookup
+from counterfactual_training.errors import InputError, bad_value
 
 
 class CounterfactualBatch(NamedTuple):
@@ -64,25 +64,23 @@ class CounterfactualBatch(NamedTuple):
         return [CounterfactualBatch(*row) for row in zip(*parts, strict=True)]
 
 
-class Batch(NamedTuple):
-    """The rows and counterfactuals of one mini-batch.
+class Totals(NamedTuple):
+    """What the rows of a whole batch weigh ``(...)``, of which this process has a part."""
 
-    Where several processes have parts of one batch, ``shares`` are the sizes of this part relative
-    to an even one: of the rows, of the counterfactuals, and of the adversarial examples.
-    """
+    rows: Tensor
+    contrast: Tensor
+    adversarial: Tensor
+    here: int  # rows that this process has; without any, it takes one that weighs nothing
+
+
+class Batch(NamedTuple):
+    """The rows and counterfactuals of one mini-batch."""
 
     x: Tensor  # (..., n, *features)
     y: Tensor  # (..., n)
     weight: Tensor | None = None  # (..., n) what each row counts in the class loss
-    explanations: Any = None  # counterfactuals, or whatever a regime found
-    shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
-
-    def explained(
-        self, explanations: CounterfactualBatch, contrast: float, adversarial: float
-    ) -> Batch:
-        return self._replace(
-            explanations=explanations, shares=(self.shares[0], contrast, adversarial)
-        )
+    explanations: Any = None  # counterfactuals, or whatever a method found
+    totals: Totals | None = None  # where several processes have parts of one batch
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,33 @@ class LossTerms:
     recourse: Tensor | None = None
 
     @classmethod
+    def of(
+        cls, total: Tensor, means: dict[Role, Means], logits: Tensor, objective: Objective
+    ) -> LossTerms:
+        """The terms of Eq. 2, from the means over the rows of every role."""
+        none = torch.zeros_like(total)
+        divergence = none
+        ridge = none
+        adversarial = none
+        contrast = None
+        recourse = None
+        if Role.POSITIVE in means:
+            real = means[Role.POSITIVE]
+            found = means[Role.COUNTERFACTUAL]
+            divergence = real.energy - found.energy
+            ridge = real.square + found.square
+            if _nonzero(objective.lambda_contrast):
+                contrast = found.contrast - real.contrast
+        if Role.ADVERSARIAL in means:
+            adversarial = means[Role.ADVERSARIAL].cross_entropy
+        if Role.RECOURSE in means:
+            recourse = means[Role.RECOURSE].cross_entropy
+        fit = means[Role.CLASS].cross_entropy
+        return cls(total, fit, divergence, ridge, adversarial, logits, contrast, recourse)
+
+    @classmethod
     def sum(cls, logits: Tensor, **terms: Tensor) -> LossTerms:
-        """The sum of terms ``(...)``, of a regime's own loss; the history shows those that have the
+        """The sum of terms ``(...)``, of a loss of one's own; the history shows those that have the
         names above.
         """
         values = list(terms.values())
@@ -164,46 +187,17 @@ def check_terms(terms: Any, lead: torch.Size, whose: str) -> None:
             )
 
 
-class RowTerms(NamedTuple):
-    """Eq. 2 as a sum over all rows of a batch: ``Σ cross·CE(label) + energy·E(label) +
-    ridge·E(label)²``, and beyond it ``|contrast|·softplus(±(m(label) − m₀))`` with the sign of
-    ``contrast``.
-
-    That has a gradient in closed form: ``cross·(softmax − onehot) − (energy + 2·ridge·E)·onehot``,
-    and ``contrast·σ(±(m − m₀))·(onehot − softmax of the others)``.
-    """
-
-    cross: Tensor  # (..., R)
-    energy: Tensor
-    ridge: Tensor
-    contrast: Tensor | None
-
-
-class Role(IntEnum):
-    """What a row is for; numbers, so that tensors can hold them."""
-
-    CLASS, POSITIVE, COUNTERFACTUAL, ADVERSARIAL, RECOURSE = range(5)
-
-
-class Part(NamedTuple):
-    """The rows of a batch with one role."""
-
-    role: Role
-    x: Tensor  # (..., m, *features)
-    label: Tensor  # (..., m)
-    weight: Tensor | None  # (..., m)
-
-
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Eq. 2 with named weights. The ablations are zero weights: see :data:`OBJECTIVES`.
+    """Eq. 2 with named weights. The ablations are zero weights.
 
     Attributes:
         lambda_class: of the class loss.
         lambda_div: of the contrastive divergence (Eq. 3).
         lambda_reg: of the ridge on energies.
         lambda_adv: of the adversarial loss (Eq. 4).
-        lambda_contrast: of :func:`logistic_contrast`, a bounded divergence.
+        lambda_contrast: of the contrast ``softplus(m₀ − m(x⁺)) + softplus(m(x′) − m₀)`` of the
+            target's log-odds m, m₀ = logit .95: a divergence that is bounded below.
         lambda_recourse: of the class loss at nascent counterfactuals labelled as their *target*
             (Ross, Lakkaraju and Bastani 2021), which brings people closer to the decision.
             :func:`train` and :class:`Fleet` drop it if no feature is immutable: recourse is cheap
@@ -236,8 +230,9 @@ class Objective:
                 values = weight.flatten().tolist()
             else:
                 values = [weight]
-            if any(not 0 <= value < float("inf") for value in values):
-                raise InputError(f"{name} must be a finite number of at least 0, got {weight}.")
+            numbers = all(isinstance(v, Real) and not isinstance(v, bool) for v in values)
+            if not numbers or any(not 0 <= value < float("inf") for value in values):
+                raise bad_value(name, "a finite number of at least 0", weight)
 
     @property
     def needs_divergence(self) -> bool:
@@ -286,57 +281,15 @@ class Objective:
         """How many rows are predicted right ``(...)``."""
         return (outputs.argmax(-1) == y).sum(-1)
 
-    def total(
-        self, class_loss: Tensor, divergence: Tensor, ridge: Tensor, adversarial: Tensor
-    ) -> Tensor:
-        """The weighted sum of the terms of Eq. 2, each ``(...)``, or ``(..., batches)``."""
-        # λ may be (members,); a dimension of batches comes after it
-        trailing = class_loss.dim() - 1
-        return (
-            per_member(self.lambda_class, trailing) * class_loss
-            + per_member(self.lambda_div, trailing) * divergence
-            + per_member(self.lambda_reg, trailing) * ridge
-            + per_member(self.lambda_adv, trailing) * adversarial
-        )
-
     @property
     def has_closed_form(self) -> bool:
-        """Whether :meth:`by_rows` is this objective; a subclass with a loss or total of its own
-        gets autograd.
-        """
-        return type(self).__call__ is Objective.__call__ and type(self).total is Objective.total
+        """Whether this is Eq. 2; a subclass with a loss of its own gets autograd."""
+        return type(self).__call__ is Objective.__call__
 
-    def by_rows(self, role: Tensor, count: Tensor, weight: Tensor | None) -> RowTerms:
-        """The weights of rows ``(R,)`` by what they are for, over the count of rows in their mean
-        ``(..., R)``.
-        """
-
-        def term(weights: dict[Role, Number]) -> Tensor:
-            parts = [
-                per_member(w, 1) * (role == kind).to(count.dtype) for kind, w in weights.items()
-            ]
-            value = sum(parts[1:], parts[0]) / count
-            if weight is None:
-                return value
-            return value * weight
-
-        # Signs as in Eq. 2: energies of x⁺ are lowered, those of x′ raised.
-        contrasted = {
-            Role.POSITIVE: -self.lambda_contrast,
-            Role.COUNTERFACTUAL: self.lambda_contrast,
-        }
-        return RowTerms(
-            term(
-                {
-                    Role.CLASS: self.lambda_class,
-                    Role.ADVERSARIAL: self.lambda_adv,
-                    Role.RECOURSE: self.lambda_recourse,
-                }
-            ),
-            term({Role.POSITIVE: self.lambda_div, Role.COUNTERFACTUAL: -self.lambda_div}),
-            term({Role.POSITIVE: self.lambda_reg, Role.COUNTERFACTUAL: self.lambda_reg}),
-            term(contrasted) if _nonzero(self.lambda_contrast) else None,
-        )
+    @property
+    def table(self) -> Table:
+        """Eq. 2 with these weights."""
+        return table(**{own.name: getattr(self, own.name) for own in fields(Objective)})
 
     def __call__(
         self,
@@ -357,98 +310,43 @@ class Objective:
             weight: ``(..., n)`` what each row counts in the class loss; ``None`` counts all alike.
         """
         # One forward pass for all roles: cheaper, and batch statistics see all rows.
-        parts = self.parts(x, y, weight, explanations)
+        (parts,) = self.rows([Batch(x, y, weight, explanations)])
         rows = y.dim() - 1
         joined = at_least_single(
             model(torch.cat([part.x for part in parts], rows)) if len(parts) > 1 else model(x)
         )
-        split = joined.split([part.x.shape[rows] for part in parts], rows)
-        found = {
-            part.role: (logits, part.label, part.weight)
-            for part, logits in zip(parts, split, strict=True)
-        }
-        classes = class_loss(*found[Role.CLASS])
-        none = torch.zeros_like(classes)
-        divergence = none
-        ridge = none
-        contrast = None
-        if Role.POSITIVE in found:
-            pairs = (found[Role.POSITIVE][0], *found[Role.COUNTERFACTUAL])
-            divergence = contrastive_divergence(*pairs)
-            ridge = energy_ridge(*pairs)
-            if _nonzero(self.lambda_contrast):
-                contrast = logistic_contrast(*pairs)
-            else:
-                contrast = None
-        if Role.ADVERSARIAL in found:
-            adversarial = adversarial_loss(*found[Role.ADVERSARIAL])
-        else:
-            adversarial = none
-        if Role.RECOURSE in found:
-            recourse = class_loss(*found[Role.RECOURSE])
-        else:
-            recourse = None
-        total = self.total(classes, divergence, ridge, adversarial)
-        for weight_of, term in (
-            (self.lambda_contrast, contrast),
-            (self.lambda_recourse, recourse),
-        ):
-            if term is not None:
-                total = total + weight_of * term
-        return LossTerms(
-            total,
-            classes,
-            divergence,
-            ridge,
-            adversarial,
-            found[Role.CLASS][0],
-            contrast,
-            recourse,
+        eq2 = Eq2(self.table, [parts], joined.shape[-1])
+        means = eq2.means(joined)
+        logits = joined.narrow(rows, 0, x.shape[rows])
+        return LossTerms.of(
+            eq2.total(means).squeeze(0),
+            {role: Means(*(value.squeeze(0) for value in own)) for role, own in means.items()},
+            logits,
+            self,
         )
 
-    def parts(
-        self, x: Tensor, y: Tensor, weight: Tensor | None, found: CounterfactualBatch | None
-    ) -> list[Part]:
-        """The rows that count in the loss."""
-        parts = [Part(Role.CLASS, x, y, weight)]
-        if found is None:
-            return parts
-        if self.needs_divergence:
-            parts.append(Part(Role.POSITIVE, found.x_pos, found.y_target, found.weight))
-            parts.append(Part(Role.COUNTERFACTUAL, found.x_cf, found.y_target, found.weight))
-        if self.needs_adversarial:
-            parts.append(Part(Role.ADVERSARIAL, found.x_adv, found.y_adv, found.weight_adv))
-        if self.needs_recourse:
-            parts.append(Part(Role.RECOURSE, found.x_adv, found.y_target, found.weight_adv))
-        return parts
-
-
-OBJECTIVES = {name: Objective(**weights) for name, weights in ABLATIONS.items()}
-
-
-def make_objective(name: str, **weights: float) -> Objective:
-    """The objective of that name; weights are overridden only where the objective uses them.
-
-    Args:
-        name: a key of :data:`OBJECTIVES`: ``"full"``, ``"vanilla"`` (class loss alone),
-            ``"divergence"`` or ``"adversarial"``.
-        weights: by the names of the attributes of :class:`Objective`.
-
-    Examples:
-        >>> import counterfactual_training as ct
-        >>> objective = ct.make_objective("divergence", lambda_div=0.25, lambda_adv=0.25)
-        >>> objective.lambda_div, objective.lambda_adv  # "divergence" has no adversarial term
-        (0.25, 0.0)
-        >>> ct.make_objective("vanilla").needs_counterfactuals
-        False
-    """
-    objective = lookup("objective", name, OBJECTIVES)
-    for weight in weights:
-        check_name("weight", weight, vars(objective))
-    return replace(
-        objective,
-        **{key: value for key, value in weights.items() if _nonzero(getattr(objective, key))},
-    )
+    def rows(self, batches: Sequence[Batch]) -> list[list[Rows]]:
+        """The rows of every batch that count in the loss, by role."""
+        contrasts = self.needs_divergence
+        adversarial = self.needs_adversarial
+        recourse = self.needs_recourse
+        every = []
+        for x, y, weight, found, totals in batches:
+            parts = [Rows(Role.CLASS, x, y, weight, totals and totals.rows)]
+            every.append(parts)
+            if found is None:
+                continue
+            target = found.y_target
+            pair = (target, found.weight, totals and totals.contrast)
+            nascent = (found.weight_adv, totals and totals.adversarial)
+            if contrasts:
+                parts.append(Rows(Role.POSITIVE, found.x_pos, *pair))
+                parts.append(Rows(Role.COUNTERFACTUAL, found.x_cf, *pair))
+            if adversarial:
+                parts.append(Rows(Role.ADVERSARIAL, found.x_adv, found.y_adv, *nascent))
+            if recourse:
+                parts.append(Rows(Role.RECOURSE, found.x_adv, target, *nascent))
+        return every
 
 
 def _nonzero(weight: Number) -> bool:

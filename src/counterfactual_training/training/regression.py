@@ -1,4 +1,4 @@
-"""Regimes of regressions: y are numbers, the model has one output f, and a target is an interval.
+"""Methods of regressions: y are numbers, the model has one output f, and a target is an interval.
 
 Counterfactual Training carries over if an interval takes the place of a class: x⁺ are rows whose y
 lies inside, x′ is mature if f(x′) does, and the energy is ``E(x) = (f(x) − m)² / 2s²``, with mean m
@@ -7,7 +7,7 @@ and standard deviation s of the y inside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +17,11 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.energy import interval_energy, mean_rows
 from counterfactual_training.core.losses import value_loss
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.errors import InputError
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Batch, LossTerms
-from counterfactual_training.training.recipe import recipe
-from counterfactual_training.training.regime import Memory, Regime, Round, take
+from counterfactual_training.training.registry import VALUE_METHODS, register_method
+from counterfactual_training.training.round import Memory, Round, take
 from counterfactual_training.training.rows import TrainingRows
 
 # A search aims at m ± this many s: the descent of a squared hinge only approaches the edge of what
@@ -61,25 +62,28 @@ class Found(NamedTuple):
     )
 
 
-@recipe
-def squared_error() -> Regime:
+_of_values = partial(register_method, table=VALUE_METHODS)
+
+
+@_of_values
+def conventional() -> Method:
     """Conventional training: ``mean (f(x) − y)²``."""
 
     def loss(model: nn.Module, batch: Batch, _: Any) -> LossTerms:
         outputs = at_least_single(model(batch.x))
         return LossTerms.sum(outputs, class_loss=value_loss(outputs, batch.y, batch.weight))
 
-    return Regime("conventional", loss, values=True)
+    return Method(loss=loss, values=True)
 
 
-@recipe
-def interval_training(
+@_of_values
+def ct(
     lambda_div: float = 0.005,
     lambda_reg: float = 0.001,
     lambda_adv: float = 0.25,
     share: float = 0.25,
     bins: int = 4,
-) -> Regime:
+) -> Method:
     """Counterfactual training of a regression:
 
     ``mean (f(x) − y)² + λ_div mean(E(x⁺) − E(x′)) + λ_reg mean(E²(x⁺) + E²(x′)) + λ_adv mean
@@ -95,7 +99,6 @@ def interval_training(
     much less than the variance of y. They and the number of intervals were chosen on rows held out
     of the training rows of CH.
     """
-    numbers = {"lambda_div": lambda_div, "lambda_reg": lambda_reg, "lambda_adv": lambda_adv}
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
         if data.own or data.x.dim() != 2:
@@ -132,9 +135,7 @@ def interval_training(
             adversarial=lambda_adv * value_loss(nascent, found.y, found.weight),
         )
 
-    return Regime(
-        "ct", loss, find, remember, {**numbers, "share": share, "bins": bins}, values=True
-    )
+    return Method(loss=loss, find=find, remember=remember, values=True, searches=True)
 
 
 def search_epoch(now: Round) -> Tensor:
@@ -235,21 +236,3 @@ def _intervals(y: Tensor, bins: int) -> Memory:
         "start": count.cumsum(0) - count,
         "count": count,
     }
-
-
-VALUE_REGIMES: dict[str, Callable[..., Regime]] = {
-    "conventional": squared_error,
-    "ct": interval_training,
-}
-
-
-def make_value_regime(name: str, **numbers: float) -> Regime:
-    """The regime of a regression by name; numbers are those of its recipe.
-
-    Examples:
-        >>> from counterfactual_training.training.regression import make_value_regime
-        >>> make_value_regime("ct", lambda_div=0.1).numbers["lambda_div"]
-        0.1
-    """
-    check_name("regime", name, VALUE_REGIMES)
-    return VALUE_REGIMES[name](**numbers)

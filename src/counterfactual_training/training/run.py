@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 import torch
@@ -17,19 +18,32 @@ from torch.optim import Optimizer
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.core.broadcast import Number
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, StoppedWarning
+from counterfactual_training.generators import search
 from counterfactual_training.generators.stack_generators import stack_generators
 from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.callbacks import Callback, overrides
 from counterfactual_training.training.distributed import Ranks, unwrapped
-from counterfactual_training.training.learner import Gradients, Learner
+from counterfactual_training.training.learner import Learner
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.network import Gradients
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
-from counterfactual_training.training.setting import Setting
 
 # Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs
 # time.
 _COMPACT_AT = 0.75
+
+
+class Saver(Protocol):
+    """What keeps a run in a file."""
+
+    def resume(self, run: Run) -> None: ...
+
+    def resume_optimizer(self, run: Run) -> None: ...
+
+    def save(self, run: Run) -> None: ...
 
 
 @dataclass
@@ -49,7 +63,7 @@ class History:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> history = ct.train(ct.mlp(2, 2), x, y, config=ct.TrainConfig(epochs=2)).history
+        >>> history = ct.train(ct.mlp(2, 2), x, y, method="ct(epochs=2)").history
         >>> print(history.to_frame()[["epoch", "skipped", "validation_loss"]])
            epoch  skipped  validation_loss
         0      1        0              NaN
@@ -85,7 +99,7 @@ class TrainResult:
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> model = ct.mlp(2, 2)
-        >>> result = ct.train(model, x, y, config=ct.TrainConfig(epochs=3))
+        >>> result = ct.train(model, x, y, "ct(epochs=3)")
         >>> result.model is model, result.model.training, len(result.history.records)
         (True, False, 3)
     """
@@ -105,7 +119,7 @@ class Run:
 
     Attributes:
         members: for each member, its index in the list given to :class:`Fleet`.
-        settings: of each member.
+        methods: of each member.
         histories: of each member; ``history`` is that of a lone run.
         epoch: epochs done.
         epochs: epochs to do.
@@ -113,7 +127,7 @@ class Run:
         lead: ``()`` for one model, ``(rows of the stack,)`` in a fleet.
         model: the model; in a fleet the stack.
         parameters: the trained tensors, each ``(*lead, …)``.
-        memory: what a regime remembers, such as JEM's replay buffer; tensors ``(*lead, …)``.
+        memory: what a method remembers, such as JEM's replay buffer; tensors ``(*lead, …)``.
         strength: of each member, a factor of all weights of Eq. 2 but that of the class loss;
             callbacks may change it.
         gradients: of the next update, one per tensor of ``parameters``; ``None`` where a parameter
@@ -123,25 +137,25 @@ class Run:
         data: the training rows.
         validation: the validation rows, or ``None``.
         config: of the first member.
-        regime: of all members, or ``None``.
+        method: of the first member; in a stack all minimise the same.
         callbacks: in the order in which they are called.
 
     Examples:
         >>> import counterfactual_training as ct
-        >>> data, config = ct.load_dataset("moons"), ct.TrainConfig(epochs=50)
+        >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> class Enough(ct.Callback):
         ...     def on_epoch_end(self, run):  # a Run
         ...         if run.epoch == 2:
         ...             run.stop(f"{run.epoch} of {run.epochs} epochs are enough")
-        >>> ct.train(ct.mlp(2, 2), x, y, config=config, callbacks=[Enough()]).history.stopped
+        >>> ct.train(ct.mlp(2, 2), x, y, "ct(epochs=50)", callbacks=[Enough()]).history.stopped
         '2 of 50 epochs are enough'
     """
 
     def __init__(
         self,
         models: Sequence[nn.Module],
-        settings: Sequence[Setting],
+        methods: Sequence[Method],
         data: TrainingRows,
         validation: TrainingRows | None = None,
         members: Sequence[int] = (0,),
@@ -150,38 +164,36 @@ class Run:
         stack: bool = False,
     ) -> None:
         self._given = list(models)
-        self.settings = list(settings)
+        self.methods = list(methods)
         self.members = list(members)
         self.models = [unwrapped(model) for model in models]
         self.data = data
         self.validation = validation
         self.callbacks = list(callbacks)
-        self.config = self.settings[0].config
-        self.regime = self.settings[0].regime  # the members of a stack share it
-        if self.regime is not None and self.regime.check is not None:
-            self.regime.check(self.models, data)
+        self.method = self.methods[0]
+        self.config = self.method.training
+        if self.method.check is not None:
+            self.method.check(self.models, data)
         self.epoch = 0
         self.epochs = self.config.epochs
-        self.histories = [History() for _ in self.settings]
+        self.histories = [History() for _ in self.methods]
         self.strength = [1.0] * len(models)
         self.slots = list(range(len(models)))
         self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
         self.ranks = Ranks.from_model(models[0])
+        # Eq. 1; several processes divide the rows.
+        self.search = search if self.ranks.size == 1 else self.ranks.search
         model = StackedModel(models) if stack or len(models) > 1 else models[0]
-        rates = [setting.config.learning_rate for setting in self.settings]
-        self.learner = Learner(model, self.settings[0].loss, data.num_classes, rates, optimizer)
+        rates = [method.training.learning_rate for method in self.methods]
+        self.learner = Learner(model, self.method.minimised, data.num_classes, rates, optimizer)
         self.model = self.learner.model
         self.optimizer = self.learner.optimizer
         self.device = self.learner.parameters[0].device
-        if self.regime is not None:
-            remember = self.regime.remember
-        else:
-            remember = None
-        if remember is None:
+        if self.method.remember is None:
             self.memory = {}
         else:
-            self.memory = remember(data, self.learner.lead)
+            self.memory = self.method.remember(data, self.learner.lead)
         # Weights after each member's last sound epoch, by row of the stack.
         self.good = self._weights()
         self.ended: dict[
@@ -200,6 +212,74 @@ class Run:
     def running(self) -> list[int]:
         """Members that still train."""
         return [i for i in self.slots if self.histories[i].stopped is None]
+
+    def goes_on(self, until: int | None = None) -> bool:
+        """Whether there is an epoch left to train, before ``until`` are done."""
+        last = self.epochs if until is None else until
+        return self.epoch < last and bool(self.running)
+
+    @contextmanager
+    def session(self, saver: Saver | None) -> Iterator[None]:
+        """From the checkpoint, if there is one, to the last callback."""
+        if saver is not None:
+            saver.resume(self)
+        with self._torch_settings():
+            for callback in self.callbacks:
+                callback.on_train_begin(self)
+            if saver is not None:
+                # Only now: a new scheduler starts by setting the learning rate.
+                saver.resume_optimizer(self)
+            yield
+            for callback in self.callbacks:
+                callback.on_train_end(self)
+
+    @contextmanager
+    def _torch_settings(self) -> Iterator[None]:
+        """Threads, random state and autocast cache as training needs them; restored at the end."""
+        if self.device.type == "cuda":
+            devices = [self.device]
+        else:
+            devices = []
+        caching = torch.is_autocast_cache_enabled()
+        with torch.random.fork_rng(devices=devices):
+            example, _ = self.data.first(
+                self.config.batch_size + self.config.num_counterfactuals
+            )
+            with sensible_threads(self.model, example, self.config.threads):
+                # Autocast around a whole training would otherwise cast the weights once, and never
+                # see an update.
+                torch.clear_autocast_cache()
+                torch.set_autocast_cache_enabled(False)
+                try:
+                    yield
+                finally:
+                    torch.set_autocast_cache_enabled(caching)
+
+    def end_epoch(self, saver: Saver | None, compact: bool) -> None:
+        """Call the callbacks, let stopped members leave the stack, and save."""
+        for callback in self.callbacks:
+            callback.on_epoch_end(self)
+        self.agree()  # several processes stop together
+        if compact:
+            self.compact()
+        if saver is not None:
+            saver.save(self)
+
+    def call(self, event: str, heard: Callable[[], None]) -> None:
+        """Call the callbacks of an update; honour the gradients, modes and stops they make."""
+        for callback in self.listeners(event):
+            shown = list(self.gradients)
+            self.gradients = list(self.gradients)
+            self.learner.expose(shown)
+            getattr(callback, event)(self)
+            given = zip(self.parameters, shown, self.gradients, strict=True)
+            # Callbacks may put a new tensor into run.gradients or, as torch's own functions do,
+            # into ``.grad``.
+            self.gradients = [
+                mine if own.grad is grad else own.grad for own, grad, mine in given
+            ]
+            self.learner.train_mode()
+            heard()
 
     def stop(self, reason: str, i: int | None = None) -> None:
         """Stop one member with its current weights, or all members."""
@@ -245,10 +325,10 @@ class Run:
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
         running = self.running
-        settings = self.settings
-        search = [i for i in running if settings[i].loss.needs_counterfactuals]
+        methods = self.methods
+        search = [i for i in running if methods[i].minimised.needs_counterfactuals]
         return [
-            i in search and self.epoch >= settings[i].config.burn_in_epochs for i in self.slots
+            i in search and self.epoch >= methods[i].training.burn_in_epochs for i in self.slots
         ]
 
     def objective_for(self, explaining: Sequence[bool]) -> Objective:
@@ -258,7 +338,7 @@ class Run:
             self.strength[i] * (on or not self.lead)
             for i, on in zip(self.slots, explaining, strict=True)
         ]
-        if all(factor == 1 for factor in factors) or self.regime is not None:
+        if all(factor == 1 for factor in factors) or self.method.loss is not None:
             return self.objective
         if self.lead:
             factor: Number = torch.tensor(factors, device=self.device, dtype=torch.float32)
@@ -292,7 +372,7 @@ class Run:
         )
         self.bad_updates = list(streaks)
         for slot, i in enumerate(self.slots):
-            limit = self.settings[i].config.max_bad_updates
+            limit = self.methods[i].training.max_bad_updates
             place = self._place(slot)
             if self.histories[i].stopped is not None:
                 continue
@@ -331,14 +411,15 @@ class Run:
             "lambda_reg": "A larger lambda_reg",
             "clip": "a smaller clip",
         }
-        has = ("lambda_reg",) if self.regime is None else self.regime.numbers
+        has = ("lambda_reg",) if self.method.loss is None else self.method.numbers
         helps = ", ".join(text for name, text in damping.items() if name in has)
         if helps:
             advice = f"{helps} or a smaller learning rate usually helps."
         else:
             advice = "Try a smaller learning rate."
         kept = f"The weights of {'its' if fleet else 'the'} last sound epoch are kept{others}."
-        warnings.warn(f"{who} epoch {epoch}: {reason}. {kept} {advice}", stacklevel=4)
+        text = f"{who} epoch {epoch}: {reason}. {kept} {advice}"
+        warnings.warn(text, StoppedWarning, stacklevel=4)
 
     def agree(self) -> None:
         """Stop on all processes if one has stopped."""
@@ -433,28 +514,28 @@ class Run:
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _restack(self) -> None:
-        """Stack the settings of the members as tensors ``(rows,)``; a lone run keeps its own."""
+        """Stack the methods of the members as tensors ``(rows,)``; a lone run keeps its own."""
         self.lead = self.learner.lead
         self.parameters = self.learner.parameters
-        settings = [self.settings[i] for i in self.slots]
-        first = settings[0]
-        self.generator = first.generator
+        methods = [self.methods[i] for i in self.slots]
+        first = methods[0]
+        self.generator = first.searcher
         self.constraints = stated(first)
-        self.objective = first.loss
+        self.objective = first.minimised
         if self.lead:
             like = self.parameters[0].detach()
-            self.generator = stack_generators([own.generator for own in settings], like)
-            self.constraints = stack_constraints([stated(own) for own in settings])
-            if first.regime is None:  # members of one regime share it with all its numbers
+            self.generator = stack_generators([own.searcher for own in methods], like)
+            self.constraints = stack_constraints([stated(own) for own in methods])
+            if first.loss is None:  # a loss of their own is the same for all, with its numbers
                 names = vars(first.objective)
                 weights = {
-                    name: like.new_tensor([getattr(own.objective, name) for own in settings])
+                    name: like.new_tensor([getattr(own.objective, name) for own in methods])
                     for name in names
                 }
                 self.objective = replace(first.objective, **weights)
 
 
-def stated(setting: Setting) -> Constraints:
-    if setting.constraints is None:
+def stated(method: Method) -> Constraints:
+    if method.constraints is None:
         raise TypeError("constraints are inferred before a run is made")
-    return setting.constraints
+    return method.constraints

@@ -34,11 +34,7 @@ class Tally:
         self.bad: list[Tensor] = []
         self.terms: list[Tensor] = []  # (batches, 6, *lead) each
         self.rows: list[float] = []  # of every batch
-        self.shares: list[
-            tuple[float, float, float]
-        ] = []  # this process's parts of every batch
         self.rounds: list[Tensor] = []  # (1, 2, *lead) each: share mature, steps
-        self.searches: list[float] = []  # counterfactuals of each round
         self.ends: dict[
             int, tuple[int, int]
         ] = {}  # updates and searches made before a row stopped
@@ -54,18 +50,20 @@ class Tally:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
                 self.idle = self.run.idle_rows()
 
-    def searched(self, told: Tensor, num: int) -> None:
-        """Count a search of ``num`` counterfactuals: share mature and mean steps ``(2, *lead)``."""
+    def searched(self, told: Tensor) -> None:
+        """Count a search: share mature and mean steps ``(2, *lead)``."""
         self.rounds.append(told.unsqueeze(0))
-        self.searches.append(float(num))
 
     def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
         """Count batches with their loss terms and the rows predicted right ``(batches, 6,
         *lead)``.
         """
         self.terms.append(terms)
-        self.rows += [float(batch.y.shape[-1]) for batch in batches]
-        self.shares += [batch.shares for batch in batches]
+        for batch in batches:
+            if batch.totals is None:
+                self.rows.append(float(batch.y.shape[-1]))
+            else:
+                self.rows.append(float(batch.totals.here))
 
     def close(self, started: float) -> list[int]:
         """Write the records of the epoch; returns every row's number of consecutive bad updates."""
@@ -83,7 +81,7 @@ class Tally:
             bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0)
         else:
             bad |= bad
-        limits = [run.settings[i].config.max_bad_updates for i in run.slots]
+        limits = [run.methods[i].training.max_bad_updates for i in run.slots]
         ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
         made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
         columns = {**self._means(terms, made), "skipped": skipped, **self._search()}
@@ -97,16 +95,12 @@ class Tally:
         return streaks
 
     def _gather(self) -> None:
-        """Average over the parts of all processes; parts with a share of 0 do not count."""
-        size = self.run.ranks.size
+        """Sums over the parts of all processes, which are the means over whole batches."""
         terms = torch.cat(self.terms)
-        # Total (its weights hold the shares), class loss, divergence, ridge, adversarial loss; hits
-        # are a sum, no mean.
-        weights = terms.new_tensor([[1, c, x, x, a, size * (c > 0)] for c, x, a in self.shares])
-        counts = terms.new_tensor(
-            [n * (c > 0) for n, (c, _, _) in zip(self.rows, self.shares, strict=True)]
-        )
-        self.terms = [self.run.ranks.sum(terms * weights) / size]
+        counts = terms.new_tensor(self.rows)
+        # A row that stands for none is no hit.
+        terms[:, 5] *= counts > 0
+        self.terms = [self.run.ranks.sum(terms)]
         self.rows = self.run.ranks.sum(counts).tolist()
 
     def _on_host(self, parts: list[Tensor], width: int) -> np.ndarray:
@@ -120,7 +114,7 @@ class Tally:
         counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
         # A stack computes every term for all rows; a member's record shows only those of its own
         # objective.
-        objectives = [self.run.settings[i].loss for i in self.run.slots]
+        objectives = [self.run.methods[i].minimised for i in self.run.slots]
         contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
         adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
         always = np.ones_like(contrast)
@@ -135,12 +129,7 @@ class Tally:
 
     def _search(self) -> dict[str, list[float]]:
         """Means over the searches before a member stopped; NaN without any."""
-        rounds = self.rounds
-        ranks = self.run.ranks
-        if rounds and ranks.size > 1:
-            rows = rounds[0].new_tensor(self.searches).reshape(-1, 1)
-            rounds = [ranks.sum(torch.cat(rounds) * rows) / ranks.sum(rows)]
-        told = self._on_host(rounds, 2)
+        told = self._on_host(self.rounds, 2)
         counts = [
             self.ends.get(slot, (0, len(told)))[1] * own
             for slot, own in enumerate(self.explaining)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import counterfactual_training as ct
+from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.columns.plan_judge import PlanJudge
 from covering import repeats
@@ -96,6 +97,25 @@ def test_a_freer_question_never_costs_more(asked, rule):
     cheap = price(classifier.explain(people, 1, **free))
     assert np.isfinite(cheap).any()
     assert (cheap <= dear + 1e-6).all()
+
+
+def test_answers_of_one_or_two_columns_are_those_of_the_levels(asked, monkeypatch):
+    """Larger sets that fall back to two columns have finer values, which a freer question may not
+    come across.
+    """
+    classifier, people = asked
+    helped = []
+    add_points = Beam._add_points
+
+    def spy(beam, person, points, only_others=False):
+        few = beam.easing.changed(person, points).sum(1) <= 2
+        helped.extend(beam._helped[person[few]].tolist())
+        add_points(beam, person, points, only_others)
+
+    monkeypatch.setattr(Beam, "_add_points", spy)
+    classifier.explain(people, 1, max_changes=4)
+    assert helped
+    assert not any(helped)
 
 
 def test_the_first_of_several_options_is_the_answer_to_one(asked):

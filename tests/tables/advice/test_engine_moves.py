@@ -2,6 +2,7 @@
 time.
 """
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from counterfactual_training.tables.advice.answer import advice_constraints
-from counterfactual_training.tables.advice.moves import MoveBook
+from counterfactual_training.tables.advice.moves import MoveBook, Notation
 from counterfactual_training.tables.advice.window import Window
 
 RANKS = ["none", "BSc", "MSc", "PhD"]
@@ -249,3 +250,22 @@ def test_there_are_values_next_to_ones_own(asked):
     for way in (-1, 1):
         beside = notation.write(own + way * notation.grid)
         assert all(beside[i] in values[i] for i in np.flatnonzero(inside).tolist())
+
+
+def test_how_far_a_domain_reaches_does_not_change_the_values_within_the_range(asked):
+    book = asked[1]
+    at = next(j for j, column in enumerate(book.columns) if column.feature.name == "share")
+    column = book.columns[at]
+    first, last = column.bulk
+    span = last - first
+    own = np.array([first, (first + last) / 2, last, last + span])
+    kept = []
+    for reach in (0.0, 0.2, 1.0, 5.0):
+        notation = Notation.of(column, first - reach * span, last + reach * span, 0)
+        values = notation.around(own)
+        kept.append(values[:, notation.thinned(values.shape[1], 12)])
+    for tight, free in itertools.pairwise(kept):
+        assert free.shape[1] > tight.shape[1]
+        for narrow, wide in zip(tight, free, strict=True):
+            assert set(narrow) <= set(wide)
+    assert kept[0].shape[1] <= 12

@@ -85,7 +85,7 @@ def test_null_is_missing(loans, table, polars):
 def test_polars_frames_that_do_not_fit(table, small, polars, monkeypatch):
     for rows, match in (
         (table.lazy(), r"LazyFrame holds no rows yet; call \.collect\(\)"),
-        (table.drop("age"), "missing from the frame: 'age'"),
+        (table.drop("age"), "Missing columns: 'age'"),
         (table["age"], "got a polars Series"),
         (
             table.with_columns(age=polars.date(2020, 1, 5)),

@@ -137,13 +137,13 @@ def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
         fitted.explain(rejected, generator="revise")
 
 
-@pytest.mark.parametrize("params", [{"preset": "as_run"}, *repeats({})])
+@pytest.mark.parametrize("params", [{"method": "ct", "gate": "none"}, *repeats({})])
 def test_rows_are_read_once_and_printed_once(loans, make_quick, schema, monkeypatch, params):
     classifier = make_quick(
         schema=schema, mutability={"age": "none", "debt": "none"}, **params
     ).fit(*loans)
     calls = []
-    for name in ("_read", "with_changes"):
+    for name in ("_read", "put"):
         original = getattr(Encoder, name)
 
         def counted(self, *args, name=name, original=original, **options):
@@ -153,7 +153,7 @@ def test_rows_are_read_once_and_printed_once(loans, make_quick, schema, monkeypa
         monkeypatch.setattr(Encoder, name, counted)
     explanation = classifier.explain(loans[0], confidence=0.99)
     assert not explanation.converged.all()  # so that every attempt was made
-    assert calls == ["_read", "with_changes"]
+    assert calls == ["_read", "put"]
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,7 @@ def test_five_rejected_people_of_adult(make_quick, capsys):
 
     data = load_dataset("adult", allow_download=False)
     names = np.array(data.class_names)
-    classifier = make_quick(
-        epochs=3, learning_rate=0.005, num_counterfactuals=500, schema=data.schema
-    )
+    classifier = make_quick(epochs=3, learning_rate=0.005, schema=data.schema)
     classifier.fit(data.frame_train, names[data.y_train])
     assert classifier.score(data.frame_test, names[data.y_test]) > 0.83
     people = data.frame_test[classifier.predict(data.frame_test) == "<=50K"].head(5)
@@ -405,13 +403,13 @@ def test_every_kind_of_rule_holds_for_every_generator(make_quick, generator):
     people, decision = draw_people()
     rules = draw_rules(seed=list(GENERATORS).index(generator) % 3)  # others for the next one
     classifier = make_quick(
-        epochs=5, generator=generator, schema=rules, num_std=1.0, decision_threshold=0.6
+        f"conventional(generator={generator})", epochs=5, schema=rules, num_std=1.0
     )
     classifier.fit(people, decision)
     denied = people[classifier.predict(people) == "denied"]
     for chosen in (None, generator):  # with the fall back, and alone
         explanation = classifier.explain(
-            denied, target="granted", generator=chosen, max_steps=15
+            denied, target="granted", generator=chosen, max_steps=15, confidence=0.6
         )
         assert broken_rules(rules, people, explanation.original, explanation.frame) == []
         assert explanation.notes == ()  # nothing was withheld either
@@ -436,9 +434,7 @@ def test_a_best_effort_asks_for_nothing_that_does_not_help(make_quick, gate):
     people, decision = draw_people()
     people["noise"] = np.random.default_rng(1).normal(size=len(people)).round(2)
     held = dict.fromkeys(("debt", "loans", "degree", "job", "grade", "owner", "sex"), "none")
-    classifier = make_quick(epochs=10, mutability=held, lambda_energy=20.0, gate=gate).fit(
-        people, decision
-    )
+    classifier = make_quick(epochs=10, mutability=held, gate=gate).fit(people, decision)
 
     def reached(frame):  # what is to reach the threshold
         if gate == "none":

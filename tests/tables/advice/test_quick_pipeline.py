@@ -42,11 +42,14 @@ def _encoded(**options: object) -> tuple[OrdinalEncoder, list[str]]:
     return OrdinalEncoder(**options), ["job", "city"]
 
 
-def _boosting(rows: tuple[pd.DataFrame, np.ndarray]) -> Pipeline:
+def _boosting(
+    rows: tuple[pd.DataFrame, np.ndarray], categories: list[int] | None = None
+) -> Pipeline:
     first = make_column_transformer(_encoded(), remainder="passthrough")
-    return make_pipeline(
-        first, HistGradientBoostingClassifier(max_iter=20, random_state=0)
-    ).fit(*rows)
+    boosting = HistGradientBoostingClassifier(
+        categorical_features=categories, max_iter=20, random_state=0
+    )
+    return make_pipeline(first, boosting).fit(*rows)
 
 
 def _numbers(quick: QuickPipeline, frame: pd.DataFrame) -> np.ndarray:
@@ -56,6 +59,8 @@ def _numbers(quick: QuickPipeline, frame: pd.DataFrame) -> np.ndarray:
 def test_a_quick_pipeline_answers_as_the_slow_one(rows):
     for model in (
         _boosting(rows),
+        # The last of the columns is a number that counts as a category: it moves to the front.
+        _boosting(rows, [1, 3]),
         make_pipeline(
             ColumnTransformer(
                 [
@@ -100,7 +105,24 @@ def test_a_derived_pipeline_is_asked_as_a_whole(rows):
     assert QuickPipeline.of(LogisticRegression(), rows[0]) is None
 
 
-def test_advice_is_the_same_as_without(rows):
+def test_boosting_does_not_encode_categories_again(rows, monkeypatch):
+    model = _boosting(rows, [0, 1])
+    quick = QuickPipeline.of(model, rows[0])
+    assert quick is not None
+    numbers = _numbers(quick, rows[0])
+    expected = model.predict_proba(rows[0])
+
+    def encode(*_):
+        raise AssertionError("It encodes.")
+
+    monkeypatch.setattr(ColumnTransformer, "transform", encode)
+    np.testing.assert_array_equal(quick.predict_proba(numbers), expected)
+    with pytest.raises(AssertionError, match="It encodes"):
+        model.predict_proba(rows[0])
+
+
+@pytest.mark.parametrize("categories", [None, [0, 1]], ids=str)
+def test_advice_is_the_same_as_without(rows, categories):
     class Slow:
         def __init__(self, model):
             self.model, self.classes_ = model, model.classes_
@@ -108,7 +130,7 @@ def test_advice_is_the_same_as_without(rows):
         def predict_proba(self, frame):
             return self.model.predict_proba(frame)
 
-    model = _boosting(rows)
+    model = _boosting(rows, categories)
     told = [
         ct.Explainer(asked, *rows, mutability={}).explain(rows[0][:20], target=1, n_options=3)
         for asked in (model, Slow(model))

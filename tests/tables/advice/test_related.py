@@ -7,7 +7,7 @@ import torch
 
 from counterfactual_training.errors import ConstraintError, InputError
 from counterfactual_training.tables.estimators import CounterfactualClassifier
-from counterfactual_training.training import batches
+from counterfactual_training.training import run as training_run
 
 RELATIONS = ["paid <= loans", "ratio = debt / income", "job = pilot requires licence = yes"]
 
@@ -239,15 +239,15 @@ def test_files_keep_relations(classifier, refused, tmp_path, told):
 
 
 def test_training_searches_within_relations(make_quick, monkeypatch):
-    seen, original = [], batches.search
+    seen, original = [], training_run.search
 
     def search(model, x, y, generator, constraints, *args, **options):
         found = original(model, x, y, generator, constraints, *args, **options)
         seen.append((constraints.relations, x, found.x_cf))
         return found
 
-    monkeypatch.setattr(batches, "search", search)
-    make_quick(preset="as_run", relations=RELATIONS[:2], epochs=3).fit(*draw())
+    monkeypatch.setattr(training_run, "search", search)
+    make_quick(method="ct", gate="none", relations=RELATIONS[:2], epochs=3).fit(*draw())
     assert seen
     for relations, x, x_cf in seen:
         assert not relations.broken(x_cf, x, 1e-4).any()

@@ -127,7 +127,7 @@ def test_what_fit_was_told_still_holds(fitted, people):
     ("rules", "words"),
     [
         ({"lock": ["dept"]}, "Unknown column in lock: 'dept'. Did you mean 'debt'"),
-        ({"lock": "debt"}, r"lock must list columns, such as \['age'\], got 'debt'"),
+        ({"lock": "debt"}, r"lock must be a list of columns, such as \['age'\], got 'debt'"),
         ({"vary": ["debt"], "lock": ["debt"]}, "'debt': both in vary and in lock"),
         ({"vary": []}, "it lists no column"),
         ({"vary": ["age"]}, "fit was told that 'age' may not change"),

@@ -241,7 +241,7 @@ def test_constant_columns_are_said_and_do_not_move() -> None:
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda f: f.drop(columns="age"), "missing from the frame: 'age'"),
+        (lambda f: f.drop(columns="age"), "Missing columns: 'age'"),
         (lambda f: f.assign(hobby=1), "The model was not trained on 'hobby'; drop it"),
         (lambda f: f.rename(columns={"age": "Age"}), r"'age' \(is it 'Age'\?\)"),
         (lambda f: f.assign(income=np.inf), "'income': 5 infinite value"),

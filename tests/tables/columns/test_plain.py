@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.tables.columns.dtypes import restore_categories
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.frame import read
@@ -155,3 +156,50 @@ def test_text_of_few_and_of_many_rows_is_read_alike():
     many = pd.concat([few] * 30, ignore_index=True)
     assert np.array_equal(np.tile(read(feature, few), 30), read(feature, many), equal_nan=True)
     assert np.array_equal(read(feature, few), [1.0, np.nan, -1.0, 0.0], equal_nan=True)
+
+
+KINDS = {
+    "text": (["a", "b", "c"], "z"),
+    "numbers": ([1, 2, 3], 9),
+    "floats": ([0.5, 1.0, 2.0], 9.5),
+    "booleans and numbers": ([True, 0, 2], 7),
+    "pairs": ([("a", 1), ("b", 2), ("c", 3)], ("z", 0)),
+    "intervals": (list(pd.interval_range(0, 3)), pd.Interval(7, 8)),
+    "dates": (list(pd.to_datetime(["2020", "2021", "2022"])), pd.Timestamp("2030")),
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_categories_of_few_rows_are_those_of_many(kind):
+    levels, unseen = KINDS[kind]
+    feature = Feature("x", "categorical", categories=tuple(levels))
+    known = pd.Index([*levels[::-1], unseen], tupleize_cols=False)
+    codes = np.tile([0, 3, -1, 2, 1], 40)
+    many = pd.Series(pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(known)))
+    few = [read(feature, many[start : start + 5]) for start in range(0, 200, 5)]
+    np.testing.assert_array_equal(np.concatenate(few), read(feature, many))
+    np.testing.assert_array_equal(few[0], [2, -1, np.nan, 0, 1])
+    # The dtype lacks the last category, which it gets at its end.
+    narrow = pd.CategoricalDtype(known[:3])
+    for cells in (many[[0, 3, 4]], many[[0, 1, 2, 3]]):
+        objects = cells.to_numpy(dtype=object)
+        short = restore_categories(objects, narrow)
+        long = restore_categories(np.tile(objects, 40), narrow)
+        pd.testing.assert_series_equal(short, long[: len(short)])
+
+
+@pytest.mark.parametrize("finite", [False, True])
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf])
+def test_few_columns_are_looked_through_like_many(finite, bad):
+    frame = pd.DataFrame({f"c{j}": [0.5, 1.0 * j] for j in range(80)}).assign(
+        text=["a", "b"], level=pd.Categorical(["a", "b"])
+    )
+    if bad is not None:
+        frame.loc[1, "c3"] = bad
+    few = frame[["c3", "c4", "text", "level"]]
+    assert all_present(few, finite) == all_present(frame, finite)
+    assert all_present(few, finite) == (bad is None or (bad == np.inf and not finite))
+    for column in ("text", "level"):
+        blank = few.assign(c3=0.0)
+        blank.loc[0, column] = None
+        assert not all_present(blank, finite)

@@ -233,7 +233,7 @@ def test_float32_is_read_as_it_is_written(people):
 def test_rows_that_do_not_match_are_refused(judge_of):
     with pytest.raises(InputError, match="1 plans for 2 rows"):
         judge_of()(rows({}, {}), rows({}))
-    with pytest.raises(InputError, match="missing from the frame"):
+    with pytest.raises(InputError, match="Missing columns"):
         judge_of()(rows({}), rows({}).drop(columns="late"))
 
 
@@ -304,3 +304,16 @@ def test_a_list_and_a_step_hold_together():
         ConstraintError, match="No allowed value of 'a' is a multiple of its step 5"
     ):
         Feature("a", "integer", allowed=[12], step=5)
+
+
+def test_columns_that_may_differ_are_all_that_is_looked_at(judge_of):
+    before = rows(*[{} for _ in BROKEN])
+    after = rows(*[change for change, *_ in BROKEN])
+    judge = judge_of(max_changes=1)
+    changed = sorted({name for change, *_ in BROKEN for name in change})
+    found = judge(before[list(judge.columns)], after[list(judge.columns)], changed)
+    assert found == judge(before, after)
+    names = {violation.column for violation in found}
+    assert {"balance", "rate", "job"} <= names
+    some = judge(before[list(judge.columns)], after[list(judge.columns)], ["rate"])
+    assert {violation.column for violation in some} == {"rate"}

@@ -283,7 +283,7 @@ def test_check_names_missing_and_extra_columns(frame: pd.DataFrame) -> None:
     schema.check(frame[frame.columns[::-1]])  # order is no contradiction
     with pytest.raises(
         InputError,
-        match=r"missing from the frame: 'income' \(is it 'incom'\?\)\. Columns the schema .*: "
+        match=r"Missing columns: 'income' \(is it 'incom'\?\)\. Columns the schema .*: "
         r"'incom'; drop it",
     ):
         schema.check(frame.rename(columns={"income": "incom"}))

@@ -15,7 +15,7 @@ from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.schema import Schema
-from counterfactual_training.tables.columns.special import codes_in_words, find_codes
+from counterfactual_training.tables.columns.special import codes_warning, find_codes
 
 FRAME = pd.DataFrame(
     {
@@ -204,13 +204,11 @@ def test_codes_are_found_and_the_line_to_write_is_said():
     assert found(pressure=pressure) == {"pressure": {0: 20}}
     codes = found(score=score, late=late)
     assert codes == {"score": {-9: 12, -8: 3}, "late": {98: 12}}
-    said = codes_in_words(codes)
-    assert said is not None and said.startswith(
-        '"score" holds -9 in 12 rows and -8 in 3 rows, far from'
-    )
+    said = str(codes_warning(codes))
+    assert said.startswith('"score" holds -9 in 12 rows and -8 in 3 rows, far from')
     assert said.endswith('state special={"score": [-9, -8], "late": [98]}')
-    one = codes_in_words({"x": {-9: 312}})
-    assert one == (
+    one = codes_warning({"x": {-9: 312}})
+    assert str(one) == (
         '"x" holds -9 in 312 rows, far from its other values: if it stands for "no record", '
         'state special={"x": [-9]}'
     )

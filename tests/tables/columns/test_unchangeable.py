@@ -12,7 +12,7 @@ import counterfactual_training as ct
 from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.tables.columns.unchangeable import (
     cannot_change,
-    unchangeable_in_words,
+    unchangeable_warning,
 )
 
 # Names of columns in public tables on credit, health, work, insurance and census.
@@ -76,10 +76,10 @@ def test_fit_points_them_out_once_and_says_what_to_write():
 
 def test_the_command_speaks_of_its_flag():
     schema = ct.Schema.infer(pd.DataFrame({"age": [1, 2, 3, 4], "sex": ["f", "m", "f", "m"]}))
-    assert in_flags(str(unchangeable_in_words(schema))).endswith("; add --immutable age sex")
+    assert in_flags(unchangeable_warning(schema)).endswith("; add --immutable age sex")
     schema = ct.Schema.infer(
         pd.DataFrame({"Age (years)": [1, 2, 3, 4], 'the "sex"': ["f", "m", "f", "m"]})
     )
-    assert in_flags(str(unchangeable_in_words(schema))).endswith(
+    assert in_flags(unchangeable_warning(schema)).endswith(
         """; add --immutable 'Age (years)' 'the "sex"'"""
     )

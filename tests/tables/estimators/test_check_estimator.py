@@ -22,9 +22,7 @@ EXPECTED_FAILED_CHECKS: dict[str, str] = {
 
 
 def small():
-    return CounterfactualClassifier(
-        epochs=8, learning_rate=0.03, num_counterfactuals=20, max_steps=5
-    )
+    return CounterfactualClassifier(epochs=8, learning_rate=0.03)
 
 
 @estimator_checks.parametrize_with_checks(

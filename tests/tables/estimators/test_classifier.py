@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import counterfactual_training as ct
 from counterfactual_training.models import linear
 from counterfactual_training.training import Objective
 
@@ -92,15 +93,15 @@ def test_same_random_state_same_weights_and_the_hosts_randomness_untouched(point
     assert not np.array_equal(other.predict_proba(x), a.predict_proba(x))
 
 
-def test_objective_and_weights_reach_the_training(points, make_quick):
+def test_methods_and_their_weights_reach_the_training(points, make_quick):
     x, y = points
-    vanilla = make_quick(epochs=2, objective="vanilla", lambda_div=9.0).fit(x, y)
-    assert np.isnan(vanilla.history_.last("share_mature"))  # nothing is searched
-    assert np.isfinite(
-        make_quick(epochs=2, lambda_adv=0.1).fit(x, y).history_.last("share_mature")
-    )
-    own = make_quick(epochs=2, objective=Objective(lambda_div=0.0, lambda_reg=0.0)).fit(x, y)
-    assert own.history_.last("divergence") == 0.0
+    plain = make_quick(epochs=2).fit(x, y)
+    assert np.isnan(plain.history_.last("share_mature"))  # nothing is searched
+    searched = make_quick("ct(lambda_div=0, lambda_reg=0)", epochs=2).fit(x, y)
+    assert np.isfinite(searched.history_.last("share_mature"))
+    assert searched.history_.last("divergence") == 0.0
+    own = ct.Method(objective=Objective(lambda_div=0.0, lambda_reg=0.0))
+    assert make_quick(own, epochs=2).fit(x, y).history_.last("divergence") == 0.0
 
 
 def test_a_model_of_ones_own(points, make_quick):
@@ -114,7 +115,7 @@ def test_a_model_of_ones_own(points, make_quick):
 
 def test_latent_search_of_revise(points, make_quick):
     x, y = points
-    classifier = make_quick(generator="revise", epochs=3).fit(x, y)
+    classifier = make_quick("ct(generator=revise)", epochs=3).fit(x, y)
     assert classifier.generator_.name == "revise"
     assert classifier.explain(x[:5]).converged.any()
 
@@ -124,7 +125,9 @@ def test_in_pipeline_search_and_cross_validation(points, make_quick):
     pipeline = make_pipeline(StandardScaler(), make_quick(epochs=8))
     assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
     search = GridSearchCV(
-        make_quick(epochs=4), {"lambda_div": [0.1, 0.5], "hidden": [(4,), (8, 4)]}, cv=2
+        make_quick("ct", epochs=4),
+        {"method__lambda_div": [0.1, 0.5], "hidden": [(4,), (8, 4)]},
+        cv=2,
     ).fit(x, y)
     assert search.best_estimator_.explain(x[:2]).frame.shape == (2, 2)
 

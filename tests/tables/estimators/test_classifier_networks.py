@@ -61,9 +61,9 @@ def test_fit_explain_save_and_load(model, loans, make_quick, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"regime": "pgd"}, *repeats({"n_restarts": 2}, {"preset": "as_run"}, {"gate": "none"})],
+    [{"method": "pgd"}, *repeats({"n_restarts": 2}, {"method": "ct"}, {"gate": "none"})],
 )
-def test_restarts_presets_and_regimes(changes, loans, make_quick):
+def test_restarts_and_methods(changes, loans, make_quick):
     frame, y = loans
     classifier = make_quick(model="mlp-ple", hidden=(8,), **{"epochs": 3} | changes).fit(
         frame, y
@@ -87,7 +87,7 @@ def test_neuro_trees_have_their_own_rate_unless_one_is_stated(loans):
         classifier = ct.CounterfactualClassifier(**params)
         return prepare(
             classifier.get_params(deep=False), *loans, 0
-        ).setting.config.learning_rate
+        ).method.training.learning_rate
 
     assert (rate(model="neurotree"), rate(model="tabm"), rate(model=ct.mlp)) == (
         0.003,
@@ -95,8 +95,9 @@ def test_neuro_trees_have_their_own_rate_unless_one_is_stated(loans):
         1e-3,
     )
     assert rate(model="neurotree", learning_rate=0.05) == 0.05
-    own = ct.Setting(config=ct.TrainConfig(learning_rate=0.3))
-    assert rate(model="neurotree", preset=own) == 0.3
+    assert rate(model="neurotree", method="conventional(learning_rate=0.3)") == 0.3
+    own = ct.Method(training=ct.TrainConfig(learning_rate=0.3))
+    assert rate(model="neurotree", method=own) == 0.3
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(loans):
@@ -136,7 +137,7 @@ def test_an_ensemble_averages_the_logits_of_models_trained_alone(
 ):
     frame, y = loans
     params = {"model": model, "hidden": (8,), "gate": "none", "epochs": 5}
-    classifier = make_quick(**params, n_ensemble=3, random_state=0).fit(frame, y)
+    classifier = make_quick("ensemble(members=3)", **params).fit(frame, y)
     seed = classifier._seed()
     alone = []
     for i in range(3):
@@ -144,7 +145,7 @@ def test_an_ensemble_averages_the_logits_of_models_trained_alone(
         one = replace(
             prepared,
             model=prepared.make_model(seed + i),
-            setting=prepared.setting.seeded(seed + i),
+            method=prepared.method.seeded(seed + i),
         )
         one.train(False)
         alone.append(one.model.eval()(classifier._encoded(frame)))
@@ -162,7 +163,9 @@ def test_an_ensemble_of_a_users_own_network_is_loaded_with_its_function(
     loans, make_quick, tmp_path
 ):
     frame, y = loans
-    classifier = make_quick(model=ct.linear, gate="none", epochs=1, n_ensemble=2).fit(frame, y)
+    classifier = make_quick("ensemble(members=2)", model=ct.linear, gate="none", epochs=1).fit(
+        frame, y
+    )
     classifier.save(tmp_path / "c")
     again = ct.CounterfactualClassifier.load(tmp_path / "c", model=ct.linear)
     np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
@@ -170,15 +173,16 @@ def test_an_ensemble_of_a_users_own_network_is_loaded_with_its_function(
 
 def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
     with pytest.raises(
-        InputError, match=r"n_restarts=2 keeps one .* n_ensemble=3 keeps them all"
+        InputError, match=r"n_restarts=2 keeps one .* 'ensemble of conventional' keeps all 3"
     ):
-        make_quick(n_restarts=2, n_ensemble=3).fit(*loans)
+        make_quick("ensemble(members=3)", n_restarts=2).fit(*loans)
     with pytest.raises(InputError, match="partial_fit goes on with the weights of one model"):
-        make_quick(n_ensemble=2).partial_fit(*loans)
+        make_quick("ensemble").partial_fit(*loans)
     with pytest.raises(InputError, match="warm_start goes on with the weights of one model"):
-        make_quick(n_ensemble=2, warm_start=True, epochs=1, gate="none").fit(*loans).fit(*loans)
-    with pytest.raises(InputError, match="n_ensemble must be a whole number"):
-        make_quick(n_ensemble=0).fit(*loans)
+        several = make_quick("ensemble(members=2)", warm_start=True, epochs=1, gate="none")
+        several.fit(*loans).fit(*loans)
+    with pytest.raises(InputError, match="members must be a whole number"):
+        make_quick("ensemble(members=0)").fit(*loans)
 
 
 # ---- ranks as inputs -----------------------------------------------------------------------------
@@ -243,19 +247,19 @@ def test_fixed_steps_in_training_stay_in_their_box(make_quick):
     bounds it.
     """
     frame, y = heavy()
-    classifier = make_quick(model="mlp-ple", regime="ct", epochs=3).fit(frame, y)
+    classifier = make_quick(model="mlp-ple", method="ct", epochs=3).fit(frame, y)
     assert np.isfinite(classifier.history_.to_frame()["loss"]).all()
     prepared = prepare(classifier.get_params(deep=False), frame, y, 0)
-    x, setting = prepared.x, prepared.setting
-    assert setting.generator.step_rule == "fixed"
+    x, method = prepared.x, prepared.method
+    assert method.generator.step_rule == "fixed"
     low, high = x.min(0).values, x.max(0).values
-    for rate in (setting.generator.learning_rate, 10.0):
-        generator = setting.generator.replace(learning_rate=rate)
+    for rate in (method.generator.learning_rate, 10.0):
+        generator = method.generator.replace(learning_rate=rate)
         found = ct.search(
             classifier.model_,
             x,
             1 - prepared.y,
             generator=generator,
-            constraints=setting.constraints,
+            constraints=method.constraints,
         )
         assert bool(((found.x_cf >= low - 1e-4) & (found.x_cf <= high + 1e-4)).all())

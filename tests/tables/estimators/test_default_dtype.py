@@ -41,7 +41,7 @@ def same(values, expected):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_networks_begin_with_the_same_weights(name, both):
-    params = ct.CounterfactualClassifier(name).get_params()
+    params = ct.CounterfactualClassifier(model=name).get_params()
     x = torch.randn(40, 3)
     usual, other = both(lambda: seeded_model(params, 3, 2, x, 0).state_dict())
     same(other, usual)
@@ -64,22 +64,22 @@ def test_fit_gate_and_advice(both, loans, rejected, make_quick):
 @pytest.mark.check
 def test_a_learned_gate_and_a_fleet(both, points, make_quick, quick_gates):
     def fitted():
-        model = make_quick(model="linear", epochs=2, gate="learned", n_ensemble=2).fit(*points)
+        model = make_quick("ensemble(members=2)", model="linear", epochs=2, gate="learned").fit(
+            *points
+        )
         return model.model_.state_dict(), model.gate_.state_dict()
 
     usual, other = both(fitted)
     same(other, usual)
 
 
-@pytest.mark.parametrize("regime", ["ct", "jem", "trades"])
-def test_training_draws_the_same_numbers(regime, both, blobs):
+@pytest.mark.parametrize("name", ["ct", "jem", "trades"])
+def test_training_draws_the_same_numbers(name, both, blobs):
     start = ct.linear(2, 2)
-    config = ct.TrainConfig(epochs=1, batch_size=30, num_counterfactuals=10)
+    method = f"{name}(epochs=1, batch_size=30, num_counterfactuals=10)"
 
     def trained():
-        return ct.train(
-            copy.deepcopy(start), *blobs, regime=regime, config=config
-        ).model.state_dict()
+        return ct.train(copy.deepcopy(start), *blobs, method).model.state_dict()
 
     usual, other = both(trained)
     same(other, usual)

@@ -399,7 +399,7 @@ def test_frames_and_labels_that_do_not_fit(forest, loans, denied):
     with pytest.raises(InputError, match="encoder is for torch modules"):
         ct.Explainer(forest, frame, encoder=Encoder().fit(frame))
     explainer = ct.Explainer(forest, frame, gate="none")
-    with pytest.raises(InputError, match="missing from the frame: 'owner'"):
+    with pytest.raises(InputError, match="Missing columns: 'owner'"):
         explainer.explain(denied.drop(columns="owner"))
     with pytest.raises(InputError, match="unseen 'moon'"):
         explainer.explain(denied.assign(branch="moon"))

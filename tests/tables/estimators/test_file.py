@@ -13,8 +13,9 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+import counterfactual_training as ct
 from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.generators import GENERATORS, ecco, generic, make_generator
+from counterfactual_training.generators import GENERATORS, generic, make_generator
 from counterfactual_training.models import linear, mlp
 from counterfactual_training.persistence import load_file, save_file
 from counterfactual_training.tables.estimators import CounterfactualClassifier
@@ -92,7 +93,7 @@ def test_labels_keep_their_type(make_quick, make_blobs, tmp_path, labels):
 @pytest.mark.check
 def test_revise_takes_its_vae_along(make_quick, make_blobs, tmp_path):
     x, y = make_blobs()
-    classifier = make_quick(epochs=1, generator="revise").fit(x.numpy(), y.numpy())
+    classifier = make_quick("ct(generator=revise)", epochs=1).fit(x.numpy(), y.numpy())
     classifier.save(tmp_path / "c")
     same(CounterfactualClassifier.load(tmp_path / "c"), classifier, x.numpy()[:8])
 
@@ -102,7 +103,7 @@ def test_what_a_generator_learned_from_data_is_taken_along(
     make_quick, make_blobs, tmp_path, name
 ):
     x, y = make_blobs()
-    classifier = make_quick(epochs=1, generator=name).fit(x.numpy(), y.numpy())
+    classifier = make_quick(f"ct(generator={name})", epochs=1).fit(x.numpy(), y.numpy())
     classifier.save(tmp_path / "c")
     loaded = CounterfactualClassifier.load(tmp_path / "c")
     same(loaded, classifier, x.numpy()[:8])
@@ -144,25 +145,22 @@ def test_a_generator_that_learns_from_rows_cannot_be_named_afterwards(make_quick
 @pytest.mark.check
 def test_what_no_file_can_hold_is_brought_along(make_quick, make_blobs, tmp_path):
     x, y = make_blobs()
-    classifier = make_quick(epochs=1, model=linear, generator=generic(max_steps=9)).fit(
-        x.numpy(), y.numpy()
-    )
+    own = ct.Method(generator=generic(max_steps=9))
+    classifier = make_quick(own, epochs=1, model=linear).fit(x.numpy(), y.numpy())
     classifier.save(tmp_path / "c")
     with pytest.raises(
         FileError,
-        match=r"a model of your own \(function\) and a .*load\(path, model=…, generator=…\)",
+        match=r"a model of your own \(function\) and a .*load\(path, model=…, method=…\)",
     ):
         CounterfactualClassifier.load(tmp_path / "c")
-    with pytest.raises(FileError, match=r"with a generator of your own \(Generator\)"):
+    with pytest.raises(FileError, match=r"with a method of your own \(Method\)"):
         CounterfactualClassifier.load(tmp_path / "c", model=linear)
-    loaded = CounterfactualClassifier.load(
-        tmp_path / "c", model=linear, generator=generic(max_steps=9)
-    )
+    loaded = CounterfactualClassifier.load(tmp_path / "c", model=linear, method=own)
     same(loaded, classifier, x.numpy()[:5])
     with pytest.raises(FileError, match="do not fit"):
         wrong = torch.nn.Linear
         CounterfactualClassifier.load(
-            tmp_path / "c", model=lambda d, k: wrong(d, k + 1), generator=generic()
+            tmp_path / "c", model=lambda d, k: wrong(d, k + 1), method=own
         )
 
 
@@ -305,16 +303,14 @@ def test_a_network_trained_elsewhere_keeps_its_activation(fitted, loans, tmp_pat
     frame, _ = loans
     module = mlp(len(fitted.encoder_.names_), 2, (7, 5), activation)
     classifier = CounterfactualClassifier.from_trained(
-        module, fitted.encoder_, ["denied", "granted"], ecco()
+        module, fitted.encoder_, ["denied", "granted"]
     )
     path = tmp_path / "model.safetensors"
     classifier.save(path)
     again = CounterfactualClassifier.load(path)
     np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
     with pytest.raises(ModelError, match="Expected layers as mlp"):
-        CounterfactualClassifier.from_trained(
-            torch.nn.LSTM(3, 2), fitted.encoder_, ["a", "b"], ecco()
-        )
+        CounterfactualClassifier.from_trained(torch.nn.LSTM(3, 2), fitted.encoder_, ["a", "b"])
 
 
 def test_a_recipe_of_ones_own_is_asked_for_by_name(
@@ -326,15 +322,12 @@ def test_a_recipe_of_ones_own_is_asked_for_by_name(
     monkeypatch.setitem(GENERATORS, "mine", recipe)
     x, y = make_blobs()
     path = tmp_path / "mine.safetensors"
-    fitted = make_quick(preset="as_run", generator="mine").fit(x.numpy(), y.numpy())
+    fitted = make_quick("ct(generator=mine)").fit(x.numpy(), y.numpy())
     fitted.save(path)
-    told = (
-        r"trained with the generator 'mine', which is not one of this package: pass "
-        r"it.*generator="
-    )
+    told = r"trained by the method 'ct\(generator=mine\)', which cannot be made here.*method="
     with pytest.raises(FileError, match=told):  # known, but its rows are not
         CounterfactualClassifier.load(path)
-    loaded = CounterfactualClassifier.load(path, generator=fitted.generator_)
+    loaded = CounterfactualClassifier.load(path, method=fitted.method_)
     assert np.array_equal(loaded.predict(x.numpy()), fitted.predict(x.numpy()))
     monkeypatch.delitem(GENERATORS, "mine")
     with pytest.raises(FileError, match=told):

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -60,14 +59,14 @@ def test_decisions_are_the_same_with_and_without(loans, fitted, ungated):
     )
 
 
-def test_presets_of_the_paper_have_no_gate(loans, make_quick):
-    for preset in ("as_run", "as_printed"):
-        classifier = make_quick(epochs=1, preset=preset).fit(*loans)
+def test_a_gate_does_not_depend_on_the_method(loans, make_quick):
+    for method in ("ct", "ct_as_printed"):
+        classifier = make_quick(method, epochs=1, gate="none").fit(*loans)
         assert classifier.gate_ is None
         assert np.isnan(classifier.explain(loans[0].head(3)).plausibility).all()
     with pytest.raises(InputError, match="gate='density'"):
         classifier.plausibility(loans[0])
-    assert make_quick(epochs=1, preset="as_run", gate="density").fit(*loans).gate_ is not None
+    assert make_quick("ct", epochs=1).fit(*loans).gate_ is not None
 
 
 # ---- plausibility --------------------------------------------------------------------------------
@@ -347,7 +346,7 @@ def test_unknown_gates_are_refused(loans, make_quick):
 
 @pytest.mark.check
 def test_clones_and_copies(loans, fitted, rejected):
-    assert CounterfactualClassifier().get_params()["gate"] is None
+    assert CounterfactualClassifier().get_params()["gate"] == "density"
     assert clone(CounterfactualClassifier(gate="both")).gate == "both"
     rows = rejected.head(10)
     for twin in (copy.deepcopy(fitted), pickle.loads(pickle.dumps(fitted))):  # noqa: S301 - our own bytes
@@ -370,33 +369,6 @@ def test_what_is_saved_explains_identically(make_quick, quick_gates, tmp_path, g
         and again.summary.equals(told.summary)
         and again.changes() == told.changes()
     )
-
-
-def test_a_file_from_before_gates_still_explains(loans):
-    """``quick(hidden=(8,), schema=SCHEMA, **RULES).fit(*draw_loans(120)).save(…)`` at commit
-    fa96571.
-    """
-    old = CounterfactualClassifier.load(Path(__file__).parent / "before_gates.safetensors")
-    assert old.gate_ is None and old.preset == "as_run" and old.generator_.name == "ecco"
-    rows = pd.DataFrame(
-        {
-            "age": [57, 34, 37, 22, 57],
-            "debt": [50.7, 46.6, 26.3, 33.3, 20.1],
-            "degree": ["none", "none", "MSc", "none", "none"],
-            "branch": ["south", "south", "west", "west", "north"],
-            "owner": [False, True, False, True, False],
-        }
-    )
-    told = old.explain(rows, target="granted", confidence=0.75)
-    assert told.status.tolist() == ["converged"] * 5
-    assert told.frame["degree"].tolist() == ["none", "none", "MSc", "none", "none"]
-    assert told.frame[["age", "branch", "owner"]].equals(rows[["age", "branch", "owner"]])
-    np.testing.assert_allclose(told.frame["debt"], [11.6, 12.0, 19.1, 11.6, 9.9], atol=0.11)
-    np.testing.assert_allclose(
-        told.confidence, [0.7530, 0.7524, 0.7591, 0.7546, 0.7541], atol=0.005
-    )
-    assert np.isnan(told.plausibility).all()
-    assert clone(old).fit(*loans).gate_ is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
-from counterfactual_training.generators import generic
 from counterfactual_training.models import linear
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.estimators import CounterfactualClassifier
@@ -74,7 +73,9 @@ def test_range_without_a_stated_domain(points, make_quick):
     box = make_quick(epochs=1, scaling="standard").fit(x, y).constraints_.domain
     lower = torch.tensor(((x - x.mean(0)) / x.std(0, ddof=1)).min(0))
     torch.testing.assert_close(box.lower, lower, atol=1e-9, rtol=0)
-    wide = make_quick(epochs=1, num_std=None, preset="as_printed").fit(x, y).constraints_.domain
+    wide = (
+        make_quick(epochs=1, num_std=None, method="ct_as_printed").fit(x, y).constraints_.domain
+    )
     assert bool((wide.lower <= -3 + 1e-9).all()) and bool((wide.upper > box.upper).all())
 
 
@@ -174,13 +175,13 @@ def test_missing_and_infinite_values_name_columns_and_count_rows(loans, make_qui
         ({"model": linear(3, 2)}, ModelError, "give a function"),
         ({"model": lambda d, k: "net"}, ModelError, "returned str"),
         ({"hidden": 32}, InputError, "widths of the layers"),
-        ({"objective": "ful"}, InputError, "Did you mean 'full'"),
-        ({"generator": "eco"}, InputError, "Did you mean 'ecco'"),
-        ({"generator": generic(), "lambda_cost": 0.1}, InputError, "lambda_cost"),
-        ({"preset": "as_runn"}, InputError, "Did you mean 'as_run'"),
+        ({"method": "pgdd"}, InputError, "Did you mean 'pgd'"),
+        ({"method": "ct(generator=eco)"}, InputError, "Did you mean 'ecco'"),
+        ({"method": "ct(lambda_cots=0.1)"}, InputError, "Did you mean 'lambda_cost'"),
+        ({"method": "ctt"}, InputError, "Did you mean 'ct'"),
         ({"batch_size": "big"}, InputError, "'auto'"),
         ({"epochs": -1}, InputError, "epochs"),
-        ({"decision_threshold": 1.5}, InputError, "decision_threshold"),
+        ({"method": "ct(decision_threshold=1.5)"}, InputError, "decision_threshold"),
         ({"device": "gpu0"}, InputError, "device='gpu0'"),
         ({"missing": "drop"}, InputError, "Unknown missing 'drop'"),
         ({"unseen": "drop"}, InputError, "'drop'"),
@@ -270,7 +271,7 @@ def test_bad_rows_and_labels(loans, fitted, make_quick):
     for x, labels, message in cases:
         with pytest.raises(ValueError, match=message):
             make_quick(epochs=1).fit(x, labels)
-    with pytest.raises(InputError, match=r"missing from the frame: 'debt' \(is it 'debts'\?\)"):
+    with pytest.raises(InputError, match=r"Missing columns: 'debt' \(is it 'debts'\?\)"):
         fitted.predict(frame.rename(columns={"debt": "debts"}))
     with pytest.raises(InputError, match="The model was not trained on 'extra'; drop it"):
         fitted.predict(frame.assign(extra=1))

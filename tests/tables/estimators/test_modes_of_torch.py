@@ -60,7 +60,8 @@ def test_a_file_read_in_inference_mode_works_outside(fitted, rejected, tmp_path)
 @pytest.mark.check
 def test_a_regressor(points):
     x, _ = points
-    model = ct.CounterfactualRegressor("linear", epochs=2, random_state=0).fit(x, x[:, 0] + 1)
+    model = ct.CounterfactualRegressor(model="linear", epochs=2, random_state=0)
+    model.fit(x, x[:, 0] + 1)
     expected = model.explain(x[:2], (1.5, None)).frame
     predicted = model.predict(x)
     for mode in MODES.values():
@@ -94,8 +95,8 @@ def test_what_is_made_in_inference_mode_is_searched_and_trained(make, blobs):
         x, y = (part.clone() for part in blobs)
         found = ct.search(model, x, 1 - y, ct.generic(max_steps=3), ct.Constraints.infer(x))
         attacked = ct.fgsm(model, x, y, 0.1)
-        config = ct.TrainConfig(epochs=1, batch_size=30, num_counterfactuals=10)
-        ct.train(model, x, y, config=config, validation=(x, y), progress=False)
+        method = ct.methods.ct(epochs=1, batch_size=30, num_counterfactuals=10)
+        ct.train(model, x, y, method, validation=(x, y), progress=False)
         return model, [found.x_cf, found.confidence, attacked]
 
     expected_model, expected = steps()
@@ -134,7 +135,7 @@ def test_a_search_in_a_training_loop_of_ones_own_keeps_autocast(blobs):
 
 def test_a_warning_still_names_the_callers_line(blobs):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).eval()
-    config = ct.TrainConfig(epochs=1, num_counterfactuals=10)
+    method = ct.methods.ct(epochs=1, num_counterfactuals=10)
     with pytest.warns(UserWarning, match="came in eval mode") as caught:
-        ct.train(model, *blobs, config=config, progress=False)
+        ct.train(model, *blobs, method, progress=False)
     assert caught[0].filename == __file__

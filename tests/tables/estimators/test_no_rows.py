@@ -69,7 +69,8 @@ def test_an_explainer_and_a_pipeline(points, make_quick):
 
 def test_a_regressor(points):
     x, _ = points
-    model = ct.CounterfactualRegressor("linear", epochs=1, random_state=0).fit(x, x[:, 0] + 1)
+    model = ct.CounterfactualRegressor(model="linear", epochs=1, random_state=0)
+    model.fit(x, x[:, 0] + 1)
     check_like(model.explain(x[:0], (1.5, None)), model.explain(x[:1], (1.5, None)))
 
 
@@ -78,7 +79,7 @@ def test_the_question_is_still_checked(fitted, rejected):
         fitted.explain(rejected[:0], target="perhaps")
     with pytest.raises(InputError, match="'debts'"):
         fitted.explain(rejected[:0], lock=["debts"])
-    with pytest.raises(InputError, match="missing from the frame"):
+    with pytest.raises(InputError, match="Missing columns"):
         fitted.explain(rejected[:0].drop(columns="debt"))
 
 

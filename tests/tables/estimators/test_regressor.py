@@ -105,7 +105,11 @@ def test_one_column_is_changed_by_the_amount_that_the_truth_asks_for(target, slo
     frame = pd.DataFrame({"area": rng.uniform(20, 160, 400), "age": rng.uniform(0, 50, 400)})
     price = 3 * frame["area"] - 2 * frame["age"]
     linear = ct.CounterfactualRegressor(
-        "linear", scaling="standard", gate="none", learning_rate=0.05, random_state=0
+        model="linear",
+        scaling="standard",
+        gate="none",
+        learning_rate=0.05,
+        random_state=0,
     )
     linear.set_params(early_stopping=False, epochs=60).fit(frame, price)
     assert linear.score(frame, price) > 0.999999
@@ -221,9 +225,10 @@ def test_own_networks_and_ensembles_are_saved(tmp_path):
     def own(inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Linear(inputs, outputs)
 
-    fitted = ct.CounterfactualRegressor(own, epochs=2, n_ensemble=2, random_state=0).fit(
-        frame, price
+    several = ct.CounterfactualRegressor(
+        "ensemble(members=2)", model=own, epochs=2, random_state=0
     )
+    fitted = several.fit(frame, price)
     fitted.save(tmp_path / "own.safetensors")
     with pytest.raises(FileError, match="model of your own"):
         ct.CounterfactualRegressor.load(tmp_path / "own.safetensors")
@@ -255,17 +260,19 @@ def test_plausibility_is_that_of_rows_with_such_a_value(model):
 
 def test_the_regressor_trains_by_counterfactuals_alone_and_in_ensembles():
     frame, price = houses(200)
-    options = {"regime": "ct", "epochs": 3, "max_steps": 5, "random_state": 0, **RULES}
-    fitted = ct.CounterfactualRegressor(**options, n_ensemble=2, lambda_div=0.01).fit(
-        frame, price
-    )
+    method = "ensemble of ct(members=2, max_steps=5, lambda_div=0.01)"
+    options = {"epochs": 3, "random_state": 0, **RULES}
+    fitted = ct.CounterfactualRegressor(method, **options).fit(frame, price)
+    assert len(fitted.model_.members) == 2 and fitted.method_.numbers["lambda_div"] == 0.01
     assert (
         np.isfinite(fitted.history_.last("divergence"))
         and fitted.history_.last("share_mature") >= 0
     )
     told = fitted.explain(frame[:10], target=(None, 200_000))
     assert (told.frame["age"] == frame["age"][:10]).all()
-    assert clone(fitted).get_params()["regime"] == "ct"
+    assert clone(fitted).get_params()["method"] == method
+    changed = clone(fitted).set_params(method="ct", method__lambda_div=0.3)
+    assert changed.get_params()["method__lambda_div"] == 0.3
 
 
 def test_evaluate_measures_predictions_and_counterfactuals(model):
@@ -397,15 +404,13 @@ def test_other_bad_input_is_named(model):
     with pytest.raises(NotFittedError):
         ct.CounterfactualRegressor().explain(frame, target=(None, 1))
     with pytest.raises(InputError, match="Did you mean 'conventional'"):
-        ct.CounterfactualRegressor(regime="conventionel").fit(frame, price)
-    with pytest.raises(
-        InputError, match="lambda_div has no effect on the regime 'conventional'"
-    ):
-        ct.CounterfactualRegressor(lambda_div=1.0).fit(frame, price)
+        ct.CounterfactualRegressor(method="conventionel").fit(frame, price)
+    with pytest.raises(InputError, match="lambda_div has no effect"):
+        ct.CounterfactualRegressor("conventional(lambda_div=1)").fit(frame, price)
     with pytest.raises(InputError, match="trains classifiers"):
-        ct.CounterfactualRegressor(regime=ct.make_regime("pgd").regime).fit(frame, price)
+        ct.CounterfactualRegressor(method=ct.methods.pgd()).fit(frame, price)
     with pytest.raises(InputError, match="lambda_adv must be"):
-        ct.CounterfactualRegressor(regime="ct", lambda_adv=-1).fit(frame, price)
+        ct.CounterfactualRegressor(method="ct(lambda_adv=-1)").fit(frame, price)
     with pytest.raises(InputError, match="Did you mean 'lock'"):
         model.explain(frame, target=(None, 200_000), look=["age"])
     with pytest.raises(InputError, match="NaN"):

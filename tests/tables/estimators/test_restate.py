@@ -17,7 +17,7 @@ SCHEMA = {
 
 def quick(**params):
     """A classifier that trains in well under a second."""
-    small = {"epochs": 15, "learning_rate": 0.02, "num_counterfactuals": 60, "random_state": 0}
+    small = {"epochs": 15, "learning_rate": 0.02, "random_state": 0}
     return CounterfactualClassifier(**{**small, **params})
 
 

@@ -23,10 +23,10 @@ from counterfactual_training.tables.advice.options import Question, find_options
 from counterfactual_training.tables.advice.points import Counterfactuals, Factuals, in_blocks
 from counterfactual_training.tables.advice.rules import Rules
 from counterfactual_training.tables.advice.why import Obstacles, find_obstacles
+from counterfactual_training.tables.advice.words import RowNote
 from counterfactual_training.tables.columns.dtypes import restore_categories
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.model_space import refuse_far
-from counterfactual_training.tables.columns.plan_judge import PlanJudge
 
 # Significant digits, up to which a shorter number is looked for; float32 has hardly more.
 _DIGITS = 9
@@ -38,6 +38,7 @@ class Answers:
 
     Attributes:
         row: ``(e,)`` positions among all rows.
+        own: the rows that these answer.
         found: of these entries.
         obstacles: of each entry, empty unless it is infeasible.
         max_changes: the limit on the number of columns, if there is one.
@@ -47,6 +48,7 @@ class Answers:
     """
 
     row: np.ndarray
+    own: Factuals
     found: Counterfactuals
     obstacles: list[Obstacles]
     max_changes: int | None
@@ -153,7 +155,8 @@ def _answer(
     options = find_options(finder, part, y_part, question, num_options)
     found = options.found
     of = options.row
-    frame, notes = _judged(finder, part.take(of), found, question.max_changes)
+    own = part.take(of)
+    frame, notes = _judged(finder, own, found, question.max_changes)
     # Only rows that nothing was found for are asked why.
     missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
     x = part.x[of[missed]]
@@ -173,7 +176,14 @@ def _answer(
     for place, hindrance in zip(missed.tolist(), why, strict=True):
         obstacles[place] = hindrance
     return Answers(
-        rows[of.cpu().numpy()], found, obstacles, question.max_changes, finder, frame, notes
+        rows[of.cpu().numpy()],
+        own,
+        found,
+        obstacles,
+        question.max_changes,
+        finder,
+        frame,
+        notes,
     )
 
 
@@ -186,12 +196,16 @@ def _judged(
     best effort.
     """
     original = factuals.frame
-    frame = finder.encoder.with_changes(
+    cells = finder.encoder.decoded(
         found.x_cf, original, list(factuals.numbers[factuals.place].T)
     )
+    frame = finder.encoder.put(original, cells)
     changed = finder.differs(found.x_cf, factuals.x).any(0).cpu().numpy()
     _shorten_numbers(finder.encoder, frame, original, found.x_cf, np.flatnonzero(changed))
-    broken = PlanJudge(finder.encoder, finder.constraints, most)(original, frame)
+    judge = finder.judge
+    if most is not None:
+        judge = replace(judge, max_changes=most)
+    broken = judge(original, frame, list(cells))
     if not broken:
         return frame, []
     rows = torch.as_tensor(
@@ -265,19 +279,19 @@ def _explanation(
     obstacles, limits = zip(*(hindered[place] for place in order.tolist()), strict=True)
     cost, distance = (  # by the finder of each group, because difficulty belongs to its rules
         np.concatenate(
-            [
-                measure(a.finder)(a.found.x_cf, factuals.x[torch.as_tensor(a.row)])
-                .double()
-                .cpu()
-                .numpy()
-                for a in told
-            ]
+            [measure(a.finder)(a.found.x_cf, a.own.x).double().cpu().numpy() for a in told]
         )[order]
         for measure in (attrgetter("cost"), attrgetter("distance"))
     )
-    own = factuals.take(places)
+    # One group is in order already.
+    if len(told) == 1:
+        own = told[0].own
+    else:
+        own = factuals.take(places)
     goal = y[places]
-    counterfactual = _joined(finder.encoder, [answers.frame for answers in told]).iloc[order]
+    counterfactual = _joined(finder.encoder, [answers.frame for answers in told])
+    if len(told) > 1:
+        counterfactual = counterfactual.iloc[order]
     changed = finder.differs(x_cf, own.x).cpu().numpy()
     probability = finder.logits(x_cf).softmax(-1).numpy()
     wanted = goal.cpu().numpy()
@@ -286,10 +300,10 @@ def _explanation(
     original = own.frame
     notes = tuple[str, ...]()
     if num_options > 1:
-        index = _numbered(own.frame.index, row)
+        index = _numbered(original.index, row)
         original = original.set_axis(index)
         counterfactual = counterfactual.set_axis(index)
-        notes = _shortfalls(factuals.frame, row, status.cpu().numpy(), num_options)
+        notes = _shortfalls(factuals.source.index, row, status.cpu().numpy(), num_options)
     asked = _asked_for(finder, question)
     reached = (prediction == classes[wanted]) | (
         (confidence >= asked) if asked is not None else False
@@ -383,9 +397,9 @@ def _joined(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
-    """The index with one more level, which counts the options of each row from 1."""
+    """The index with one more level, which counts the options of each row from 1; rows ascend."""
     # Entries come in order of cost within a row, so counting them numbers the options.
-    option = pd.Series(row).groupby(row, sort=False).cumcount().to_numpy() + 1
+    option = np.arange(len(row)) - np.searchsorted(row, row) + 1
     levels = [index.get_level_values(level) for level in range(index.nlevels)]
     # A level of the user's own may be called so; two of that name could not be told apart.
     own = [None if name == "option" else name for name in index.names]
@@ -393,17 +407,19 @@ def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
 
 
 def _shortfalls(
-    frame: pd.DataFrame, row: np.ndarray, status: np.ndarray, num_options: int
+    index: pd.Index, row: np.ndarray, status: np.ndarray, num_options: int
 ) -> tuple[str, ...]:
     """Why rows that can be helped have fewer options than were asked for."""
-    notes = []
+    notes = list[str]()
     helped = np.isin(status, (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
-    counts = np.bincount(row[helped], minlength=len(frame))
+    counts = np.bincount(row[helped], minlength=len(index))
     for i in np.flatnonzero((counts > 0) & (counts < num_options)).tolist():
         notes.append(
-            f"Row {frame.index[i]} has {counts[i]} of {num_options} options: no other set of "
-            "columns was found that "
-            "is enough."
+            RowNote(
+                index[i],
+                f"has {counts[i]} of {num_options} options: no other set of columns was found "
+                "that is enough.",
+            )
         )
     return tuple(notes)
 

@@ -13,6 +13,8 @@ level:
    gradients arrives. For those who still have no answer: real rows of the target class. Of either,
    columns are taken back.
 
+Whom levels 1 and 2 help gets answers of one or two columns from them alone.
+
 A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as
 the bar allows. Easing ends above the next coarser value, so that a bound on its result is known
 before. Candidates are eased in the
@@ -35,12 +37,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.gates.anchors import remembered_rows
 from counterfactual_training.generators import Generator
 from counterfactual_training.tables.advice.candidates import (
     COLUMN,
     Candidates,
     Pool,
+    is_first,
     rank_within,
 )
 from counterfactual_training.tables.advice.easing import Easing
@@ -66,6 +68,9 @@ _EASED = (8, 64)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST = 48
 _DEEP = 16
+# Levels without a cheaper answer after which larger sets of a person with an answer are left alone:
+# hardly any improves on it then.
+_PATIENCE = 4
 # Real rows tried per person, and how many that arrive are shortened.
 _REAL = 400
 _KEPT = 3
@@ -130,6 +135,8 @@ class Beam:
         self.levels: list[Candidates] = []
         # Pairs that can cost less than this were asked about in the first round.
         self._border = np.full(n, math.inf)
+        # Whom one or two columns help.
+        self._helped = np.zeros(n, dtype=bool)
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
 
@@ -177,6 +184,7 @@ class Beam:
         """
         hopeful = np.isinf(self.best)
         helpless = np.flatnonzero(hopeful)
+        self._helped = ~hopeful
         if self.most > 2:
             hopeful |= self._hope() < self.best
         if hopeful.any() and self.most > 0 and not self.finder.late:
@@ -202,7 +210,7 @@ class Beam:
         gained = np.where(self.moves.allowed, self.odds_alone - self.odds_before[:, None], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             rate = np.where(gained > 0, gained / self.moves.cost, 0.0)
-        starts = np.flatnonzero(rank_within(self.moves.feature) == 0)
+        starts = np.flatnonzero(is_first(self.moves.feature))
         gain = np.maximum.reduceat(gained, starts, 1)
         rate = np.maximum.reduceat(rate, starts, 1)
         order = np.argsort(-rate, 1, kind="stable")
@@ -299,7 +307,7 @@ class Beam:
         # some of them.
         last = np.full(len(self.x), math.inf)
         for _ in range(num_options):
-            first = rank_within(person) == 0
+            first = is_first(person)
             last[:] = math.inf
             last[person[first]] = price[first]
             chosen = np.zeros((len(self.x), changed.shape[1]), dtype=bool)
@@ -469,7 +477,7 @@ class Beam:
             price = price[rows]
         self.pool.add(person, points, price)
         order = np.lexsort((price, person))
-        order = order[rank_within(person[order]) == 0]
+        order = order[is_first(person[order])]
         better = order[price[order] < self.best[person[order]]]
         self.best[person[better]] = price[better]
         self.answer[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
@@ -482,7 +490,14 @@ class Beam:
         """
         moves = self.moves.thinned(_DEEP)
         states = self._first_states(moves, people)
-        for _ in range(2, min(self.most, _DEEPEST) + 1):
+        # The price of everybody's best answer, and the level that found it.
+        price = self.best.copy()
+        level = np.ones(len(price), dtype=np.int64)
+        for size in range(2, min(self.most, _DEEPEST) + 1):
+            level[self.best < price] = size - 1
+            price = self.best.copy()
+            patient = np.isinf(price) | (size - level <= _PATIENCE)
+            states = [state for state in states if patient[state.person]]
             picks = [state.extensions(self.best[state.person]) for state in states]
             states = [state for state, pick in zip(states, picks, strict=True) if len(pick)]
             picks = [pick for pick in picks if len(pick)]
@@ -494,15 +509,9 @@ class Beam:
             sets = np.concatenate(
                 [state.move[pick] for pick, state in zip(picks, states, strict=True)]
             )
-            points = self.points(moves, person, sets)
-            odds = self.oracle.odds(person, points)
-            if self.finder.related is not None:
-                # What breaks a relation has reached nothing, or the beam would fill with such sets.
-                odds = np.where(
-                    self.oracle.keeps(person, points),
-                    odds,
-                    np.minimum(odds, self.odds_before[person]),
-                )
+            odds, kept = self.ask_sets(moves, person, sets)
+            # What breaks a relation has reached nothing, or the beam would fill with such sets.
+            odds = np.where(kept, odds, np.minimum(odds, self.odds_before[person]))
             ends = np.cumsum([len(pick) for pick in picks])
             parts = np.split(odds, ends[:-1])
             judged = [
@@ -511,9 +520,7 @@ class Beam:
             some = np.concatenate(
                 [own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)]
             )
-            gate = self._judge(
-                moves, person[some], sets[some], points[torch.as_tensor(some)], odds[some]
-            )
+            gate = self._judge(moves, person[some], sets[some], odds[some])
             ends = np.cumsum([len(own) for own in judged])
             reached = Reached(odds[some], gate)
             for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
@@ -532,8 +539,9 @@ class Beam:
             people[who], points, alone.odds, np.where(kept, alone.gate, -math.inf)
         )
         states = []
+        ends = np.searchsorted(who, np.arange(len(people) + 1))
         for i, person in enumerate(people.tolist()):
-            mine = np.flatnonzero(who == i)
+            mine = np.arange(ends[i], ends[i + 1])
             states.append(
                 States(
                     moves, person, move[mine], alone.take(mine), own.take(i), self.oracle.enough
@@ -546,10 +554,10 @@ class Beam:
         moves: Moves,
         person: np.ndarray,
         sets: np.ndarray,
-        points: Tensor,
         odds: np.ndarray,
     ) -> np.ndarray:
-        """The gate's odds ``(a,)`` of points; everybody's cheapest that arrive are shortened."""
+        """The gate's odds ``(a,)`` of sets; everybody's cheapest that arrive are shortened."""
+        points = self.points(moves, person, sets)
         gate = self.oracle.gate_odds(person, points)
         kept = self.oracle.keeps(person, points)
         self._note_effort(person, points, odds, np.where(kept, gate, -math.inf))
@@ -575,7 +583,7 @@ class Beam:
         # Without the last digits, in which another batch may differ.
         score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
         order = np.lexsort((-score, person))
-        order = order[rank_within(person[order]) == 0]
+        order = order[is_first(person[order])]
         better = order[score[order] > self.effort_score[person[order]]]
         self.effort_score[person[better]] = score[better]
         self.effort[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
@@ -640,7 +648,7 @@ class Beam:
             kept, np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED), -math.inf
         )
         order = np.lexsort((-found, place))
-        order = order[rank_within(place[order]) == 0]
+        order = order[is_first(place[order])]
         better = order[found[order] > score[place[order]]]
         score[place[better]] = found[better]
         points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]
@@ -679,7 +687,7 @@ class Beam:
             return background.x[background.y == label].to(self.x)[:, self.window.columns]
         if self.finder.gate is None:
             return None
-        remembered = remembered_rows(self.finder.gate)
+        remembered = self.finder.gate.real_rows
         if remembered is None:
             return None
         rows = remembered[label]
@@ -702,7 +710,7 @@ class Beam:
                 chosen = np.array([place[k] for k in wanted[hit].tolist()], dtype=np.int64)
                 part = points[torch.as_tensor(np.flatnonzero(hit))]
                 points[torch.as_tensor(np.flatnonzero(hit))] = moves.put(
-                    part, np.full(len(chosen), i), chosen
+                    part, np.full(len(chosen), i), chosen[:, None]
                 )
             else:
                 # The allowed value nearest to the real one; its own, if that is nearer.
@@ -720,7 +728,11 @@ class Beam:
     # ---- fewer and smaller changes ---------------------------------------------------------------
 
     def shorten(self, person: np.ndarray, points: Tensor) -> None:
-        """Put points ``(a, d)`` that arrive into the pool, without what they do not need."""
+        """Put points ``(a, d)`` that arrive into the pool, without what they do not need.
+
+        Whom one or two columns help has the best of such answers from the levels, where a freer
+        question has all candidates of a tighter one: a point of finer values would break that.
+        """
         if len(person) == 0:
             return
         points = self.easing.undo(person, points.clone())
@@ -738,7 +750,10 @@ class Beam:
                 self.easing.ease(
                     person[rows], points, rows, feature[rows], own[rows], now[rows]
                 )
-        self._add_points(person, self.easing.undo(person, points))
+        points = self.easing.undo(person, points)
+        few = self.easing.changed(person, points).sum(1) <= 2
+        rows = np.flatnonzero(~(few & self._helped[person]))
+        self._add_points(person[rows], points[torch.as_tensor(rows)])
 
     def _add_points(
         self, person: np.ndarray, points: Tensor, only_others: bool = False
@@ -756,9 +771,7 @@ class Beam:
 
     def points(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor:
         """Points ``(c, d)`` of people who make all moves of a set ``(c, s)``."""
-        points = self.x[torch.as_tensor(person)]
-        for at in range(sets.shape[1]):
-            moves.put(points, person, sets[:, at])
+        points = moves.put(self.x[torch.as_tensor(person)], person, sets)
         return self.oracle.follow(person, points)
 
     def ask_sets(

@@ -76,6 +76,7 @@ class BlackBox(nn.Module):
         self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
         self._tables = [_Table() for _ in encoder.columns_]
         self._answers: dict[bytes, list[float]] = {}
+        self._singles: dict[tuple[int, bytes], np.ndarray | None] = {}
         # A one-hot code is scaled, so that only its 1 differs and zeros stay zeros.
         missing = [column.encode(np.array([np.nan]))[0] for column in encoder.columns_]
         self._missing = [code + _MISSING * (code if len(code) > 1 else 1.0) for code in missing]
@@ -118,6 +119,7 @@ class BlackBox(nn.Module):
                     self._tables[j] = _Table()
         self._own = own
         self._answers = {}
+        self._singles = {}
         return x
 
     def frame(self, x: Tensor) -> pd.DataFrame:
@@ -154,7 +156,7 @@ class BlackBox(nn.Module):
             found = self._ask_quickly(self.quick, x)
         if found is not None:
             return checked(found, len(x), self.num_classes)
-        return ask(self.asked, self.frame(x), self.num_classes, self.arrays)
+        return probabilities_of(self.asked, self.frame(x), self.num_classes, self.arrays)
 
     def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
         numbers = self._numbers(quick, x)
@@ -169,15 +171,34 @@ class BlackBox(nn.Module):
         """What a pipeline's first step makes of encoded rows; ``None`` if tables cannot."""
         z = x.detach().numpy()
         numbers = np.empty((len(z), len(quick.columns)))
+        # Points of one person differ in few columns: of the others, one cell is looked up.
+        varies = (z != z[0]).any(0)
         for j, column in enumerate(self.encoder.columns_):
-            known = self._find(j, column, z[:, self.encoder.slices_[column.feature.name]])
-            if known is None or self.quick is None:
+            if column.feature.name not in quick.places:
+                continue
+            here = self.encoder.slices_[column.feature.name]
+            if varies[here].any():
+                found = self._found(j, column, z[:, here])
+            else:
+                found = self._found_once(j, column, z[:1, here])
+            if found is None or self.quick is None:
                 return None
-            if column.feature.name in quick.columns:
-                numbers[:, quick.columns.index(column.feature.name)] = known[0].numbers[
-                    known[1]
-                ]
+            numbers[:, quick.places[column.feature.name]] = found
         return numbers
+
+    def _found(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
+        """What a pipeline's first step makes of codes ``(n, width)`` of one column."""
+        known = self._find(j, column, z)
+        if known is None:
+            return None
+        return known[0].numbers[known[1]]
+
+    def _found_once(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
+        """The same of a single code ``(1, width)``, which is remembered."""
+        key = (j, z.tobytes())
+        if key not in self._singles:
+            self._singles[key] = self._found(j, column, z)
+        return self._singles[key]
 
     def _remembered(self, x: Tensor) -> np.ndarray:
         """Probabilities ``(n, k)`` of a few rows; the model is asked only about those that it did
@@ -326,7 +347,9 @@ def _plain(cells: pd.Series) -> Any:
     return cells.array
 
 
-def ask(model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool) -> np.ndarray:
+def probabilities_of(
+    model: Any, frame: pd.DataFrame, num_classes: int | None, arrays: bool
+) -> np.ndarray:
     """Probabilities ``(n, k)`` of a frame's rows, checked."""
     try:
         found = model.predict_proba(frame.to_numpy() if arrays else frame)

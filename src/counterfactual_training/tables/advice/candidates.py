@@ -73,7 +73,12 @@ _ARRAYS = [entry.name for entry in fields(Candidates) if entry.name != "moves"]
 def rank_within(groups: np.ndarray) -> np.ndarray:
     """The place of each entry within its group, of sorted groups ``(a,)``."""
     place = np.arange(len(groups))
+    # Where the group of each entry starts: the last start so far.
+    return place - np.maximum.accumulate(np.where(is_first(groups), place, 0))
+
+
+def is_first(groups: np.ndarray) -> np.ndarray:
+    """Mask ``(a,)`` of the first entry of each group, of sorted groups."""
     first = np.ones(len(groups), dtype=bool)
     np.not_equal(groups[1:], groups[:-1], out=first[1:])
-    # Where the group of each entry starts: the last start so far.
-    return place - np.maximum.accumulate(np.where(first, place, 0))
+    return first

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.tables.advice.candidates import rank_within
+from counterfactual_training.tables.advice.candidates import is_first
 from counterfactual_training.tables.advice.moves import FARTHEST, MoveBook
 from counterfactual_training.tables.advice.oracle import Oracle
 
 # Values between two others that are tried at a time when a number is eased.
-_BETWEEN = 15
+_BETWEEN = 7
 
 
 class Easing:
@@ -95,24 +95,21 @@ class Easing:
         for ask_all in (False, True):
             if len(good) == 0:
                 break
-            rank = rank_within(line[good])
+            ahead = is_first(line[good])
             if ask_all:
                 tried = good
             else:
-                tried = good[rank == 0]
-            mask = np.zeros(len(trial), dtype=bool)
-            mask[tried] = True
-            passed = np.flatnonzero(self.oracle.passes(person, trial, odds, mask))
-            passed = passed[rank_within(line[passed]) == 0]
+                tried = good[ahead]
+            passed = self.oracle.passing(person, trial, odds, tried)
+            passed = passed[is_first(line[passed])]
             chosen[line[passed]] = passed
             first[line[passed]] = which[passed]
-            good = good[(chosen[line[good]] < 0) & ~mask[good]]
+            good = good[(chosen[line[good]] < 0) & ~ahead]
         return first, chosen
 
     def _room(self, feature: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Mask ``(a,)`` of intervals with a number between their ends that was not tried."""
-        grids = np.array([self.book.notations[j].grid for j in feature.tolist()])
-        return np.abs(high - low) > 1.5 * grids
+        return np.abs(high - low) > 1.5 * self.book.grids[feature]
 
     def undo(self, person: np.ndarray, points: Tensor) -> Tensor:
         """Take whole columns back, the dearest that can go first, until none can."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from counterfactual_training.errors import InputError, check_count
+from counterfactual_training.errors import InputError, bad_value, check_count
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
 from counterfactual_training.tables.advice.answer import explain_rows
@@ -133,7 +133,7 @@ class Explains:
             until = time.monotonic() + time_limit
         chosen, decides = self._explainer(generator, confidence, max_steps)
         question = Question(chosen, generator is not None, sparsify)
-        finder = replace(self._finder(), decision=decides, until=until)
+        finder = self._finder().asking(decides, until)
         told = explain_rows(
             finder, frame, self.classes_, target, question, groups, options, self.num_std_
         )
@@ -170,13 +170,9 @@ class Explains:
 
 def _check(confidence: Any, max_steps: Any, time_limit: Any) -> None:
     if confidence is not None and not (_is_number(confidence) and 0 < confidence <= 1):
-        raise InputError(
-            f"confidence must be a number above 0 and up to 1, got {confidence!r}."
-        )
+        raise bad_value("confidence", "a number above 0 and up to 1", confidence)
     if time_limit is not None and not (_is_number(time_limit) and time_limit > 0):
-        raise InputError(
-            f"time_limit must be a positive number of seconds, got {time_limit!r}."
-        )
+        raise bad_value("time_limit", "a positive number of seconds", time_limit)
     if max_steps is not None:
         check_count("max_steps", max_steps)
 

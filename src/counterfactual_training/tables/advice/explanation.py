@@ -232,6 +232,16 @@ class Explanation:
         ]
         return [one_line(f"{name}: {self._sentence(i, most)}") for i, name in enumerate(names)]
 
+    def sentence(self, i: int, plausibility: bool = True) -> str:
+        """What :meth:`changes` says of one entry, without the name of its row.
+
+        Args:
+            i: the entry, from 0.
+            plausibility: whether to name the plausibility of a plausible answer.
+        """
+        text = one_line(self._sentence(i, None, plausibility))
+        return text[:1].upper() + text[1:]
+
     def option(self, number: int) -> pd.DataFrame:
         """The counterfactuals of one option, for the rows that have it.
 
@@ -314,12 +324,12 @@ class Explanation:
 
     # ---- in words --------------------------------------------------------------------------------
 
-    def _sentence(self, i: int, most: int | None) -> str:
+    def _sentence(self, i: int, most: int | None, plausibility: bool = True) -> str:
         if self.status[i] == "infeasible":
             hurdles = self._hurdles(i)
         else:
             hurdles = ""
-        return self.outcome.sentence(self, i, self._moved(i, most), hurdles)
+        return self.outcome.sentence(self, i, self._moved(i, most), hurdles, plausibility)
 
     def _moved(self, i: int, most: int | None) -> str:
         """The changes of a row, the largest first."""

@@ -6,12 +6,14 @@ integers, decimals and categories, so every claim is made about the encoding of 
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates import Gate, Gated, towards_real
 from counterfactual_training.generators import Generator, SearchResult, Status, generic, search
 from counterfactual_training.tables.advice.black_box import Background
+from counterfactual_training.tables.advice.moves import Notation
 from counterfactual_training.tables.advice.points import (
     DIGITS,
     Counterfactuals,
@@ -41,6 +44,19 @@ _POINTS = 16
 # Shares of a change that are tried if rounding all of it breaks a relation between columns.
 _SHARES = (0.95, 0.8, 0.5, 0.2, 0.0)
 
+# What every question asks about model and columns; worked out once.
+_OF_ALL_QUESTIONS = (
+    "owner",
+    "difficulty",
+    "related",
+    "following",
+    "movable",
+    "pixels",
+    "judge",
+    "_notations",
+    "_ends",
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Finder(AdviceSpace):
@@ -61,6 +77,16 @@ class Finder(AdviceSpace):
     background: Background | None = None
     num_points: int = _POINTS
     until: float = math.inf
+
+    def asking(self, decision: bool, until: float) -> Finder:
+        """The finder for one question, with all that it knows of model and columns already."""
+        for name in _OF_ALL_QUESTIONS:
+            getattr(self, name)
+        # Not ``replace``, which would forget these; none depends on what is set here.
+        asked = copy.copy(self)
+        object.__setattr__(asked, "decision", decision)
+        object.__setattr__(asked, "until", until)
+        return asked
 
     @property
     def late(self) -> bool:
@@ -86,6 +112,25 @@ class Finder(AdviceSpace):
         # A stated bound would refuse factuals outside it; an inferred one pulls them in.
         domain = replace(self.constraints.domain, inferred=True)
         return replace(self.constraints, lattices=(), domain=domain, keep_outside=False)
+
+    def notation(self, feature: int) -> Notation:
+        """How the numbers of a feature, by position, are written."""
+        if feature not in self._notations:
+            column = self.encoder.columns_[feature]
+            start = self.encoder.slices_[column.feature.name].start
+            low, high = (float(end[start] * column.scale + column.center) for end in self._ends)
+            self._notations[feature] = Notation.of(column, low, high, self.num_points)
+        return self._notations[feature]
+
+    @cached_property
+    def _notations(self) -> dict[int, Notation]:
+        return {}
+
+    @cached_property
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The domain ``(d,)``, in model space."""
+        domain = self.constraints.domain
+        return domain.lower.double().cpu().numpy(), domain.upper.double().cpu().numpy()
 
     # ---- the search ------------------------------------------------------------------------------
 
@@ -268,6 +313,7 @@ class Finder(AdviceSpace):
             rules,
             held=held,
             difficulty=self.weights,
+            real_rows=False,  # tried last, see descend
             diagnose=False,
         )
 

@@ -11,7 +11,7 @@ decide, its advice does not get dearer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.constrain import may_become
 from counterfactual_training.tables.columns.frame import UNSEEN
 from counterfactual_training.tables.columns.limits import outside
-from counterfactual_training.tables.columns.plan_judge import PlanJudge
 from counterfactual_training.tables.columns.rounding import narrow_type, round_to, seen_decimals
 
 if TYPE_CHECKING:
@@ -55,7 +54,8 @@ class Notation:
         grid: numbers are multiples of this; 0 of a column whose values are listed.
         decimals: that multiples are rounded to.
         values: ascending, the values that everybody may try.
-        span: the length of the range that they cover.
+        span: the length of the usual range.
+        below, above: how many of the values lie on either side of the usual range.
     """
 
     column: Column
@@ -63,6 +63,8 @@ class Notation:
     decimals: int
     values: np.ndarray
     span: float
+    below: int = 0
+    above: int = 0
 
     @classmethod
     def of(cls, column: Column, low: float, high: float, num_values: int) -> Notation:
@@ -87,10 +89,15 @@ class Notation:
         below = first - steps
         above = last + steps
         values = np.concatenate([_up_to(below, low, -1), inside, _up_to(above, high, 1)])
-        written = cls(column, grid, decimals, inside[:0], span).write(
-            values[np.isfinite(values)]
+        blank = cls(column, grid, decimals, inside[:0], span)
+        values = np.unique(blank.write(values[np.isfinite(values)]))
+        ends = blank.write(inside[[0, -1]])
+        return replace(
+            blank,
+            values=values,
+            below=int((values < ends[0]).sum()),
+            above=int((values > ends[1]).sum()),
         )
-        return cls(column, grid, decimals, np.unique(written), span)
 
     def write(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers, of any shape, as they are written."""
@@ -102,15 +109,24 @@ class Notation:
     def around(self, own: np.ndarray) -> np.ndarray:
         """Values ``(n, v)``, ascending, that people whose numbers are ``own`` ``(n,)`` may try."""
         shared = np.broadcast_to(self.values, (len(own), len(self.values)))
-        if not self.grid or len(self.values) > 2 * _ALL or self.span / self.grid <= _ALL:
+        usual = self.values[self.below : len(self.values) - self.above]
+        if not self.grid or len(usual) > 2 * _ALL or self.span / self.grid <= _ALL:
             return shared
         steps = self.span * 2.0 ** -np.arange(0, _HALVINGS)
         steps = np.append(steps[steps > self.grid], self.grid)
         near = self.write(own[:, None] + np.concatenate([-steps, steps]))
         if self.column.feature.max_change is None:
             # Nothing is known of what lies between an outlier and the range.
-            near = near.clip(self.values[0], self.values[-1])
+            near = near.clip(usual[0], usual[-1])
         return np.sort(np.concatenate([shared, near], 1), 1)
+
+    def thinned(self, size: int, most: int) -> np.ndarray:
+        """Places of the values that are kept of ``size``, as :meth:`around` orders them."""
+        usual = np.arange(self.below, size - self.above)
+        if len(usual) > most:
+            usual = usual[np.unique(np.rint(np.linspace(0, len(usual) - 1, most)).astype(int))]
+        beyond = np.arange(size - self.above, size)
+        return np.concatenate([np.arange(self.below), usual, beyond])
 
 
 def _up_to(values: np.ndarray, end: float, way: int) -> np.ndarray:
@@ -172,13 +188,15 @@ class Moves:
     code: Tensor
     place: np.ndarray
 
-    def put(self, points: Tensor, person: np.ndarray, move: np.ndarray) -> Tensor:
-        """Make one move in each of the points ``(a, d)``, in place."""
-        places = self.place[move]
-        self.book.clear(points, person, self.feature[move])
-        points[torch.arange(len(points)), torch.as_tensor(places)] = self.code[
-            torch.as_tensor(person), torch.as_tensor(move)
-        ]
+    def put(self, points: Tensor, person: np.ndarray, sets: np.ndarray) -> Tensor:
+        """Make all moves of a set ``(a, s)``, no two in one column, in the points ``(a, d)``, in
+        place.
+        """
+        self.book.clear(points, self.feature[sets])
+        index = torch.as_tensor(sets)
+        points[torch.arange(len(points)).unsqueeze(-1), torch.as_tensor(self.place)[index]] = (
+            self.code[torch.as_tensor(person).unsqueeze(-1), index]
+        )
         return points
 
     def at_edge(self, person: np.ndarray, sets: np.ndarray) -> np.ndarray:
@@ -204,12 +222,16 @@ class Moves:
         return edge
 
     def thinned(self, most: int) -> Moves:
-        """At most so many moves of each number, spread over all; the rest are neighbours."""
+        """At most so many moves of each number in its usual range, spread over all; the rest are
+        neighbours.
+
+        How far a question reaches beyond the range does not change which moves in it are kept.
+        """
         kept = []
         for j in np.unique(self.feature):
             own = np.flatnonzero(self.feature == j)
-            if self.book.is_number[j] and len(own) > most:
-                own = own[np.unique(np.rint(np.linspace(0, len(own) - 1, most)).astype(int))]
+            if self.book.is_number[j]:
+                own = own[self.book.notations[j].thinned(len(own), most)]
             kept.append(own)
         if kept:
             index = np.concatenate(kept)
@@ -260,28 +282,16 @@ class MoveBook:
             .clip(-FARTHEST, FARTHEST)
         )
         self.weight = finder.difficulty.double().numpy()[window.features]
-        self.judge = PlanJudge(encoder, finder.constraints)
+        self.judge = finder.judge
 
     @cached_property
     def notations(self) -> dict[int, Notation]:
         """Of the numbers, by feature."""
-        found = {}
-        lower, upper = (
-            end.double().cpu().numpy()
-            for end in (
-                self.finder.constraints.domain.lower,
-                self.finder.constraints.domain.upper,
-            )
-        )
-        for j in self.free:
-            column = self.columns[j]
-            if column.feature.is_category:
-                continue
-            low, high = (
-                end[self._whole[j]] * column.scale + column.center for end in (lower, upper)
-            )
-            found[j] = Notation.of(column, float(low), float(high), self.finder.num_points)
-        return found
+        return {
+            j: self.finder.notation(int(self.window.features[j]))
+            for j in self.free
+            if self.is_number[j]
+        }
 
     @cached_property
     def free(self) -> list[int]:
@@ -450,15 +460,29 @@ class MoveBook:
             fine[here] = np.where(
                 number[here] > base, may in ("both", "increase"), may in ("both", "decrease")
             )
-            fine[here] &= ~self.columns[j].feature.coded(self.own[person[here], j]).any(1)
+            if self.columns[j].feature.special:
+                fine[here] &= ~self.columns[j].feature.coded(self.own[person[here], j]).any(1)
         return fine
 
     def eases(self, feature: np.ndarray) -> np.ndarray:
         """Mask, like feature, of those whose numbers lie between others."""
-        table = np.zeros(len(self.columns), dtype=bool)
+        return self.grids[feature] > 0
+
+    @cached_property
+    def grids(self) -> np.ndarray:
+        """Numbers are multiples of this ``(m,)``; 0 of features with listed values."""
+        table = np.zeros(len(self.columns))
         for j, notation in self.notations.items():
-            table[j] = notation.grid > 0
-        return table[feature]
+            table[j] = notation.grid
+        return table
+
+    @cached_property
+    def _decimals(self) -> np.ndarray:
+        """That numbers are rounded to ``(m,)``."""
+        table = np.zeros(len(self.columns), dtype=np.int64)
+        for j, notation in self.notations.items():
+            table[j] = notation.decimals
+        return table
 
     def encode(self, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         """What stands in the encoded column of a move; of a one-hot feature 1."""
@@ -469,14 +493,18 @@ class MoveBook:
 
     def stored(self, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Numbers as cells of their columns hold them: float32 has fewer digits."""
-        narrow = [j for j in self.notations if narrow_type(self.columns[j].dtype) is not None]
-        if not narrow:
+        if not self._narrow:
             return number
         held = number.copy()
-        for j in narrow:
+        for j in self._narrow:
             here = feature == j
             held[here] = stored(self.columns[j], number[here])
         return held
+
+    @cached_property
+    def _narrow(self) -> list[int]:
+        """Features of numbers in fewer bits than float64."""
+        return [j for j in self.notations if narrow_type(self.columns[j].dtype) is not None]
 
     def cost(self, feature: np.ndarray, person: np.ndarray, number: np.ndarray) -> np.ndarray:
         """What it costs people to have these numbers; all of one shape."""
@@ -494,24 +522,42 @@ class MoveBook:
     def written(self, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Numbers ``(a,)`` as they are written; NaN where that is a special code."""
         found = np.empty(len(feature))
-        for j in np.unique(feature):
-            here = feature == j
-            found[here] = self.notations[j].write(number[here])
-            if self.columns[j].feature.special:
-                found[here] = np.where(
-                    self.columns[j].feature.coded(found[here]).any(1), np.nan, found[here]
-                )
+        grid = self.grids[feature]
+        # All at once, as Notation.write does it; but for values that are listed.
+        lies = grid > 0
+        if lies.all():
+            found = self._on_grid(feature, number, grid)
+        else:
+            found[lies] = self._on_grid(feature[lies], number[lies], grid[lies])
+            for j in np.unique(feature[~lies]):
+                here = feature == j
+                found[here] = self.notations[j].write(number[here])
+        for j in self._special:
+            here = np.flatnonzero(feature == j)
+            coded = self.columns[j].feature.coded(found[here]).any(1)
+            found[here[coded]] = np.nan
         return found
 
-    def clear(self, points: Tensor, person: np.ndarray, feature: np.ndarray) -> None:
-        """Take people's own categories out of the points ``(a, d)``, in place."""
-        hot = np.flatnonzero(self.one_hot[feature])
-        if len(hot) == 0:
+    def _on_grid(self, feature: np.ndarray, number: np.ndarray, grid: np.ndarray) -> np.ndarray:
+        """Numbers as multiples of their grids; adding 0 makes a plain zero of a negative one."""
+        return round_to(np.rint(number / grid) * grid, self._decimals[feature]) + 0.0
+
+    @cached_property
+    def _special(self) -> list[int]:
+        """Features of numbers with special codes."""
+        return [j for j in self.notations if self.columns[j].feature.special]
+
+    def clear(self, points: Tensor, feature: np.ndarray) -> None:
+        """Take the categories of some features ``(a, s)`` out of the points ``(a, d)``, in
+        place.
+        """
+        row, at = self.one_hot[feature].nonzero()
+        if len(row) == 0:
             return
-        for j in np.unique(feature[hot]):
-            here = hot[feature[hot] == j]
-            width = self.columns[j].width
-            points[torch.as_tensor(here), self.starts[j] : self.starts[j] + width] = 0.0
+        hot = feature[row, at]
+        for j in np.unique(hot):
+            here = torch.as_tensor(row[hot == j])
+            points[here, self.starts[j] : self.starts[j] + self.columns[j].width] = 0.0
 
     def set_numbers(
         self, points: Tensor, row: np.ndarray, feature: np.ndarray, number: np.ndarray

@@ -15,13 +15,14 @@ from counterfactual_training.tables.advice.find import Finder
 from counterfactual_training.tables.advice.points import Counterfactuals, Factuals
 from counterfactual_training.tables.advice.promise import WIDEST, promising
 
-# People searched together; bounds memory. Of wide tables fewer, because everybody has other
-# promising columns.
-_PEOPLE = 256
-_PEOPLE_OF_WIDE = 16
 # Of wider tables, the columns that promise most are tried; first few, then more for those whom they
 # do not help.
 _TRIED = (24, 96)
+# People searched together; bounds memory. Of wide tables fewer, because everybody has other
+# promising columns; of tables with hardly more columns than are tried, they are the same ones.
+_PEOPLE = 256
+_PEOPLE_OF_WIDE = 64
+_PEOPLE_OF_WIDEST = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,29 +82,36 @@ def find_options(
         for i in there.nonzero().squeeze(-1)
     }
     rows = (~there).nonzero().squeeze(-1)
-    wide = len(finder.encoder.columns_) > WIDEST
-    for part in rows.split(_PEOPLE_OF_WIDE if wide else _PEOPLE):
-        if wide:
-            search = _search_wide
-        else:
-            search = _search
+    num_columns = len(finder.encoder.columns_)
+    if num_columns > WIDEST:
+        search = _search_wide
+    else:
+        search = _search
+    for part in rows.split(_people_at_once(num_columns)):
         found = search(finder, factuals.take(part), y[part], question, num_options)
         answers |= {int(row): own for row, own in zip(part.tolist(), found, strict=True)}
-    listed = [(row, answer) for row in range(len(y)) for answer in answers[row]]
-    return Options(
-        torch.tensor([row for row, _ in listed], dtype=torch.long, device=y.device),
-        Counterfactuals(
-            torch.stack([answer.point for _, answer in listed]).to(factuals.x)
-            if listed
-            else factuals.x[:0],
-            torch.tensor(
-                [answer.status for _, answer in listed], dtype=torch.long, device=y.device
-            ),
-            torch.tensor(
-                [answer.asked for _, answer in listed], dtype=torch.long, device=y.device
-            ),
-        ),
+    return _listed(answers, factuals.x, y.device)
+
+
+def _people_at_once(num_columns: int) -> int:
+    if num_columns > _TRIED[-1]:
+        return _PEOPLE_OF_WIDEST
+    if num_columns > WIDEST:
+        return _PEOPLE_OF_WIDE
+    return _PEOPLE
+
+
+def _listed(answers: dict[int, list[_Answer]], x: Tensor, device: torch.device) -> Options:
+    """The answers of all rows, row after row."""
+    listed = [(row, answer) for row in range(len(x)) for answer in answers[row]]
+    points = x[:0]
+    if listed:
+        points = torch.stack([answer.point for _, answer in listed]).to(x)
+    numbers = [(row, answer.status, answer.asked) for row, answer in listed]
+    rows, status, asked = (
+        torch.tensor(numbers, dtype=torch.long, device=device).reshape(-1, 3).T
     )
+    return Options(rows, Counterfactuals(points, status, asked))
 
 
 def _by_gradients(finder: Finder, factuals: Factuals, y: Tensor, question: Question) -> Options:

@@ -62,6 +62,7 @@ class Oracle:
         self.x = self.window.own
         self.y = y.cpu()
         self.labels = self.y.numpy()
+        self._targets: list[int] = np.unique(self.labels).tolist()
         self.threshold = threshold
         # Above the threshold by what another batch may differ; for the decision, see _odds.
         if finder.decision:
@@ -126,7 +127,7 @@ class Oracle:
 
     def odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
-        np.add.at(self.asked, person, 1)
+        self._count(person)
         if len(points) == 0:
             return np.zeros(0)
         size = self.together
@@ -138,15 +139,24 @@ class Oracle:
             person,
         )
 
+    def _count(self, person: np.ndarray) -> None:
+        """Note that the model is asked about points of these people ``(a,)``."""
+        if len(self.asked) == 1:
+            self.asked[0] += len(person)
+        else:
+            np.add.at(self.asked, person, 1)
+
     def _odds(self, logits: Tensor, person: np.ndarray) -> np.ndarray:
-        odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double()
-        if bool(odds.sum().isnan()):  # as good as never
-            check_finite_logits(logits)
         if self.finder.decision:
-            # Less what another batch may differ, which grows with the logits: their scale changes
-            # no decision.
-            odds -= _ROUNDING * logits.abs().amax(-1)
-        return odds.numpy()
+            # numpy knows no bfloat16.
+            if logits.dtype not in (torch.float32, torch.float64):
+                logits = logits.float()
+            odds = _decision_odds(logits.detach().numpy(), self.labels[person])
+        else:
+            odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+        if np.isnan(odds.sum()):  # as good as never
+            check_finite_logits(logits)
+        return odds
 
     def odds_of_sets(
         self, moves: Moves, person: np.ndarray, sets: np.ndarray
@@ -157,7 +167,7 @@ class Oracle:
         logits = self.window.logits_of_sets(moves, person, sets)
         if logits is None:
             return None
-        np.add.at(self.asked, person, 1)
+        self._count(person)
         return self._odds(logits, person)
 
     def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
@@ -170,13 +180,20 @@ class Oracle:
         self, person: np.ndarray, points: Tensor, odds: np.ndarray, fine: np.ndarray
     ) -> np.ndarray:
         """The mask ``(a,)`` without the points that the gate does not let pass."""
-        rows = np.flatnonzero(fine)
-        if not self.gated or len(rows) == 0:
+        if not self.gated:
             return fine
-        gate = self.gate_odds(person[rows], points[torch.as_tensor(rows)])
-        passed = fine.copy()
-        passed[rows] = self.reached(odds[rows], gate)
+        passed = np.zeros(len(fine), dtype=bool)
+        passed[self.passing(person, points, odds, np.flatnonzero(fine))] = True
         return passed
+
+    def passing(
+        self, person: np.ndarray, points: Tensor, odds: np.ndarray, rows: np.ndarray
+    ) -> np.ndarray:
+        """Those of the rows, by number, whose points the gate lets pass."""
+        if not self.gated or len(rows) == 0:
+            return rows
+        gate = self.gate_odds(person[rows], points[torch.as_tensor(rows)])
+        return rows[self.reached(odds[rows], gate)]
 
     def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Log-odds ``(a,)`` of the model and of the gate."""
@@ -189,13 +206,15 @@ class Oracle:
             return np.full(len(person), math.inf)
         found = np.zeros(len(person))
         labels = self.labels[person]
-        for label in np.unique(labels).tolist():
+        for label in self._targets:
             rows = np.flatnonzero(labels == label)
             for start in range(0, len(rows), _JUDGED):
                 part = rows[start : start + _JUDGED]
-                log_p = self.window.log_plausible(
-                    person[part], points[torch.as_tensor(part)], label
-                ).double()
+                if len(part) == len(points):
+                    own = points
+                else:
+                    own = points[torch.as_tensor(part)]
+                log_p = self.window.log_plausible(person[part], own, label).double()
                 log_p = log_p.clamp_max(-1e-9)
                 found[part] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
         return found
@@ -206,6 +225,20 @@ class Oracle:
             return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
+
+
+def _decision_odds(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Log-odds ``(a,)`` of a class against the strongest other one; as :meth:`Bar.odds_of` has
+    them, sooner for few points.
+
+    Less what another batch may differ, which grows with the logits: their scale changes no
+    decision.
+    """
+    line = np.arange(len(logits))
+    others = logits.copy()
+    others[line, label] = -math.inf
+    odds = (logits[line, label] - others.max(1)).astype(np.float64)
+    return odds - logits.dtype.type(_ROUNDING) * np.abs(logits).max(1)
 
 
 def _logit(p: float) -> float:

@@ -30,8 +30,12 @@ class Outcome(Protocol):
     def cells(self, told: Explanation, i: int) -> list[str]:
         """A row of the table, in the order of ``columns``."""
 
-    def sentence(self, told: Explanation, i: int, moved: str, hurdles: str) -> str:
-        """A row in words; ``moved`` are its changes, ``hurdles`` what forbids others."""
+    def sentence(
+        self, told: Explanation, i: int, moved: str, hurdles: str, plausibility: bool = True
+    ) -> str:
+        """A row in words; ``moved`` are its changes, ``hurdles`` what forbids others. Without
+        ``plausibility``, that of a plausible answer is left out.
+        """
 
 
 class Decisions:
@@ -54,7 +58,9 @@ class Decisions:
             cut_off(told.confidence[i]),
         ]
 
-    def sentence(self, told: Explanation, i: int, moved: str, hurdles: str) -> str:
+    def sentence(
+        self, told: Explanation, i: int, moved: str, hurdles: str, plausibility: bool = True
+    ) -> str:
         if told.asked is None:
             asked = ""
         else:
@@ -71,19 +77,17 @@ class Decisions:
             return f"{there}); nothing needs to change."
         # The plausibility is named beside the confidence.
         known = told.asked is not None and arrives
+        doubts = doubt(told, i, known, plausibility)
         # A confidence below one half was asked for.
         if told.status[i] in ("converged", "implausible") and not arrives:
             if moved:
                 head = f"with {moved}, the probability of {target} would be"
             else:
                 head = f"the probability of {target} is"
-            return f"{head} {sure}, as asked for{doubt(told, i, known)}."
+            return f"{head} {sure}, as asked for{doubts}."
         if arrives:
             sure += _met(told, i, asked)
-            return (
-                f"with {moved}, the decision would be {target} (confidence "
-                f"{sure}){doubt(told, i, known)}."
-            )
+            return f"with {moved}, the decision would be {target} (confidence {sure}){doubts}."
         aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
         head = missed(told, i, aim, hurdles)
         if not moved:
@@ -103,9 +107,9 @@ def missed(told: Explanation, i: int, aim: str, hurdles: str) -> str:
     return f"no change{limit} was found that {aim}."
 
 
-def doubt(told: Explanation, i: int, known: bool = False) -> str:
+def doubt(told: Explanation, i: int, known: bool = False, plausibility: bool = True) -> str:
     """What the gate says of an answer, if there is one; ``known`` if the plausibility is named
-    elsewhere.
+    elsewhere. Without ``plausibility``, only what speaks against the answer.
     """
     if np.isnan(told.plausibility[i]):
         return ""
@@ -114,7 +118,7 @@ def doubt(told: Explanation, i: int, known: bool = False) -> str:
         return "; but few real cases look like this" + (
             "" if known else f" (plausibility {plausible})"
         )
-    if known:
+    if known or not plausibility:
         return ""
     return f"; plausibility {plausible}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -46,7 +47,7 @@ class Factuals:
     numbers: np.ndarray
     held: Tensor | None = None
 
-    @property
+    @cached_property
     def frame(self) -> pd.DataFrame:
         """The rows in the user's units."""
         return self.source.iloc[self.place]

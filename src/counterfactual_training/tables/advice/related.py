@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.tables.advice.points import Factuals, stored
-from counterfactual_training.tables.advice.words import say_cell
+from counterfactual_training.tables.advice.words import RowNote, say_cell
 from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.frame import UNSEEN
@@ -98,7 +98,7 @@ class Related:
     def notes(self, factuals: Factuals) -> list[str]:
         """Which rows break which relation as they are."""
         values = self._numbers(factuals.x, factuals)
-        said = []
+        said = list[str]()
         for text, names, broken in breaks(self.book, self.columns, values):
             # What fills a blank in for the model is nothing that the row says.
             rows = np.flatnonzero(
@@ -106,7 +106,9 @@ class Related:
             )
             for i in rows[:_NAMED].tolist():
                 cells = ", ".join(f"{name} {self._say(factuals, name, i)}" for name in names)
-                said.append(f'Row {factuals.frame.index[i]} breaks "{text}" already ({cells}).')
+                said.append(
+                    RowNote(factuals.frame.index[i], f'breaks "{text}" already ({cells}).')
+                )
             if len(rows) > _NAMED:
                 said.append(f'{len(rows) - _NAMED} more row(s) break "{text}" already.')
         return said

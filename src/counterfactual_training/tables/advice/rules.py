@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.errors import ConstraintError, InputError, check_count, check_name
+from counterfactual_training.errors import (
+    Argument,
+    ConstraintError,
+    InputError,
+    bad_value,
+    check_count,
+    check_name,
+)
 from counterfactual_training.tables.columns.feature import Feature, show
 from counterfactual_training.tables.columns.relations import RelationBook, check_texts
 from counterfactual_training.tables.columns.schema import Schema
@@ -86,27 +93,29 @@ class Rules:
         for name in ("vary", "lock"):
             listed = getattr(self, name)
             if isinstance(listed, str) or not (listed is None or isinstance(listed, Sequence)):
-                raise InputError(
-                    f"{name} must list columns, such as [{schema.names[0]!r}], got {listed!r}."
+                raise bad_value(
+                    name, f"a list of columns, such as [{schema.names[0]!r}]", listed
                 )
-            for column in listed or ():
-                check_name(f"column in {name}:", column, schema.names)
+            _check_columns(name, listed or (), schema)
         for name in _BY_COLUMN:
             given = getattr(self, name)
             if given is not None and not isinstance(given, Mapping):
-                raise InputError(
-                    f"{name} must be a dict by column, such as {{{schema.names[0]!r}: …}}, got "
-                    f"{given!r}."
+                raise bad_value(
+                    name, f"a dict by column, such as {{{schema.names[0]!r}: …}}", given
                 )
-            for column in given or ():
-                check_name(f"column in {name}:", column, schema.names)
+            _check_columns(name, given or (), schema)
         if self.max_changes is not None:
             check_count("max_changes", self.max_changes)
         # Sorted, so that the message is the same in every run.
         both = sorted(set(self.vary or ()) & set(self.lock or ()))
         if both:
             raise ConstraintError(
-                f"{show(both)}: both in vary and in lock. A column cannot be free and held at once."
+                f"{show(both)}: both in ",
+                Argument("vary"),
+                " and in ",
+                Argument("lock"),
+                ". A column cannot be free and held at once.",
+                field="lock",
             )
 
     def _check_vary(self, schema: Schema, book: RelationBook) -> None:
@@ -125,65 +134,86 @@ class Rules:
                     if schema[name].mutability != "none"
                 ]
             )
-            raise ConstraintError(
-                f"vary leaves nothing that may change: {follower.column!r} only follows other "
-                "columns, by "
-                f"{follower.text!r}. "
-                + (f"Vary {inputs} instead." if inputs else "None of these may change.")
+            if inputs:
+                advice = f"Vary {inputs} instead."
+            else:
+                advice = "None of these may change."
+            raise _bad_vary(
+                f"{follower.column!r} only follows other columns, by {follower.text!r}. {advice}"
             )
         if self.vary:
             held = f"fit was told that {show(self.vary)} may not change"
         else:
             held = "it lists no column"
-        raise ConstraintError(f"vary leaves nothing that may change: {held}.")
+        raise _bad_vary(f"{held}.")
 
     def _feature(self, feature: Feature, follows: bool) -> Feature:
-        name = feature.name
+        """The feature with what this question states of it."""
+        stated = {
+            rule: getattr(self, rule)[feature.name]
+            for rule in _BY_COLUMN
+            if feature.name in (getattr(self, rule) or {})
+        }
         changes = dict[str, Any]()
-        if name in (self.lock or ()) or (
-            self.vary is not None and name not in self.vary and not follows
-        ):
+        if self._holds(feature.name, follows):
             changes["mutability"] = "none"
-        if name in (self.domain or {}):
-            changes |= _narrower(feature, (self.domain or {})[name])
-        if name in (self.step or {}):
-            # Multiples of a multiple are multiples: both steps then hold.
-            step = replace(feature, step=(self.step or {})[name]).step or 1.0  # checks it
-            if (
-                feature.step is not None
-                and abs(step / feature.step - round(step / feature.step)) > _CLOSE
-            ):
-                raise ConstraintError(
-                    f"step of {name!r}: {step:g} is not a multiple of {feature.step:g}, which "
-                    "fit was told."
-                )
-            changes["step"] = step
-        if name in (self.max_change or {}):
-            asked = replace(
-                feature, max_change=(self.max_change or {})[name]
-            ).max_change  # checks it
+        if "domain" in stated:
+            changes |= _narrower(feature, stated["domain"])
+        if "step" in stated:
+            changes["step"] = _coarser(feature, stated["step"])
+        if "max_change" in stated:
+            asked = replace(feature, max_change=stated["max_change"]).max_change  # checks it
             # The tighter of the two, because nothing becomes freer.
             changes["max_change"] = min(asked or np.inf, feature.max_change or np.inf)
-        if name in (self.difficulty or {}):
-            changes["difficulty"] = (self.difficulty or {})[name]
+        if "difficulty" in stated:
+            changes["difficulty"] = stated["difficulty"]
         if changes:
             return replace(feature, **changes)
         return feature
+
+    def _holds(self, name: str, follows: bool) -> bool:
+        """Whether this question holds a column where it is."""
+        if name in (self.lock or ()):
+            return True
+        return self.vary is not None and name not in self.vary and not follows
+
+
+def _check_columns(rule: str, columns: Iterable[str], schema: Schema) -> None:
+    """Raise if a rule names a column that there is not."""
+    for column in columns:
+        check_name("column", column, schema.names, argument=rule)
+
+
+def _coarser(feature: Feature, asked: Any) -> float:
+    """A step by which that of ``fit`` holds too: multiples of a multiple are multiples."""
+    step = replace(feature, step=asked).step or 1.0  # checks it
+    if (
+        feature.step is not None
+        and abs(step / feature.step - round(step / feature.step)) > _CLOSE
+    ):
+        raise ConstraintError(
+            f"step of {feature.name!r}: {step:g} is not a multiple of {feature.step:g}, which "
+            "fit was told."
+        )
+    return step
+
+
+def _fewer_categories(feature: Feature, asked: Any) -> dict[str, Any]:
+    """The categories that are both asked for and allowed by ``fit``."""
+    values = replace(feature, allowed=asked).allowed or ()
+    kept = [value for value in values if feature.allowed is None or value in feature.allowed]
+    if not kept:
+        raise _bad_domain(
+            feature,
+            f"{show(values)} contradicts fit, which allows {show(feature.allowed or ())}",
+        )
+    return {"allowed": tuple(kept)}
 
 
 def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
     """Fields of a feature whose advice stays inside what is asked and what ``fit`` was told."""
     if feature.kind in ("binary", "categorical"):
-        values = replace(feature, allowed=asked).allowed or ()
-        kept = [
-            value for value in values if feature.allowed is None or value in feature.allowed
-        ]
-        if not kept:
-            raise ConstraintError(
-                f"domain of {feature.name!r}: {show(values)} contradicts fit, which allows "
-                f"{show(feature.allowed or ())}."
-            )
-        return {"allowed": tuple(kept)}
+        return _fewer_categories(feature, asked)
     # Checked without the feature's own list and step: a narrower domain may well leave out some of
     # its values.
     wanted = replace(feature, domain=asked, allowed=None, step=None)
@@ -191,9 +221,8 @@ def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
     low = max(low, own_low)
     high = min(high, own_high)
     if low > high:
-        raise ConstraintError(
-            f"domain of {feature.name!r}: {asked!r} contradicts fit, which was told "
-            f"{feature.domain!r}."
+        raise _bad_domain(
+            feature, f"{asked!r} contradicts fit, which was told {feature.domain!r}"
         )
     # Limits are numbers; a feature states an open end as None, and an ordinal one by its level.
     ends: list[Any] = [None if np.isinf(end) else end for end in (low, high)]
@@ -203,11 +232,23 @@ def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
     if feature.allowed is not None and not feature.is_category:
         inside = tuple(value for value in feature.allowed if low <= value <= high)
         if not inside:
-            raise ConstraintError(
-                f"domain of {feature.name!r}: {asked!r} holds none of its allowed values."
-            )
+            raise _bad_domain(feature, f"{asked!r} holds none of its allowed values")
         changes["allowed"] = inside
     return changes
+
+
+def _bad_vary(problem: str) -> ConstraintError:
+    return ConstraintError(
+        Argument("vary"), f" leaves nothing that may change: {problem}", field="vary"
+    )
+
+
+def _bad_domain(feature: Feature, problem: str) -> ConstraintError:
+    return ConstraintError(
+        Argument("domain"),
+        f" of {feature.name!r}: {problem}.",
+        field=f"domain.{feature.name}",
+    )
 
 
 def ask(rows: pd.Index, **given: Any) -> list[tuple[np.ndarray, Rules]]:

@@ -150,8 +150,12 @@ class AdviceSpace(Bar):
         columns = self.encoder.columns_
         if self.related is not None:
             return np.arange(len(columns))
-        judge = PlanJudge(self.encoder, self.constraints)
-        return np.flatnonzero([not judge.fixed(column.feature.name) for column in columns])
+        return np.flatnonzero([not self.judge.fixed(column.feature.name) for column in columns])
+
+    @cached_property
+    def judge(self) -> PlanJudge:
+        """Of plans, by the rules of the columns."""
+        return PlanJudge(self.encoder, self.constraints)
 
     @cached_property
     def groups(self) -> list[OneHotGroup | None]:

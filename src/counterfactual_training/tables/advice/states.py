@@ -103,7 +103,10 @@ class States:
         chosen = chosen[np.isfinite(score[chosen])]
         which, move = np.unravel_index(chosen, inside.shape)
         found = np.sort(np.concatenate([sets[which], move[:, None]], 1), 1)
-        return np.unique(found, axis=0)
+        # Two sets may become the same. A sum of random numbers, one for each move, tells sets apart
+        # in a tenth of the time.
+        first = np.unique(self._marks[found].sum(1), return_index=True)[1]
+        return found[np.sort(first)]
 
     def worth_judging(self, sets: np.ndarray, odds: np.ndarray) -> np.ndarray:
         """Places of the sets ``(e, s)`` with these odds that the gate should judge."""
@@ -131,6 +134,11 @@ class States:
         gate = np.maximum(-reached.gate, 0) / self._whole.gate
         rates = self._rates
         return cost + np.maximum(odds / rates.odds, gate / rates.gate), odds + gate
+
+    @cached_property
+    def _marks(self) -> np.ndarray:
+        """A random number ``(u,)`` for each move."""
+        return np.random.default_rng(0).integers(2**62, size=len(self.move), dtype=np.uint64)
 
     @cached_property
     def _whole(self) -> Reached:

@@ -128,13 +128,16 @@ class Values:
         after = self._say(told.prediction[i])
         return [before if before == after else f"{before} → {after}"]
 
-    def sentence(self, told: Explanation, i: int, moved: str, hurdles: str) -> str:
+    def sentence(
+        self, told: Explanation, i: int, moved: str, hurdles: str, plausibility: bool = True
+    ) -> str:
         wanted = self.interval.say(self.decimals)
         value = self._say(told.prediction[i])
         if told.status[i] == "already_there":
             return f"the {self.name} already is {value}, {wanted}; nothing needs to change."
         if told.answered[i]:
-            return f"with {moved}, the {self.name} would be {value}, {wanted}{doubt(told, i)}."
+            doubts = doubt(told, i, plausibility=plausibility)
+            return f"with {moved}, the {self.name} would be {value}, {wanted}{doubts}."
         head = missed(told, i, f"makes the {self.name} {wanted}", hurdles)
         if not moved:
             return f"{head} As it stands, it is {value}."

@@ -130,7 +130,7 @@ class Window:
         return np.flatnonzero(np.isin(self.features, self.finder.following))
 
 
-class _Network(nn.Module):
+class _Network:
     """A chain of layers at points of a window.
 
     Its first layer is ``W φ(x) + b``, where φ works value by value. For a person, the columns
@@ -141,9 +141,8 @@ class _Network(nn.Module):
     def __init__(
         self, layers: list[nn.Module], linear: int, x: Tensor, columns: Tensor, num_numbers: int
     ) -> None:
-        super().__init__()
-        self.before = nn.Sequential(*layers[:linear])
-        self.behind = nn.Sequential(*layers[linear + 1 :])
+        self._before = layers[:linear]
+        self._behind = layers[linear + 1 :]
         first = layers[linear]
         own = x[:, columns]
         codes = own[:, num_numbers:]
@@ -173,7 +172,19 @@ class _Network(nn.Module):
         with torch.no_grad():
             return cls(layers, linear, x, columns, num_numbers)
 
-    def forward(self, person: Tensor, points: Tensor) -> Tensor:
+    def before(self, x: Tensor) -> Tensor:
+        """φ of values of any shape."""
+        for layer in self._before:
+            x = layer(x)
+        return x
+
+    def behind(self, hidden: Tensor) -> Tensor:
+        """Logits, given the first layer."""
+        for layer in self._behind:
+            hidden = layer(hidden)
+        return hidden
+
+    def __call__(self, person: Tensor, points: Tensor) -> Tensor:
         return self.behind(self._sum(self.base[person], points))
 
     def of_sets(self, moves: Moves, window: Window, person: Tensor, sets: Tensor) -> Tensor:

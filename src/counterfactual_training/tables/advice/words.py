@@ -16,6 +16,25 @@ _SHORT_DECIMALS = 4
 _DIGITS_OF_CHANGE = 3
 # What a special code stands for.
 _NO_RECORD = "no record"
+
+
+class RowNote(str):
+    """A sentence about a row, ``Row 3 has 1 of 2 options``: the row, and what is said of it."""
+
+    __slots__ = ("row", "said")
+    row: Any
+    said: str
+
+    def __new__(cls, row: Any, said: str) -> RowNote:
+        note = super().__new__(cls, f"Row {row} {said}")
+        note.row = row
+        note.said = said
+        return note
+
+    def __reduce__(self) -> tuple[type[RowNote], tuple[Any, str]]:
+        return RowNote, (self.row, self.said)
+
+
 # Units up to this many letters are symbols, such as ms, whose s is no plural.
 _SYMBOL = 3
 

@@ -16,11 +16,11 @@ from counterfactual_training.tables.audits.groups import Grouping, everybody, ma
 from counterfactual_training.tables.audits.intervals import (
     FEW,
     Draws,
-    counted,
     draw_measures,
     estimate,
     gap,
     is_clear,
+    num_counted,
     opened,
     parted,
 )
@@ -175,7 +175,7 @@ def _by_group(
         draws = draw_measures(told, grouping, measures, resamples, np.random.default_rng(seed))
         for measure in measures:
             n = {
-                (i, g): counted(told, i, grouping, g, measure)
+                (i, g): num_counted(told, i, grouping, g, measure)
                 for i in range(len(told))
                 for g in range(len(grouping.names))
             }

@@ -68,7 +68,7 @@ def draw_measures(
                     value = np.nan  # not none, but not judged
                 if measure.unit == "share" and value in (0.0, 1.0):
                     own = _near_bound(
-                        value, counted(told, i, grouping, group, measure), resamples, rng
+                        value, num_counted(told, i, grouping, group, measure), resamples, rng
                     )
                 found[i, group, measure.id] = (value, own)
     return found
@@ -86,7 +86,7 @@ def _near_bound(value: float, n: int, resamples: int, rng: np.random.Generator) 
     return 1.0 - away
 
 
-def counted(
+def num_counted(
     told: Sequence[Told], model: int, grouping: Grouping, group: int, measure: Measure
 ) -> int:
     """The n of a measure."""

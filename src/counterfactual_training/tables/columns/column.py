@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.errors import FileError, InputError, Remedy
 from counterfactual_training.tables.columns.dtypes import (
     dtype_from_dict,
     dtype_to_dict,
@@ -449,16 +449,12 @@ class Column:
             "std": self.std >= 0,
             "high": self.high >= self.low,
             "fill": not k or self.fill in range(k),
+            # What follows may be None, where nothing was learned.
             "decimals": self.decimals is None or _is_place(self.decimals, _MOST_DECIMALS + 1),
-            "seen": self.seen is None
-            or (bool(k) and _ascends(self.seen) and all(_is_place(s, k) for s in self.seen)),
-            "bulk": self.bulk is None
-            or (
-                _are_finite(self.bulk) and len(self.bulk) == 2 and self.bulk[0] <= self.bulk[1]
-            ),
-            "values": self.values is None
-            or (_are_finite(self.values) and _ascends(self.values)),
-            "spacing": self.spacing is None or (_is_finite(self.spacing) and self.spacing > 0),
+            "seen": self.seen is None or _are_places(self.seen, k),
+            "bulk": self.bulk is None or _is_interval(self.bulk),
+            "values": self.values is None or _ascends(self.values),
+            "spacing": self.spacing is None or _is_positive(self.spacing),
         }
         return next((name for name, is_fine in fine.items() if not is_fine), None)
 
@@ -481,6 +477,18 @@ def _is_place(value: Any, number: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < number
 
 
+def _are_places(values: Any, number: int) -> bool:
+    return _ascends(values) and all(_is_place(value, number) for value in values)
+
+
+def _is_interval(values: Any) -> bool:
+    return _are_finite(values) and len(values) == 2 and values[0] <= values[1]
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_finite(value) and value > 0
+
+
 def _ascends(values: Any) -> bool:
     if not _are_finite(values):
         return False
@@ -492,10 +500,15 @@ def _check_any(feature: Feature, present: np.ndarray) -> None:
     if len(present):
         return
     if feature.special:
-        beside = " but special codes; state kind 'categorical' or"
+        beside = " but special codes; state kind 'categorical' or "
     else:
-        beside = ";"
-    raise InputError(f"{feature.name!r} holds no value to learn from{beside} drop the column")
+        beside = "; "
+    raise InputError(
+        f"{feature.name!r} holds no value to learn from{beside}",
+        Remedy("drop", feature.name),
+        code="unusable_column",
+        field=feature.name,
+    )
 
 
 def _moments(feature: Feature, v: np.ndarray, low: float, high: float) -> tuple[float, float]:

@@ -82,32 +82,29 @@ def build_constraints(
     boxes: list[tuple[float, float]] = []
     for column in columns:
         # What follows others never moves by itself, nor is it limited or rounded in the search.
-        moves = column.feature.name not in book.following
+        if column.feature.name in book.following:
+            direction: Direction = "none"
+            box = (-np.inf, np.inf)
+        else:
+            direction = _direction(column)
+            box = _box(column, num_std, keep_sign, bulk)
         # Special codes are no aim, and cells that hold one keep it.
         codes = len(column.feature.special)
-        directions += [_direction(column) if moves else "none"] * (column.width - codes) + [
-            "none"
-        ] * codes
-        if moves:
-            box = _box(column, num_std, keep_sign, bulk)
-        else:
-            box = (-np.inf, np.inf)
-        boxes += [box] * (column.width - codes) + [(0.0, 1.0)] * codes
+        directions += [direction] * (column.width - codes)
+        directions += ["none"] * codes
+        boxes += [box] * (column.width - codes)
+        boxes += [(0.0, 1.0)] * codes
     lower, upper = torch.tensor(boxes, dtype=torch.float64).unbind(1)
     # An open side is inferred, so factuals beyond it are allowed; Schema.check rejects those beyond
     # a stated one.
-    inferred = [
-        c.feature.domain is None or None in c.feature.domain
-        for c in columns
-        for _ in range(c.width)
-    ]
+    inferred = np.repeat([None in (c.feature.domain or (None,)) for c in columns], widths)
     free = [
         (column, start) for column, start in placed if column.feature.name not in book.following
     ]
     built = Constraints.build(
         len(directions),
         directions,
-        Domain(lower, upper, torch.tensor(inferred)),
+        Domain(lower, upper, torch.from_numpy(inferred)),
         [group for column, start in placed if (group := _group(column, start)) is not None],
         [
             found
@@ -117,11 +114,6 @@ def build_constraints(
         unique_names(columns),
         category_projection,
     )
-    most = [(c.feature.max_change or np.inf) / c.scale for c in columns for _ in range(c.width)]
-    if np.isfinite(most).any():
-        reach = torch.tensor(most, dtype=torch.float64)
-    else:
-        reach = None
     coded = tuple(
         (start, tuple(range(start + 1, start + c.width)))
         for c, start in placed
@@ -129,8 +121,20 @@ def build_constraints(
     )
     relations = build_relations(book, columns, [start for _, start in placed])
     return replace(
-        built, reach=reach, keep_outside=keep_outside, coded=coded, relations=relations
+        built,
+        reach=_reach(columns),
+        keep_outside=keep_outside,
+        coded=coded,
+        relations=relations,
     )
+
+
+def _reach(columns: Sequence[Column]) -> Tensor | None:
+    """How far each encoded column may move ``(d,)``; ``None`` if all may move anywhere."""
+    most = [(c.feature.max_change or np.inf) / c.scale for c in columns]
+    if not np.isfinite(most).any():
+        return None
+    return torch.tensor(np.repeat(most, [c.width for c in columns]), dtype=torch.float64)
 
 
 def _targets(column: Column) -> np.ndarray:

@@ -4,7 +4,7 @@ were.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ import pandas as pd
 from pandas.api import types
 
 from counterfactual_training.errors import FileError, InputError
+
+# Of so few rows, categories are looked up one by one, which is faster than to ask pandas.
+_FEW_ROWS = 64
 
 
 def to_plain(value: Any) -> Any:
@@ -83,6 +86,14 @@ def as_objects(values: Any) -> pd.Index:
     return pd.Index(objects, dtype=object, tupleize_cols=False)
 
 
+def object_array(values: Sequence[Any]) -> np.ndarray:
+    """Python objects ``(n,)``, even tuples."""
+    array = np.empty(len(values), dtype=object)
+    for place, value in enumerate(values):
+        array[place] = value
+    return array
+
+
 def value_range(dtype: Any) -> tuple[float, float]:
     """The smallest and largest whole number that the dtype can hold."""
     if types.is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype):
@@ -135,6 +146,10 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
 
     A category that a categorical dtype lacks is added to it, at the end.
     """
+    if isinstance(dtype, pd.CategoricalDtype) and len(values) <= _FEW_ROWS:
+        places = _text_places(values.tolist(), dtype)
+        if places is not None:
+            return pd.Series(pd.Categorical.from_codes(places, dtype=dtype))
     series = pd.Series(values, dtype=object)
     if isinstance(dtype, pd.CategoricalDtype):
         present = as_objects(series.dropna().to_numpy()).unique()
@@ -149,6 +164,21 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     if stored is None:
         return series
     return stored
+
+
+def _text_places(values: list[Any], dtype: pd.CategoricalDtype) -> list[int] | None:
+    """Where texts stand among the categories; ``None`` if one does not, or is something else."""
+    levels = dtype.categories
+    if not all(isinstance(value, str) for value in values) or not (
+        isinstance(levels.dtype, pd.StringDtype) or levels.dtype == object
+    ):
+        return None
+    try:
+        # Categories are unique, so that each has one place.
+        places: list[Any] = [levels.get_loc(value) for value in values]
+    except KeyError:
+        return None
+    return places
 
 
 def _stored(series: pd.Series, dtype: Any) -> pd.Series | None:

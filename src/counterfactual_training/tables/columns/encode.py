@@ -14,14 +14,25 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.constraints import CategoryProjection, Constraints
-from counterfactual_training.errors import FileError, InputError, check_name, from_outside
+from counterfactual_training.errors import (
+    Argument,
+    FileError,
+    InputError,
+    InputWarning,
+    check_name,
+    from_outside,
+)
 from counterfactual_training.tables.columns.column import (
     Column,
     unchanged_numbers,
     unique_names,
 )
 from counterfactual_training.tables.columns.constrain import build_constraints
-from counterfactual_training.tables.columns.dtypes import restore_categories, restore_numbers
+from counterfactual_training.tables.columns.dtypes import (
+    object_array,
+    restore_categories,
+    restore_numbers,
+)
 from counterfactual_training.tables.columns.feature import show
 from counterfactual_training.tables.columns.frame import (
     UNSEEN,
@@ -128,7 +139,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             names = self.schema.names
         frame = as_frame(X, names)
         if len(frame) == 0:
-            raise InputError("There are no rows to learn from: the frame has 0.")
+            raise InputError("There are no rows to learn from.", code="no_rows")
         if names is not None:
             frame = match_columns(frame, names, stated=True)
         self._check_missing(frame)
@@ -242,6 +253,14 @@ class Encoder(TransformerMixin, BaseEstimator):
         """``inverse_transform(X, like=factuals)``, given the factuals' columns as numbers ``(n,)``
         each.
         """
+        return self.put(factuals, self.decoded(X, factuals, arrays))
+
+    def decoded(
+        self, X: Any, factuals: pd.DataFrame, arrays: Sequence[np.ndarray]
+    ) -> dict[str, pd.Series]:
+        """The columns, by name, that points X do not have as the factuals have them; all others
+        stay as they are.
+        """
         z, precision, _ = _as_points(X)
         kept = self._unchanged(z, arrays)
         kept &= [
@@ -255,18 +274,25 @@ class Encoder(TransformerMixin, BaseEstimator):
             cells[name] = self._decode(
                 column, z[:, self.slices_[name]], precision, (factuals[name], arrays[j])
             )
-        if len(cells) <= min(_FEW_CHANGED, len(kept) - 1):
+        return cells
+
+    def put(self, factuals: pd.DataFrame, cells: Mapping[str, pd.Series]) -> pd.DataFrame:
+        """The factuals with some columns replaced."""
+        if len(cells) <= min(_FEW_CHANGED, len(self.columns_) - 1):
             frame = _with_columns(factuals, cells)
         else:
+            whole: dict[str, Any] = dict(cells)
             # Without an index, or pandas would align thousands of them; but it would guess what
             # bare objects are.
-            for name in factuals.columns[kept]:
+            for name in self.slices_:
+                if name in cells:
+                    continue
                 own = factuals[name]
                 if own.dtype == object:
-                    cells[name] = own.reset_index(drop=True)
+                    whole[name] = own.reset_index(drop=True)
                 else:
-                    cells[name] = own.array
-            frame = pd.DataFrame({name: cells[name] for name in self.slices_})
+                    whole[name] = own.array
+            frame = pd.DataFrame({name: whole[name] for name in self.slices_})
         frame.index = factuals.index
         return frame
 
@@ -429,9 +455,11 @@ class Encoder(TransformerMixin, BaseEstimator):
         if found:
             raise InputError(
                 f"Missing values (NaN) in {', '.join(found)} of {len(frame)} rows. Drop these "
-                "rows or columns, or "
-                "fill them in: Encoder(missing='impute') uses the training median or most "
-                "frequent category."
+                "rows or columns, or fill them in: ",
+                Argument("missing", "impute"),
+                " uses the training median or most frequent category.",
+                code="missing_values",
+                field="missing",
             )
 
     def _read(self, frame: pd.DataFrame, warn: bool = True) -> list[np.ndarray]:
@@ -449,7 +477,7 @@ class Encoder(TransformerMixin, BaseEstimator):
             ]
             if problems := [problem for problem in said if problem is not None]:
                 head = "Categories that training never saw count as no category"
-                warnings.warn(report(problems, head), stacklevel=from_outside())
+                warnings.warn(InputWarning(*report(problems, head)), stacklevel=from_outside())
         return arrays
 
     def _all_at_once(self, frame: pd.DataFrame, points: np.ndarray) -> bool:
@@ -501,8 +529,8 @@ class Encoder(TransformerMixin, BaseEstimator):
             if np.array_equal(held, kept, equal_nan=True):
                 return restored
             return pd.Series(kept)
-        # The unseen category is missing; a Series keeps levels that are tuples.
-        levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()
+        # The unseen category is missing.
+        levels = object_array([*column.feature.levels, np.nan])
         values = levels[np.where(numbers == UNSEEN, len(levels) - 1, numbers).astype(int)]
         if own is not None:
             values[same] = own[0].to_numpy(dtype=object)[same]

@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.constraints import Direction, parse_direction
-from counterfactual_training.errors import ConstraintError, InputError, check_name
+from counterfactual_training.errors import (
+    Argument,
+    ConstraintError,
+    InputError,
+    Part,
+    Remedy,
+    check_name,
+)
 
 Kind = Literal["numeric", "integer", "ordinal", "binary", "categorical", "pixel"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -26,7 +33,7 @@ _NOT_FOR: dict[str, tuple[tuple[Kind, ...], str]] = {
         _NUMBER_KINDS,
         " and has no categories; make it categorical, ordinal or binary",
     ),
-    "domain": (_UNORDERED, " and has no domain; use allowed= to list categories"),
+    "domain": (_UNORDERED, " and has no domain"),
     "forbidden": (
         _NUMBER_KINDS,
         ": forbidden changes are between categories; use mutability=, domain= or allowed= here",
@@ -108,10 +115,16 @@ class Feature:
             ):
                 checked = default  # not stated
             elif field in _NOT_FOR and self.kind in _NOT_FOR[field][0]:
-                raise ConstraintError(f"{self.name!r} is {self.kind}{_NOT_FOR[field][1]}.")
+                raise self._not_for(field)
             else:
                 checked = getattr(self, f"_{field}")()
             object.__setattr__(self, field, checked)
+
+    def _not_for(self, field: str) -> ConstraintError:
+        parts: tuple[Part, ...] = (f"{self.name!r} is {self.kind}{_NOT_FOR[field][1]}",)
+        if field == "domain":
+            parts = (*parts, "; ", Remedy("list_allowed", self.name))
+        return ConstraintError(*parts, ".", field=f"{field}.{self.name}")
 
     # ---- questions -------------------------------------------------------------------------------
 
@@ -208,9 +221,7 @@ class Feature:
             or not isinstance(self.domain, Iterable)
             or len(tuple(self.domain)) != 2
         ):
-            raise ConstraintError(
-                f"The domain of {self.name!r} must be (lower, upper), got {self.domain!r}."
-            )
+            raise self._bad_domain(f"must be (lower, upper), got {self.domain!r}")
         low, high = (plain(bound) for bound in self.domain)
         if self.kind == "ordinal":
             return self._ordinal_domain(low, high)
@@ -223,9 +234,7 @@ class Feature:
                     what = "no whole number lies in"
                 else:
                     what = "lower > upper in"
-                raise ConstraintError(
-                    f"The domain of {self.name!r} is empty: {what} [{low:g}, {high:g}]."
-                )
+                raise self._bad_domain(f"is empty: {what} [{low:g}, {high:g}]")
         if low is None and high is None:
             return None
         return (low, high)
@@ -234,9 +243,7 @@ class Feature:
         if bound is None:
             return None
         if not _is_number(bound) or math.isnan(bound):
-            raise ConstraintError(
-                f"The domain of {self.name!r} must be numbers or None, got {bound!r}."
-            )
+            raise self._bad_domain(f"must be numbers or None, got {bound!r}")
         if math.isinf(bound):
             return None
         return bound
@@ -248,12 +255,18 @@ class Feature:
         if self.categories is not None:
             self._must_be_categories(ends, "domain")
             if len(ends) == 2 and self.categories.index(low) > self.categories.index(high):
-                raise ConstraintError(
-                    f"The domain of {self.name!r} is empty: {low!r} comes after {high!r}."
-                )
+                raise self._bad_domain(f"is empty: {low!r} comes after {high!r}")
         if ends:
             return (low, high)
         return None
+
+    def _bad_domain(self, problem: str) -> ConstraintError:
+        return ConstraintError(
+            "The ",
+            Argument("domain"),
+            f" of {self.name!r} {problem}.",
+            field=f"domain.{self.name}",
+        )
 
     def _allowed(self) -> tuple[Any, ...]:
         values = _plain_tuple(self.allowed, f"allowed values of {self.name!r}")
@@ -277,7 +290,10 @@ class Feature:
         outside = [v for v in values if not low <= v <= high]
         if outside:
             raise ConstraintError(
-                f"The allowed value {outside[0]!r} of {self.name!r} lies outside its domain."
+                f"The allowed value {outside[0]!r} of {self.name!r} lies outside its ",
+                Argument("domain"),
+                ".",
+                field=f"allowed.{self.name}",
             )
         return tuple(sorted(set(values)))
 
@@ -312,7 +328,10 @@ class Feature:
         low, high = self.limits
         if math.isfinite(low) and math.ceil(low / step - 1e-9) * step > high * (1 + 1e-12):
             raise ConstraintError(
-                f"No multiple of the step {step:g} lies in the domain of {self.name!r}."
+                f"No multiple of the step {step:g} lies in the ",
+                Argument("domain"),
+                f" of {self.name!r}.",
+                field=f"step.{self.name}",
             )
         if self.allowed is not None and not any(
             _is_multiple(value, step) for value in self.allowed
@@ -359,8 +378,10 @@ class Feature:
         for code in codes:
             if isinstance(code, float) and math.isnan(code):
                 raise ConstraintError(
-                    f"NaN is no special code of {self.name!r}: it is a missing value, see "
-                    "missing='impute'."
+                    f"NaN is no special code of {self.name!r}: it is a missing value, see ",
+                    Argument("missing", "impute"),
+                    ".",
+                    field=f"special.{self.name}",
                 )
             if (
                 not _is_number(code)

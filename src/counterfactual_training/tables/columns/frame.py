@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, Remedy
 from counterfactual_training.tables.columns.dtypes import as_objects
 from counterfactual_training.tables.columns.feature import Feature, show
-from counterfactual_training.tables.columns.plain import LARGEST_INTEGER
+from counterfactual_training.tables.columns.plain import LARGEST_INTEGER, is_plain
 
 UNSEEN = -1.0
 # The categories of so few rows are looked up in Python, which is faster than to ask pandas.
@@ -32,6 +32,26 @@ def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
     """
     if isinstance(x, pd.DataFrame):
         return _checked_names(x)
+    _check_no_other_table(x)
+    array = np.asarray(x)
+    _check_array(array)
+    if names is not None and len(names) != array.shape[1]:
+        raise InputError(
+            f"X has {array.shape[1]} features, but Schema is expecting {len(names)} features as "
+            f"input: {show(names)}."
+        )
+    if names is not None:
+        labels = list(names)
+    else:
+        labels = [f"x{j}" for j in range(array.shape[1])]
+    frame = pd.DataFrame(array, columns=labels)
+    if array.dtype == object:
+        return frame.infer_objects()
+    return frame
+
+
+def _check_no_other_table(x: Any) -> None:
+    """Raise for sparse matrices, Series and dicts."""
     # scikit-learn's own checks of estimators look for these words.
     if hasattr(x, "toarray"):
         raise InputError(
@@ -49,7 +69,10 @@ def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
         raise InputError(
             f"Expected a DataFrame or an array of rows × columns, got dict; use {hint}."
         )
-    array = np.asarray(x)
+
+
+def _check_array(array: np.ndarray) -> None:
+    """Raise unless an array holds rows × columns of real numbers or objects."""
     if array.ndim != 2:
         raise InputError(
             f"Expected rows × columns, got an array of shape {array.shape}. Reshape your data."
@@ -62,24 +85,11 @@ def as_frame(x: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
         raise InputError(
             "Complex data not supported; use the real and the imaginary part as two columns."
         )
-    if names is not None and len(names) != array.shape[1]:
-        raise InputError(
-            f"X has {array.shape[1]} features, but Schema is expecting {len(names)} features as "
-            f"input: {show(names)}."
-        )
-    if names is not None:
-        labels = list(names)
-    else:
-        labels = [f"x{j}" for j in range(array.shape[1])]
-    frame = pd.DataFrame(array, columns=labels)
-    if array.dtype == object:
-        return frame.infer_objects()
-    return frame
 
 
 def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
     if frame.shape[1] == 0:
-        raise InputError("The frame has no columns.")
+        raise InputError("There are no columns.", code="no_columns")
     odd = [name for name in frame.columns if not isinstance(name, str)]
     if odd:
         raise InputError(
@@ -88,8 +98,10 @@ def _checked_names(frame: pd.DataFrame) -> pd.DataFrame:
     if not frame.columns.is_unique:
         twice = list(dict.fromkeys(frame.columns[frame.columns.duplicated()]))
         raise InputError(f"Duplicate column names: {show(twice)}. Rename or drop the copies.")
-    sparse = [name for name, dtype in frame.dtypes.items() if isinstance(dtype, pd.SparseDtype)]
-    if sparse:
+    dtypes = frame.dtypes.tolist()
+    if any(isinstance(dtype, pd.SparseDtype) for dtype in dtypes):
+        named = zip(frame.columns, dtypes, strict=True)
+        sparse = [name for name, dtype in named if isinstance(dtype, pd.SparseDtype)]
         raise InputError(
             f"Sparse columns are not supported: {show(sparse)}. Use frame[name].sparse.to_dense()."
         )
@@ -117,14 +129,16 @@ def match_columns(
             f"{name!r} (is it {match[0]!r}?)" if match else repr(name)
             for name, match in near.items()
         ]
-        said.append(f"columns missing from the frame: {', '.join(hints)}")
+        said.append(f"missing columns: {', '.join(hints)}")
     if extra:
         if stated:
             whose = "columns the schema does not know:"
         else:
             whose = "the model was not trained on"
         said.append(f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}")
-    raise InputError(" ".join(f"{text[0].upper()}{text[1:]}." for text in said))
+    raise InputError(
+        " ".join(f"{text[0].upper()}{text[1:]}." for text in said), code="wrong_columns"
+    )
 
 
 def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarray:
@@ -139,8 +153,10 @@ def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarra
     return _numbers(feature, series, strict)
 
 
-def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
-    """A sentence about categories that are not in the schema, or ``None``."""
+def unseen_categories(
+    feature: Feature, series: pd.Series, numbers: np.ndarray
+) -> InputError | None:
+    """The error about categories that are not in the schema, or ``None``."""
     new_ones = numbers == UNSEEN
     if not feature.is_category or not new_ones.any():
         return None
@@ -152,15 +168,20 @@ def unseen_categories(feature: Feature, series: pd.Series, numbers: np.ndarray) 
         hint = f" Did you mean {levels[near[0]]!r}?"
     else:
         hint = ""
-    return (
-        f"{feature.name!r}: unseen {show(new)} in {len(unseen)} row(s).{hint} Valid: "
-        f"{show(feature.levels, 40)}"
+    valid = show(feature.levels, 40)
+    return InputError(
+        f"{feature.name!r}: unseen {show(new)} in {len(unseen)} row(s).{hint} Valid: {valid}",
+        code="unseen_category",
+        field=feature.name,
+        expected=f"one of {valid}",
     )
 
 
 def is_number_like(series: pd.Series) -> bool:
     """Numbers or booleans, whatever the storage."""
     dtype = series.dtype
+    if is_plain(dtype):
+        return True
     if isinstance(dtype, pd.CategoricalDtype):
         return is_number_like(dtype.categories.to_series())
     if types.is_complex_dtype(dtype):
@@ -175,6 +196,8 @@ def is_number_like(series: pd.Series) -> bool:
 
 def to_float(series: pd.Series) -> np.ndarray:
     """float64 ``(n,)`` with NaN for missing."""
+    if is_plain(series.dtype):
+        return np.asarray(series.to_numpy(), dtype=np.float64)
     if isinstance(series.dtype, pd.CategoricalDtype) or types.is_object_dtype(series.dtype):
         series = pd.to_numeric(series.astype(object))
     return series.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -186,9 +209,11 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
         values = series.dropna().to_numpy(dtype=object)
         odd = next((v for v in values if not isinstance(v, (int, float, np.number))), values[0])
         raise InputError(
-            f"{name!r} is {feature.kind} but holds {odd!r} ({series.dtype}); convert it, for "
-            "example with "
-            f"pd.to_numeric, or state another kind"
+            f"{name!r} is {feature.kind} but holds {odd!r} ({series.dtype}); ",
+            Remedy("write_numbers", name),
+            ", or state another kind",
+            code="not_a_number",
+            field=name,
         )
     values = to_float(series)
     infinite = np.isinf(values)
@@ -223,6 +248,14 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
         if not (codes == UNSEEN).any():
             return codes
         return np.where(series.isna().to_numpy(), np.nan, codes)
+    if isinstance(series.dtype, pd.CategoricalDtype) and len(series) <= _FEW_ROWS:
+        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        categories = series.dtype.categories
+        positions = series.array.codes.tolist()
+        return np.array(
+            [known.get(categories[p], UNSEEN) if p >= 0 else np.nan for p in positions],
+            dtype=np.float64,
+        )
     index = as_objects(feature.levels)
     # Look up each category once, not each row.
     if isinstance(series.dtype, pd.CategoricalDtype):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from counterfactual_training.errors import ConstraintError, InputError
+from counterfactual_training.errors import ConstraintError, InputError, Part, Remedy
 from counterfactual_training.tables.columns.dtypes import value_range
 from counterfactual_training.tables.columns.feature import (
     CATEGORY_KINDS,
@@ -56,7 +56,12 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
                 return feature
             series = series.drop_duplicates()
     if series.isna().all():
-        raise InputError(f"{name!r} holds nothing but missing values; drop the column")
+        raise InputError(
+            f"{name!r} holds nothing but missing values; ",
+            Remedy("drop", name),
+            code="unusable_column",
+            field=name,
+        )
     fields = dict(stated)
     # Codes hide what the other values are, so the kind is guessed without them.
     kind = fields.pop("kind", None)
@@ -144,31 +149,43 @@ def read_columns(
         try:
             arrays.append(read(feature, series, strict))
         except InputError as error:
-            problems.append(str(error))
+            problems.append(error)
             continue
-        if unseen:
-            problem = None
-        else:
+        problem = None
+        if not unseen:
             problem = unseen_categories(feature, series, arrays[-1])
         if problem is None and domain:
             problem = _outside(feature, series, arrays[-1])
-        if problem is None:
-            problems += []
-        else:
-            problems += [problem]
+        if problem is not None:
+            problems.append(problem)
     if problems:
-        raise InputError(report(problems, opening))
+        raise combined(problems, opening)
     return arrays
 
 
-def report(problems: list[str], opening: str) -> str:
+def combined(problems: list[InputError], opening: str) -> InputError:
+    """One error for all problems; a :class:`ConstraintError` if each of them is one."""
+    if all(isinstance(problem, ConstraintError) for problem in problems):
+        kind: type[InputError] = ConstraintError
+    else:
+        kind = InputError
+    if len(problems) == 1:
+        only = problems[0]
+        return kind(*report(problems, opening), code=only.code, field=only.field)
+    return kind(*report(problems, opening))
+
+
+def report(problems: list[InputError], opening: str) -> tuple[Part, ...]:
     """One message for one problem, a list for more."""
     if len(problems) == 1:
-        return f"{opening}: {problems[0]}."
-    return f"{opening}:" + "".join(f"\n  - {problem}" for problem in problems)
+        return (f"{opening}: ", *problems[0].clause, ".")
+    parts: list[Part] = [f"{opening}:"]
+    for problem in problems:
+        parts += ["\n  - ", *problem.clause]
+    return tuple(parts)
 
 
-def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | None:
+def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> InputError | None:
     if feature.domain is None:
         return None
     low, high = feature.limits
@@ -176,10 +193,12 @@ def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> str | 
     if not outside.any():
         return None
     first = plain(series[outside].iloc[0])
-    return (
+    return InputError(
         f"{feature.name!r}: {int(outside.sum())} row(s) outside the stated domain "
-        f"{show_domain(feature)}, "
-        f"the first with {first!r}; widen the domain or leave these rows out"
+        f"{show_domain(feature)}, the first with {first!r}; widen the domain or leave these rows "
+        "out",
+        code="outside_domain",
+        field=feature.name,
     )
 
 
@@ -252,17 +271,25 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
             f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model "
             "takes as it is"
         )
-        if content not in _TIMES:
-            raise InputError(f"{found}; convert it to numbers or text, or drop it")
-        raise InputError(
-            f"{found}; drop it or turn it into numbers: `{_as_numbers(series, content)}`"
-        )
+        if content in _TIMES:
+            advice: tuple[Part, ...] = (
+                Remedy("drop", name),
+                ", or ",
+                Remedy("convert", _as_numbers(series, content)),
+            )
+        else:
+            advice = ("convert it to numbers or text, or ", Remedy("drop", name))
+        raise InputError(f"{found}; ", *advice, code="unusable_column", field=name)
     present = series.dropna()
     try:
         distinct = present.nunique()
     except TypeError:
         raise InputError(
-            f"{name!r} holds {type(present.iloc[0]).__name__} objects; drop it or convert it"
+            f"{name!r} holds {type(present.iloc[0]).__name__} objects; ",
+            Remedy("drop", name),
+            " or convert it",
+            code="unusable_column",
+            field=name,
         ) from None
     if not has_categories:
         _refuse_many(present, distinct, "text")
@@ -323,8 +350,12 @@ def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
     rows = int(series.notna().sum())
     if holds_dates(series):
         raise InputError(
-            f"{name!r} holds dates as text, which no model takes; drop it or turn it into numbers: "
-            f"`{days_since(series)}`"
+            f"{name!r} holds dates as text, which no model takes; ",
+            Remedy("drop", name),
+            ", or ",
+            Remedy("convert", days_since(series)),
+            code="unusable_column",
+            field=name,
         )
     many = distinct > MANY_LEVELS and distinct > MANY_SHARE * rows
     if not many and distinct <= TOO_MANY_LEVELS:
@@ -332,27 +363,29 @@ def _refuse_many(series: pd.Series, distinct: int, what: str) -> None:
     present = series.dropna().astype(object)
     numbers = pd.to_numeric(present, errors="coerce").notna().all()
     if numbers:
-        advice = "every value reads as a number, so convert it with pd.to_numeric"
+        advice: tuple[Part, ...] = (
+            "every value reads as a number, so ",
+            Remedy("write_numbers", name),
+        )
     else:
         advice = (
-            "drop it if it is a name or an identifier, or "
-            f"{how_to_state(name, 'kind', repr('categorical'))}"
+            Remedy("drop", name),
+            " if it is a name or an identifier, or ",
+            Remedy("describe", (name, "kind", "'categorical'")),
         )
     raise InputError(
-        f"{name!r} is {what} with {distinct} different values in {rows} rows; {advice}"
+        f"{name!r} is {what} with {distinct} different values in {rows} rows; ",
+        *advice,
+        code="unusable_column",
+        field=name,
     )
-
-
-def how_to_state(name: str, field: str, value: str) -> str:
-    """How users of the classifier, and of :meth:`Schema.infer`, state something about a column."""
-    return f"state schema={{{name!r}: {{{field!r}: {value}}}}}"
 
 
 def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         if feature.kind == "ordinal" and not dtype.ordered and not is_number_like(series):
-            raise ConstraintError(needs_order(feature))
+            raise needs_order(feature)
         return tuple(dtype.categories.to_numpy(dtype=object))
     # Both, even if the data hold only one of them.
     if types.is_bool_dtype(dtype):
@@ -365,25 +398,30 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
             return (0, 1)
         return tuple(sorted(values))
     if feature.kind == "ordinal":
-        raise ConstraintError(needs_order(feature))
+        raise needs_order(feature)
     if feature.kind == "binary" and len(values) == 1:
         raise ConstraintError(
-            f"{feature.name!r} is binary, but the data holds only {values[0]!r}; "
-            f"{how_to_state(feature.name, 'categories', f'[{values[0]!r}, …]')}."
+            f"{feature.name!r} is binary, but the data holds only {values[0]!r}; ",
+            Remedy("describe", (feature.name, "categories", f"[{values[0]!r}, …]")),
+            ".",
+            field=f"categories.{feature.name}",
         )
     return tuple(sorted(values, key=lambda v: (str(v), type(v).__name__)))
 
 
-def needs_order(feature: Feature) -> str:
-    """The message where only the user knows which category is higher."""
+def needs_order(feature: Feature) -> ConstraintError:
+    """The error where only the user knows which category is higher."""
     if feature.categories:
         levels = f" (in the data: {show(feature.categories)})"
     else:
         levels = ""
-    return (
+    return ConstraintError(
         f"{feature.name!r} is directed or ordinal, but which category is higher is not "
-        f"known{levels}; "
-        f"{how_to_state(feature.name, 'categories', '[lowest, …, highest]')}."
+        f"known{levels}; ",
+        Remedy("describe", (feature.name, "categories", "[lowest, …, highest]")),
+        ".",
+        code="unknown_order",
+        field=f"categories.{feature.name}",
     )
 
 
@@ -397,6 +435,8 @@ def _pixel_range(feature: Feature, series: pd.Series) -> tuple[float, float]:
         if low <= np.nanmin(values) and np.nanmax(values) <= high:
             return low, high
     raise ConstraintError(
-        f"The pixel {feature.name!r} holds {np.nanmin(values):g} to {np.nanmax(values):g}; "
-        f"{how_to_state(feature.name, 'domain', '(lower, upper)')}."
+        f"The pixel {feature.name!r} holds {np.nanmin(values):g} to {np.nanmax(values):g}; ",
+        Remedy("describe", (feature.name, "domain", "(lower, upper)")),
+        ".",
+        field=f"domain.{feature.name}",
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, Remedy
 
 # How polars turns dates and times into numbers, by their type.
 _LINES = {
@@ -94,9 +94,13 @@ def _to_pandas(column: Any) -> Any:
         kind = type(dtype).__name__
         line = _LINES.get(kind, 'pl.col("{0}").cast(pl.Int64)').format(column.name)
         raise InputError(
-            f"{column.name!r} is {kind}, which no model takes as it is; drop it or turn it into "
-            "numbers: "
-            f"frame = frame.with_columns({line})."
+            f"{column.name!r} is {kind}, which no model takes as it is; ",
+            Remedy("drop", column.name),
+            ", or ",
+            Remedy("convert", f"frame = frame.with_columns({line})"),
+            ".",
+            code="unusable_column",
+            field=column.name,
         )
     if isinstance(dtype, nw.Enum):
         return pd.Categorical(column.to_list(), categories=list(dtype.categories))

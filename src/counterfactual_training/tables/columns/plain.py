@@ -16,6 +16,8 @@ LARGEST_INTEGER = 2**49
 # Of a frame with at most so many cells, all of them at once are faster to look at than its columns
 # in turn.
 _SMALL = 10_000
+# Up to so many columns, these are faster to look at in turn.
+_FEW_COLUMNS = 64
 
 
 class PlainNumbers:
@@ -107,13 +109,19 @@ def number_blocks(frame: pd.DataFrame) -> list[tuple[list[str], np.ndarray]]:
 
 
 def _small_blocks(frame: pd.DataFrame, dtypes: list[Any]) -> list[tuple[list[str], np.ndarray]]:
-    """One block for each dtype; all cells as objects come sooner than single columns."""
+    """One block for each dtype; of many columns, all cells as objects come sooner than these."""
     places: dict[Any, list[int]] = {}
     for place, dtype in enumerate(dtypes):
         if is_plain(dtype):
             places.setdefault(dtype, []).append(place)
-    cells = frame.to_numpy(dtype=object)
     names = list(frame.columns)
+    if len(names) <= _FEW_COLUMNS:
+        columns = [column for _, column in frame.items()]
+        return [
+            ([names[j] for j in own], np.stack([columns[j].to_numpy() for j in own], 1))
+            for own in places.values()
+        ]
+    cells = frame.to_numpy(dtype=object)
     return [
         ([names[j] for j in own], cells[:, own].astype(dtype)) for dtype, own in places.items()
     ]
@@ -128,6 +136,8 @@ def all_present(frame: pd.DataFrame, finite: bool = False) -> bool:
     """Whether no value is missing and, if ``finite``, none is infinite; ``False`` may also mean:
     look closer.
     """
+    if frame.size <= _SMALL and frame.shape[1] <= _FEW_COLUMNS:
+        return not any(_misses(column, finite) for _, column in frame.items())
     if not finite and frame.size <= _SMALL:
         return not frame.isna().to_numpy().any()
     # A sum of numbers one of which is NaN is NaN; that of large ones may be infinite.
@@ -143,6 +153,20 @@ def all_present(frame: pd.DataFrame, finite: bool = False) -> bool:
 
 def _is_number(value: Any) -> bool:
     return bool(value == value)
+
+
+def _misses(column: pd.Series, finite: bool) -> bool:
+    """As :func:`_may_miss`, of any column."""
+    if is_plain(column.dtype):
+        if column.dtype.kind != "f":
+            return False
+        numbers = column.to_numpy()
+        if finite:
+            return not np.isfinite(numbers).all()
+        return bool(np.isnan(numbers).any())
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return bool((column.array.codes < 0).any())
+    return _may_miss(column, finite)
 
 
 def _may_miss(column: pd.Series, finite: bool) -> bool:

@@ -9,7 +9,7 @@ stated, such as the range of the training data, the precision of a search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,10 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS
 from counterfactual_training.tables.columns.column import Column
-from counterfactual_training.tables.columns.constrain import may_become, transition_matrix
+from counterfactual_training.tables.columns.constrain import (
+    may_become,
+    transition_matrix,
+)
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import plain, show
 from counterfactual_training.tables.columns.frame import UNSEEN, as_frame, match_columns, read
@@ -40,8 +43,12 @@ from counterfactual_training.tables.columns.relate import worsened
 
 # Searches keep learned ends and grids to this share of a standard deviation.
 _LEARNED = 1e-5
+# Whole numbers below are all different as float64.
+_EXACT = 2.0**53
 # Cells of a frame up to which they are compared as objects.
 _SMALL = 10_000
+# Columns up to which they are compared one by one.
+_FEW_COLUMNS = 32
 
 
 @dataclass(frozen=True)
@@ -95,14 +102,21 @@ class PlanJudge:
     constraints: Constraints
     max_changes: int | None = None
 
-    def __call__(self, before: Any, after: Any) -> list[Violation]:
+    def __call__(
+        self, before: Any, after: Any, columns: Sequence[str] | None = None
+    ) -> list[Violation]:
         """Every rule that rows break; empty if they keep all.
 
         Args:
             before: the rows as they are.
             after: the same rows as planned, in the same order.
+            columns: those that may differ, if the others are known to be the same; rows are then
+                frames of all columns, in order.
         """
-        trial = _Trial(self, self._rows(before), self._rows(after))
+        if columns is None:
+            before = self._rows(before)
+            after = self._rows(after)
+        trial = _Trial(self, before, after, columns)
         if len(trial.before) != len(trial.after):
             raise InputError(
                 f"There are {len(trial.after)} plans for {len(trial.before)} rows."
@@ -141,16 +155,24 @@ class PlanJudge:
         """Where a search lets a number go on the sides where no domain is stated, in the user's
         units.
         """
-        column = self.columns[name]
-        start = self.encoder.slices_[name].start
-        low, high = (
-            float(bound[start]) * column.scale + column.center
-            for bound in (self.constraints.domain.lower, self.constraints.domain.upper)
-        )
-        stated_low, stated_high = column.feature.limits
-        return low if np.isinf(stated_low) else -np.inf, high if np.isinf(
-            stated_high
-        ) else np.inf
+        if name not in self._learned_ends:
+            column = self.columns[name]
+            start = self.encoder.slices_[name].start
+            low, high = (
+                float(bound[start]) * column.scale + column.center
+                for bound in (self.constraints.domain.lower, self.constraints.domain.upper)
+            )
+            stated_low, stated_high = column.feature.limits
+            self._learned_ends[name] = (
+                low if np.isinf(stated_low) else -np.inf,
+                high if np.isinf(stated_high) else np.inf,
+            )
+        return self._learned_ends[name]
+
+    @cached_property
+    def _learned_ends(self) -> dict[str, tuple[float, float]]:
+        """Those that were asked for; a search asks for them again and again."""
+        return {}
 
     def learned_values(self, name: str) -> tuple[np.ndarray | None, float | None]:
         """The few numbers that the data hold, or the number that theirs are multiples of; if there
@@ -189,6 +211,7 @@ class _Trial:
     judge: PlanJudge
     before: pd.DataFrame
     after: pd.DataFrame
+    columns: Sequence[str] | None
     _cells: dict[str, _Cells] = field(default_factory=dict)
 
     # ---- cells -----------------------------------------------------------------------------------
@@ -196,6 +219,13 @@ class _Trial:
     @cached_property
     def differing(self) -> list[str]:
         """The columns that are not the same object for object; often few of thousands."""
+        if self.columns is not None and len(self.columns) < _FEW_COLUMNS:
+            return [
+                name
+                for name in self.before.columns
+                if name in self.columns
+                and not self.before[name].array.equals(self.after[name].array)
+            ]
         alike: dict[Any, list[int]] = {}
         found = []
         pairs = zip(self.before.dtypes, self.after.dtypes, strict=True)
@@ -223,8 +253,12 @@ class _Trial:
                 unseen = np.flatnonzero((numbers == UNSEEN) & (planned == UNSEEN))
                 pairs = zip(old.array[unseen], new.array[unseen], strict=True)
                 same[unseen] = [one == other for one, other in pairs]
-            elif types.is_integer_dtype(old.dtype) and types.is_integer_dtype(new.dtype):
-                # float64 cannot tell whole numbers beyond 2^53 apart.
+            # float64 cannot tell whole numbers beyond 2^53 apart.
+            elif (
+                (np.abs(numbers) >= _EXACT).any()
+                and types.is_integer_dtype(old.dtype)
+                and types.is_integer_dtype(new.dtype)
+            ):
                 whole = [cell.to_numpy(dtype=np.int64, na_value=0) for cell in (old, new)]
                 same &= whole[0] == whole[1]
             self._cells[name] = _Cells(numbers, planned, ~same)
@@ -345,6 +379,8 @@ class _Numbers:
 
 
 def _special(cells: _Numbers) -> _Found:
+    if not cells.column.feature.special:
+        return
     for numbers, words in (
         (cells.old, "{held}: a special code stays"),
         (cells.new, "a number, not a special code"),

@@ -18,17 +18,17 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_training.errors import ConstraintError, InputError, lookup
+from counterfactual_training.errors import InputError, lookup
 from counterfactual_training.tables.columns.feature import Feature, show
 from counterfactual_training.tables.columns.frame import as_frame, match_columns
 from counterfactual_training.tables.columns.infer import (
+    combined,
     complete_feature,
     infer_feature,
     infer_plain,
     is_open,
     needs_order,
     read_columns,
-    report,
     show_domain,
 )
 from counterfactual_training.tables.columns.plain import PlainNumbers
@@ -125,7 +125,7 @@ class Schema:
         """
         table = as_frame(frame)
         if len(table) == 0:
-            raise InputError("There are no rows to infer a schema from: the frame has 0.")
+            raise InputError("There are no rows to infer a schema from.", code="no_rows")
         by_column = {"mutability": mutability, "domain": domain, "special": special}
         stated, related = _stated(schema, list(table.columns), relations, by_column)
         features = []
@@ -141,17 +141,7 @@ class Schema:
             except InputError as error:
                 problems.append(error)
         if problems:
-            kind = (
-                ConstraintError
-                if all(isinstance(p, ConstraintError) for p in problems)
-                else InputError
-            )
-            raise kind(
-                report(
-                    [str(problem).rstrip(".") for problem in problems],
-                    "The columns need attention",
-                )
-            )
+            raise combined(problems, "The columns need attention")
         inferred = cls(tuple(features), related)
         # Stated categories may lack some of the data's; those of text that were not stated are the
         # data's.
@@ -356,7 +346,7 @@ def _check_order(feature: Feature, stated: Mapping[str, Any], needed: bool = Fal
     if not needed or "categories" in stated or len(levels) < 2:
         return
     if all(isinstance(level, str) for level in levels) and list(levels) == sorted(levels):
-        raise ConstraintError(needs_order(feature))
+        raise needs_order(feature)
 
 
 def _values(feature: Feature) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.errors import InputWarning, Remedy
 from counterfactual_training.tables.columns.frame import read
 from counterfactual_training.tables.columns.plain import PlainNumbers
 from counterfactual_training.tables.columns.schema import Schema
@@ -129,7 +128,7 @@ def _zero_apart(values: np.ndarray, counts: np.ndarray) -> bool:
     return bool(values[1] > max(high - low, 2.0))
 
 
-def codes_in_words(found: Codes) -> str | None:
+def codes_warning(found: Codes) -> InputWarning | None:
     """What to state if these numbers are codes; ``None`` if there are none."""
     if not found:
         return None
@@ -137,12 +136,11 @@ def codes_in_words(found: Codes) -> str | None:
     for name, codes in found.items():
         rows = " and ".join(f"{code} in {count} rows" for code, count in codes.items())
         said.append(f'"{name}" holds {rows}, far from its other values')
-    stated = ", ".join(
-        f"{json.dumps(name, ensure_ascii=False)}: {list(codes)}"
-        for name, codes in found.items()
-    )
     if len(found) == 1 and len(next(iter(found.values()))) == 1:
         stands = "it stands"
     else:
         stands = "they stand"
-    return f'{"; ".join(said)}: if {stands} for "no record", state special={{{stated}}}'
+    return InputWarning(
+        f'{"; ".join(said)}: if {stands} for "no record", ',
+        Remedy("state_codes", {name: list(codes) for name, codes in found.items()}),
+    )

@@ -6,6 +6,7 @@ import json
 import re
 from itertools import pairwise
 
+from counterfactual_training.errors import InputWarning, Remedy
 from counterfactual_training.tables.columns.schema import Schema
 
 
@@ -83,7 +84,7 @@ def _of_something_else(words: list[str], place: int) -> bool:
     return not _OTHERWISE.isdisjoint(after)
 
 
-def unchangeable_in_words(schema: Schema) -> str | None:
+def unchangeable_warning(schema: Schema) -> InputWarning | None:
     """What to state about such columns; ``None`` if there are none, or the user has stated what may
     change.
     """
@@ -92,10 +93,8 @@ def unchangeable_in_words(schema: Schema) -> str | None:
     names = [feature.name for feature in schema if cannot_change(feature.name)]
     if not names:
         return None
-    quoted = [json.dumps(name, ensure_ascii=False) for name in names]
-    listed = ", ".join(quoted)
-    rules = ", ".join(f'{name}: "none"' for name in quoted)
-    return (
-        f"{listed}: nobody can change this, judging by the name, but advice may ask for it; "
-        f"state mutability={{{rules}}}, or mutability={{}} if all columns may change"
+    listed = ", ".join(json.dumps(name, ensure_ascii=False) for name in names)
+    return InputWarning(
+        f"{listed}: nobody can change this, judging by the name, but advice may ask for it; ",
+        Remedy("hold", tuple(names)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
+from counterfactual_training.models import shape_of
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
@@ -30,61 +32,50 @@ from counterfactual_training.tables.estimators.file import (
 )
 from counterfactual_training.tables.estimators.inputs import frame_of, restate, stated_rules
 from counterfactual_training.tables.estimators.learns import Learns
+from counterfactual_training.tables.estimators.nested import NestedMethod
+from counterfactual_training.tables.estimators.networks import ACTIVATION, HIDDEN
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Objective, Regime, Setting
+from counterfactual_training.training import Callback, History, Method
 
 ModelFactory = Callable[[int, int], nn.Module]
 
 
-class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator):
+class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, BaseEstimator):
     """A scikit-learn classifier of data frames that explains what would have to change for another
     decision.
 
     By default a network is trained conventionally, and a gate learns what real rows of each class
     look like: advice flips the decision where a row is at least as plausible as not. Decisions are
-    the network's alone. ``preset="as_run"`` is Counterfactual Training as published, without a
-    gate.
+    the network's alone. ``method="ct"`` trains the same network by Counterfactual Training.
 
     A schema states more about columns, see :class:`Feature`; what it leaves out is inferred from
     the data. Categories never seen in training are not recommended, unless ``allowed`` lists them.
 
-    Where ``None`` is the default, the preset decides; ``shuffle``, ``num_std`` and the automatic
-    sizes hold for every preset. Arguments about counterfactuals in training have no effect if the
-    objective uses none.
+    Settings of the method are nested parameters, as scikit-learn's pipelines have them:
+    ``set_params(method__lambda_div=0.25, method__generator__max_steps=50)``.
 
     ``set_params`` after ``fit``: new ``mutability``, ``domain`` and ``num_std`` hold from the next
     explanation on; the gate still takes as given what could not change in ``fit``. Other rules need
     another ``fit``.
 
     Args:
+        method: how to train, one of :mod:`methods`: ``"conventional"``, ``"ct"``, ``"pgd"``,
+            ``"ensemble of jem"``, …; with settings, ``"ct(lambda_adv=0)"``; or a :class:`Method`.
+            Its number of counterfactuals is a quarter of the rows, from 100 to 5,000, and batches
+            are shuffled, unless it states them.
         model: ``"mlp"``, ``"linear"``, ``"mlp-plr"`` or ``"mlp-ple"`` (periodic or piecewise-linear
             embeddings of numbers), ``"tabm"`` (an ensemble that shares weights), ``"neurotree"``
             (smooth decision trees), or a function ``(num_features, num_classes)`` that returns a
             module for logits.
         hidden, activation: widths of the hidden layers, where there are any; ``"relu"``,
             ``"swish"`` or ``"tanh"``.
-        objective: ``"vanilla"`` (class loss alone), ``"full"`` (Eq. 2), ``"divergence"``,
-            ``"adversarial"``, or an :class:`Objective`.
-        generator: of counterfactuals in training, and then of :meth:`explain`: ``"ecco"``,
-            ``"generic"``, ``"revise"``, ``"line"``, a registered name or a :class:`Generator`.
-        lambda_div, lambda_reg, lambda_adv: weights of the objective (Eq. 2). ``lambda_div`` alone
-            brings the published ridge ``lambda_reg`` with it, without which the divergence falls
-            without end.
-        lambda_cost, lambda_energy: weights of the search (Eq. 1).
-        decision_threshold: τ, the probability of the target at which a search stops.
-        max_steps, search_learning_rate: T and η of the searches in training; :meth:`explain` has
-            its own T.
-        epsilon: ε of the adversarial examples.
-        epochs, learning_rate: passes over the data, and the step size of Adam (``"neurotree"`` has
-            its own default).
-        batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000.
-        num_counterfactuals: searched per epoch; ``"auto"`` is a quarter of the rows, from 100 to
-            5000.
-        burn_in: share of the epochs, at the start, trained conventionally.
-        shuffle: new batches each epoch. The authors did not shuffle; a frame sorted by class needs
-            it.
+        epochs, learning_rate: passes over the data, and the step size of Adam; by default the
+            method's (``"neurotree"`` has its own rate).
+        batch_size: rows per update; ``"auto"`` is the method's if it states one, else a hundredth
+            of the rows, from 30 to 1000.
         early_stopping: hold out some rows, stop when the loss on them no longer falls, and keep the
-            best epoch.
+            best epoch; by default unless the method has a budget of accuracy, which stops by
+            itself.
         validation_fraction: share of every class to hold out for that, if it is ten rows or more.
         n_iter_no_change: epochs without a lower loss on these rows after which training stops.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are
@@ -92,16 +83,11 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         scaling: of numbers: ``"standard"`` by mean and SD; ``"robust"`` by a mean and SD that a few
             outliers cannot change, and networks then take the logarithm of outliers; ``"quantile"``
             as robust, and networks then take the rank among the training rows, as a normal score.
-            ``"linear"`` and your own functions get plain numbers.
+            With these two, a quarter of the first layer of ``"mlp"`` starts as bends in single
+            columns. ``"linear"`` and your own functions get plain numbers.
         gate: keeps advice among real rows of the target class: ``"density"`` (of each class, fast),
             ``"learned"`` (a network trained on counterfactuals, for images), ``"both"`` or
             ``"none"``. Predictions do not depend on it.
-        preset: ``"default"``; ``"cheap_recourse"`` (cheaper counterfactuals, under an accuracy
-            budget); the paper's ``"as_run"`` or ``"as_printed"``; or a :class:`Setting`, for the
-            paper's network.
-        regime: another way to train the preset's network: ``"conventional"``, ``"ct"``, ``"pgd"``,
-            ``"trades"``, ``"jem"``, … (:data:`REGIMES`), ``"ensemble of jem"``; with numbers,
-            ``{"name": "pgd", "epsilon": 0.2}``; or a :class:`Regime`.
         mutability, domain, special: rules by column, such as ``{"debt": "decrease"}``, all
             described in :data:`RULES`.
         relations: rules between columns, such as ``["paid <= total"]``, on top of those of the
@@ -111,7 +97,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             ``mutability``, ``domain`` and ``special`` win over it.
         num_std: n_σ of Eq. 12, how far columns without a stated domain may leave the range of the
             training data. 0 keeps advice inside its bulk, from the 0.5th to the 99.5th percentile;
-            ``None`` follows the preset.
+            ``None`` follows the method.
         unseen: a category not seen in training counts as no category, with a warning (``"warn"``)
             or without one (``"unknown"``); or it is an ``"error"``. Numbers never seen are never a
             problem.
@@ -121,8 +107,6 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         n_restarts: trainings from different seeds, as one fleet. With more than one, a fifth of the
             rows is held out to keep the most plausible model among those within one standard error
             of the best accuracy.
-        n_ensemble: models from different seeds, as one fleet, whose logits are averaged
-            (:class:`Ensemble`); 1 follows the regime.
         warm_start: another ``fit`` goes on from the present weights, with the encoder as it is and
             the same classes.
         progress: show a bar; by default on a terminal.
@@ -135,6 +119,8 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         schema_, encoder_, constraints_: the columns, their encoding, and their rules in model
             space.
         model_: the trained torch module.
+        method_: how it was trained, with all sizes.
+        trained_: what ``fit`` trained, in one line; shown with the progress.
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
         history_: metrics by epoch; of an ensemble's first member.
@@ -173,35 +159,20 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
 
     def __init__(
         self,
-        model: str | ModelFactory = "mlp",
-        hidden: Sequence[int] | None = None,
-        objective: str | Objective | None = None,
-        generator: str | Generator | None = None,
+        method: str | Mapping[str, Any] | Method = "conventional",
         *,
-        activation: str | None = None,
-        lambda_div: float | None = None,
-        lambda_reg: float | None = None,
-        lambda_adv: float | None = None,
-        lambda_cost: float | None = None,
-        lambda_energy: float | None = None,
-        decision_threshold: float | None = None,
-        max_steps: int | None = None,
-        search_learning_rate: float | None = None,
-        epsilon: float | None = None,
+        model: str | ModelFactory = "mlp",
+        hidden: Sequence[int] = HIDDEN,
+        activation: str = ACTIVATION,
         epochs: int | None = None,
         batch_size: int | str = "auto",
-        num_counterfactuals: int | str = "auto",
         learning_rate: float | None = None,
-        burn_in: float | None = None,
-        shuffle: bool = True,
         early_stopping: bool | None = None,
-        validation_fraction: float | None = None,
-        n_iter_no_change: int | None = None,
+        validation_fraction: float = 0.15,
+        n_iter_no_change: int = 10,
         class_weight: Mapping[Any, float] | str | None = None,
-        scaling: parameters.Scaling | None = None,
-        gate: str | None = None,
-        preset: str | Setting = "default",
-        regime: str | Mapping[str, Any] | Regime | None = None,
+        scaling: parameters.Scaling = "robust",
+        gate: str = "density",
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
@@ -213,7 +184,6 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_restarts: int = 1,
-        n_ensemble: int = 1,
         warm_start: bool = False,
         progress: bool | None = None,
         verbose: bool = False,
@@ -272,33 +242,23 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         path: str | Path,
         *,
         model: ModelFactory | None = None,
-        generator: Generator | None = None,
-        objective: Objective | None = None,
-        preset: Setting | None = None,
-        regime: Regime | None = None,
+        method: Method | None = None,
     ) -> CounterfactualClassifier:
         """Read a classifier that :meth:`save` wrote, on the CPU; nothing in the file is executed.
 
-        A file holds only text and numbers: pass a model, generator, objective, preset or regime of
-        your own again, as to the constructor.
+        A file holds only text and numbers: pass a model or method of your own again, as to the
+        constructor.
 
         Args:
             path: of the file.
-            model, generator, objective, preset, regime: your own objects, if the classifier was
-                made with some.
+            model, method: your own objects, if the classifier was made with some.
         """
-        objects = {
-            "model": model,
-            "generator": generator,
-            "objective": objective,
-            "preset": preset,
-            "regime": regime,
-        }
+        objects = {"model": model, "method": method}
         return load_classifier(path, cls, objects)
 
     @classmethod
     def from_trained(
-        cls, model: nn.Module, encoder: Encoder, classes: Sequence[Any], generator: Generator
+        cls, model: nn.Module, encoder: Encoder, classes: Sequence[Any]
     ) -> CounterfactualClassifier:
         """A fitted classifier from an MLP trained elsewhere, on rows of this encoder.
 
@@ -306,20 +266,23 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
             model: maps rows of the encoder ``(n, d)`` to logits ``(n, k)``.
             encoder: fitted, see :class:`Encoder`; its schema holds the rules of the columns.
             classes: labels, in the order of the model's outputs.
-            generator: of :meth:`explain`.
         """
         # Parameters that fit, so that clone, save and repr work as if it had been trained here.
-        classifier = cls(**parameters.params_of_trained(model, encoder, generator))
+        shape = shape_of(model)
+        classifier = cls(
+            hidden=shape["hidden"],
+            activation=shape.get("activation", "relu"),
+            scaling="standard",
+            gate="none",
+            early_stopping=False,
+            schema=encoder.schema_,
+            unseen=encoder.unseen,
+            missing=encoder.missing,
+        )
         labels = np.array(classes, dtype=object)
         # The default n_σ: advice stays inside the range of the data.
-        classifier._adopt(
-            encoder,
-            labels,
-            model.eval(),
-            History(),
-            float(classifier.num_std or 0.0),
-            generator,
-        )
+        method = parameters.method_of(classifier.get_params(deep=False))
+        classifier._adopt(encoder, labels, model.eval(), History(), method)
         classifier.n_features_in_ = encoder.n_features_in_
         classifier.feature_names_in_ = encoder.feature_names_in_
         return classifier
@@ -332,20 +295,23 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         classes: np.ndarray,
         model: nn.Module,
         history: History,
-        num_std: float,
-        generator: Generator,
+        method: Method,
         gate: Gate | None = None,
     ) -> None:
         """Set the fitted attributes; the only place that does."""
         self.encoder_ = encoder
         self.schema_ = encoder.schema_
         self.classes_ = classes
-        self.generator_ = generator
-        self.num_std_ = num_std
-        self.constraints_ = advice_constraints(encoder, num_std)
+        # Without the constraints of model space, which ``constraints_`` holds.
+        self.method_ = replace(method, constraints=None)
+        self.generator_ = method.searcher
+        self.num_std_ = method.num_std
+        self.constraints_ = advice_constraints(encoder, method.num_std)
         self.model_ = model
         self.history_ = history
         self.gate_ = gate
+        # Kept, because it learns much of the columns that every question needs.
+        self._found = Finder(model, encoder, self.constraints_, gate)
         # Whoever trains says anew which rows these were.
         self.origin_: Origin | None = None
         # Remembered as text, to notice what set_params changes later.
@@ -356,10 +322,13 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         params = self.get_params(deep=False)
         # Weights stay, so only what says where advice may lead is made anew.
         if self._stated != stated_rules(params):
-            encoder, num_std = restate(params, self._stated, self.encoder_)
+            encoder, num_std = restate(
+                params, self._stated, self.encoder_, self.method_.num_std
+            )
             learned = (self.classes_, self.model_, self.history_)
             origin = self.origin_
-            self._adopt(encoder, *learned, num_std, self.generator_, self.gate_)
+            method = replace(self.method_, num_std=num_std)
+            self._adopt(encoder, *learned, method, self.gate_)
             self.origin_ = origin
 
     def _seed(self) -> int:
@@ -367,6 +336,10 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _finder(self) -> Finder:
+        found = self._found
+        # Somebody may have set another model or gate.
+        if found.model is self.model_ and found.gate is self.gate_:
+            return found
         return Finder(self.model_, self.encoder_, self.constraints_, self.gate_)
 
     def _asked(self, rows: Any) -> pd.DataFrame:
@@ -377,9 +350,7 @@ class CounterfactualClassifier(Learns, Explains, ClassifierMixin, BaseEstimator)
     def _explainer(
         self, given: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
-        return parameters.make_explainer(
-            self.get_params(deep=False), self.generator_, given, confidence, max_steps
-        )
+        return parameters.make_explainer(self.generator_, given, confidence, max_steps)
 
     def _encoded(self, x: Any) -> torch.Tensor:
         check_is_fitted(self, "model_")

@@ -20,7 +20,7 @@ from counterfactual_training.generators import Generator, evaluating, line
 from counterfactual_training.generators.model_checks import first_logits
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.background import make_background
-from counterfactual_training.tables.advice.black_box import BlackBox, ask
+from counterfactual_training.tables.advice.black_box import BlackBox, probabilities_of
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
 from counterfactual_training.tables.advice.quick_pipeline import QuickPipeline
@@ -30,7 +30,6 @@ from counterfactual_training.tables.columns.model_space import device_and_dtype,
 from counterfactual_training.tables.columns.native import is_native
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.estimators import parameters
-from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.inputs import (
     by_column,
     refuse_missing,
@@ -200,7 +199,7 @@ class Explainer(Explains):
             self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
             finder = Finder(module, self.encoder_, self.constraints_)
             return module, finder, finder.logits(x).argmax(-1)
-        probability = ask(self.model, rows, None, self._arrays)
+        probability = probabilities_of(self.model, rows, None, self._arrays)
         known = getattr(self.model, "classes_", None)
         self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
         self._check_decision(rows, probability)
@@ -241,7 +240,7 @@ class Explainer(Explains):
     def _encoded(self, x: Any) -> Tensor:
         frame = self._asked(x)
         if len(frame) == 0:
-            raise InputError("The frame has 0 rows, at least 1 is needed.")
+            raise InputError("There are 0 rows; at least 1 is needed.", code="no_rows")
         return self._found.factuals(frame).x
 
     def _finder(self) -> Finder:
@@ -256,9 +255,7 @@ class Explainer(Explains):
                 f"{type(self.model).__name__} has not; "
                 "leave them out."
             )
-        # The defaults of our classifier, so that both explain alike.
-        usual = CounterfactualClassifier().get_params(deep=False)
-        return parameters.make_explainer(usual, line(), given, confidence, max_steps)
+        return parameters.make_explainer(line(), given, confidence, max_steps)
 
 
 def _check_model(model: Any, encoder: Encoder | None) -> None:

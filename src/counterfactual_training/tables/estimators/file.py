@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,16 @@ import torch
 from pandas.api import types
 from torch import Tensor, nn
 
-from counterfactual_training.defaults import GENERATORS as BUILT_IN
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.generators import GENERATORS, Generator
 from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
 from counterfactual_training.tables.columns.encode import Encoder
-from counterfactual_training.tables.estimators.networks import MODELS, make_model
-from counterfactual_training.tables.estimators.parameters import (
-    learned_by,
-    make_training_generator,
-)
-from counterfactual_training.training import OBJECTIVES, REGIMES, History
+from counterfactual_training.tables.estimators.networks import MODELS
+from counterfactual_training.tables.estimators.parameters import learned_by, method_of
+from counterfactual_training.training import History, Method
+from counterfactual_training.training.method import FromRows
+from counterfactual_training.training.registry import is_known
 
 _KIND = "counterfactual classifier"
 _MODEL = "model."
@@ -39,13 +36,7 @@ _GATE = "gate."
 _ORIGIN = "origin."
 _CLASS_KINDS = "biufUO"
 # Parameters that may hold a user's own object, which has to be passed to load() again.
-_NAMED: Mapping[str, tuple[str, ...] | Mapping[str, Any]] = {
-    "model": MODELS,
-    "generator": GENERATORS,
-    "objective": OBJECTIVES,
-    "preset": (),
-    "regime": REGIMES,
-}
+OWN = ("model", "method")
 
 
 def save_classifier(path: str | Path, classifier: Any) -> None:
@@ -57,12 +48,14 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     if vae is not None:
         tensors |= {_VAE + name: value for name, value in vae.state_dict().items()}
     # A ready-made generator has to be passed to load() again, and brings its own.
-    if isinstance(classifier.get_params(deep=False)["generator"], str):
+    params = classifier.get_params(deep=False)
+    learns = is_known(params["method"]) and isinstance(method_of(params).generator, FromRows)
+    if learns:
         tensors |= {_LEARNED + name: value.contiguous() for name, value in learned.items()}
     gate = classifier.gate_
     if gate is not None:
         tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
-    # Gate and origin are written only if they exist: earlier files have none either.
+    # Gate and origin are written only if they exist.
     content = {
         "params": {
             name: to_json(name, value)
@@ -75,10 +68,11 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
         "named_columns": hasattr(classifier, "feature_names_in_"),
         "encoder": classifier.encoder_.to_dict(),
         "history": {
-            "records": classifier.history_.records,
+            "records": without_seconds(classifier.history_),
             "stopped": classifier.history_.stopped,
         },
         "num_std": classifier.num_std_,
+        "trained": getattr(classifier, "trained_", None),
         "vae": None
         if vae is None
         else {"latent_dim": vae.latent_dim, "hidden_dim": vae.trunk[0].out_features},
@@ -121,16 +115,15 @@ def _assembled(
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         classifier.set_params(schema=encoder.schema_)
-    params = classifier.get_params(deep=False)  # with those an older file lacks
+    params = classifier.get_params(deep=False)
     own = callable(params["model"])
     if not own:
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
-    spec = content.get("network")  # older files have none
-    if spec is None:
-        make: Callable[[int, int], nn.Module] = partial(make_model, params)
+    if own:
+        make: Callable[[int, int], nn.Module] = params["model"]
     else:
-        make = partial(make_network, spec)
+        make = partial(make_network, content["network"])
     if own and "members" in content:  # an ensemble of a user's own networks
         make = partial(make_ensemble, make, content["members"])
     model = load_model(make, *sizes, own, under(_MODEL, tensors), source)
@@ -139,21 +132,21 @@ def _assembled(
     else:
         vae = _vae(content["vae"], len(encoder.names_), under(_VAE, tensors), source)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
-    num_std = float(content["num_std"])  # by us or by anyone: JSON can hold NaN and infinity
-    if not 0 <= num_std < float("inf"):
-        raise ValueError(f"num_std is {num_std}")
+    num_std = checked_num_std(content)
     learned = _learned(under(_LEARNED, tensors), len(encoder.names_)) | (
         {} if vae is None else {"vae": vae}
     )
-    generator = _generator(classifier.get_params(deep=False), learned, source)
-    spec = content.get("gate")  # older files have no gate
+    method = _method(classifier.get_params(deep=False), learned, source)
+    spec = content.get("gate")
     if spec is None:
         gate = None
     else:
         gate = _gate(spec, *sizes, under(_GATE, tensors), source)
-    classifier._adopt(encoder, classes, model, history, num_std, generator, gate)
+    classifier._adopt(encoder, classes, model, history, replace(method, num_std=num_std), gate)
     if "origin" in content:
         classifier.origin_ = Origin.from_file(under(_ORIGIN, tensors), content["origin"])
+    if content["trained"] is not None:
+        classifier.trained_ = str(content["trained"])
     classifier.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:
         classifier.feature_names_in_ = encoder.feature_names_in_
@@ -190,20 +183,25 @@ def _vae(spec: dict[str, Any], num_features: int, state: dict[str, Tensor], sour
     return vae.eval().requires_grad_(False)
 
 
-def _generator(params: Mapping[str, Any], learned: Mapping[str, Any], source: str) -> Generator:
-    """The generator of the training. A recipe of the user's own may be unknown here, or want the
-    training rows.
-    """
+def checked_num_std(content: Mapping[str, Any]) -> float:
+    """n_σ of the advice: JSON, by us or by anyone, can hold NaN and infinity."""
+    num_std = float(content["num_std"])
+    if not 0 <= num_std < float("inf"):
+        raise ValueError(f"num_std is {num_std}")
+    return num_std
+
+
+def _method(params: Mapping[str, Any], learned: Mapping[str, Any], source: str) -> Method:
+    """The method of the training. One of the user's own, or its generator, may be unknown here."""
+    if not is_known(params["method"]):
+        # Advice needs no loss; whoever trains on has to register it.
+        return Method(str(params["method"]))
     try:
-        return make_training_generator(params, learned=learned)
+        return method_of(params).with_rows(None, None, **learned)
     except (InputError, TypeError) as error:
-        name = params["generator"]
-        if not isinstance(name, str) or name in BUILT_IN:
-            raise
         raise FileError(
-            f"{source!r} was trained with the generator {name!r}, which is not one of this "
-            "package: pass it, as in "
-            f"load({source!r}, generator=...)."
+            f"{source!r} was trained by the method {params['method']!r}, which cannot be made "
+            f"here ({error}): register it, or pass it, as in load({source!r}, method=...)."
         ) from error
 
 
@@ -282,10 +280,8 @@ def _classes(spec: dict[str, Any]) -> np.ndarray:
 
 
 def to_json(name: str, value: Any) -> Any:
-    if name in _NAMED:
-        if isinstance(value, str | dict | None):
-            return {"name": value}
-        return {"object": type(value).__name__}
+    if name in OWN:
+        return _named(value)
     if name == "schema":
         return value is not None  # the encoder holds the complete one
     # JSON can hold a seed, but not the state of a RandomState.
@@ -296,9 +292,30 @@ def to_json(name: str, value: Any) -> Any:
     return _plain(value)
 
 
+def without_seconds(history: History) -> list[dict[str, Any]]:
+    """The records of a history but for the time that they took, so that equal trainings give equal
+    files.
+    """
+    return [
+        {name: value for name, value in record.items() if name != "seconds"}
+        for record in history.records
+    ]
+
+
+def _named(value: Any) -> dict[str, Any]:
+    """A name or plain values; of an object that has none, its class."""
+    if isinstance(value, str | dict | None):
+        return {"name": value}
+    if isinstance(value, Method):
+        try:
+            return {"name": value.to_dict()}
+        except InputError:
+            return {"object": type(value).__name__}
+    return {"object": type(value).__name__}
+
+
 def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
-    # Older files lack some names.
-    own = {name: params[name]["object"] for name in _NAMED if "object" in params.get(name, ())}
+    own = {name: params[name]["object"] for name in OWN if "object" in params[name]}
     absent = [name for name in own if objects.get(name) is None]
     if absent:
         said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
@@ -307,12 +324,14 @@ def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str
             f"{', '.join(f'{name}=…' for name in absent)})"
         )
         raise FileError(
-            f"{source!r} was trained with {said}, which a file cannot hold; {advice}."
+            f"{source!r} was trained with {said}, which a file cannot hold; {advice}.",
+            code="needs_objects",
+            field=absent[0],
         )
 
 
 def from_json(name: str, value: Any) -> Any:
-    if name in _NAMED:
+    if name in OWN:
         return value.get("name")  # without a name, the caller passes the object
     if name == "schema":
         return True if value else None  # replaced by the encoder's

@@ -1,12 +1,9 @@
-"""From checked rows to a trained model: one training, the best of several restarts, or a study of
-settings.
-"""
+"""From checked rows to a trained model: one training, or the best of several restarts."""
 
 from __future__ import annotations
 
 import copy
 import math
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,17 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError, check_name, from_outside
+from counterfactual_training.errors import (
+    InputError,
+    InputWarning,
+    check_name,
+    from_outside,
+)
 from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.generators import Generator
 from counterfactual_training.models import Asinh, Ensemble, squash
 from counterfactual_training.tables.columns.encode import Encoder, Scale
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
-from counterfactual_training.tables.columns.special import codes_in_words, find_codes
-from counterfactual_training.tables.columns.unchangeable import unchangeable_in_words
+from counterfactual_training.tables.columns.special import codes_warning, find_codes
+from counterfactual_training.tables.columns.unchangeable import unchangeable_warning
 from counterfactual_training.tables.estimators import parameters
 from counterfactual_training.tables.estimators.inputs import resolve_schema
 from counterfactual_training.tables.estimators.networks import seeded_model
+from counterfactual_training.tables.estimators.validation import ValidationRows
 from counterfactual_training.torch_internals import module_hooked
 from counterfactual_training.training import (
     Callback,
@@ -38,21 +41,10 @@ from counterfactual_training.training import (
     Fleet,
     History,
     Member,
-    Setting,
+    Method,
     train,
 )
 from counterfactual_training.training.callbacks import PrintLoss
-from counterfactual_training.tuning import (
-    Goal,
-    Measure,
-    Task,
-    Tuning,
-    TuningPlan,
-    make_space,
-    tune,
-)
-from counterfactual_training.tuning.space import FIXED, OF_REGIMES
-from counterfactual_training.tuning.tuner import StudyStatus
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on
 # all rows.
@@ -71,7 +63,7 @@ class PreparedFit:
         constraints: the rules of the columns in model space.
         classes: labels, in the order of the model's outputs.
         x, y: ``(n, d)`` rows in model space and ``(n,)`` class indices, or numbers of a regression.
-        setting: how to train; its seed also drew the model's weights.
+        method: how to train; its seed also drew the model's weights.
         make_model: another untrained model, its weights drawn by a seed.
         held_out: row numbers ``(v,)`` kept from training to stop early by; empty without early
             stopping.
@@ -92,7 +84,7 @@ class PreparedFit:
     classes: np.ndarray
     x: Tensor
     y: Tensor
-    setting: Setting
+    method: Method
     make_model: Callable[[int], nn.Module]
     held_out: Tensor
     class_weight: dict[int, float] | str | None
@@ -114,8 +106,8 @@ class PreparedFit:
 
     def one_epoch(self) -> PreparedFit:
         """The same with one epoch on all rows."""
-        once = replace(self.setting, config=replace(self.setting.config, epochs=1))
-        return replace(self, setting=once, held_out=self.held_out[:0], patience=None)
+        once = self.method.replace("training.epochs", 1)
+        return replace(self, method=once, held_out=self.held_out[:0], patience=None)
 
     def train(
         self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None
@@ -130,7 +122,7 @@ class PreparedFit:
             squash(x)
             if "validation" in options:
                 squash(options["validation"][0])
-        return train(network, x, y, setting=self.setting, **options).history
+        return train(network, x, y, self.method, **options).history
 
     def _squashes_alone(self, network: nn.Module) -> TypeGuard[nn.Sequential]:
         """Whether training asks for nothing but outputs for whole rows, of a network that first
@@ -139,8 +131,8 @@ class PreparedFit:
         if type(network) is not nn.Sequential or not isinstance(network[0], Asinh):
             return False
         # In their own order batches are views, and matrix products round by how rows lie in memory.
-        drawn = self.setting.config.shuffle and len(self.held_out) > 0
-        searches = self.setting.regime is not None or self.setting.loss.needs_counterfactuals
+        drawn = self.method.training.shuffle and len(self.held_out) > 0
+        searches = self.method.loss is not None or self.method.needs_counterfactuals
         watched = not all(isinstance(listener, PrintLoss) for listener in self.listeners)
         return (
             drawn
@@ -154,10 +146,10 @@ class PreparedFit:
         first.
         """
         x, y, options = self._rows()
-        first = self.setting.config.seed
+        first = self.method.training.seed
         # Weights and draws of a member come from one seed, as if it were trained alone.
         members = [
-            Member(self.make_model(seed), self.setting.seeded(seed))
+            Member(self.make_model(seed), self.method.seeded(seed))
             for seed in range(first, first + num)
         ]
         results = Fleet(members).train(x, y, progress=progress, **options)
@@ -191,7 +183,7 @@ class PreparedFit:
         if self.gate == "none":
             return None
         gate = gate_of(
-            model, self.x, self.y, self.gate, self.constraints, seed=self.setting.config.seed
+            model, self.x, self.y, self.gate, self.constraints, seed=self.method.training.seed
         )
         said = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
         if said is not None:
@@ -224,24 +216,13 @@ def prepare(
         start: goes on with this encoder and a copy of this model.
         values: labels are a regression's numbers, so there are no classes and one output.
     """
-    preset = parameters.make_preset(params)
-    base = parameters.base_setting(params)
+    base = parameters.method_of(params)
+    _check_kind(base, values)
     if start is None:
-        encoder = _fitted_encoder(params, frame, preset.scaling)
+        encoder = _fitted_encoder(params, frame, params["scaling"])
     else:
         encoder = start.encoder
-    # Going on, classes keep the order of the model's outputs, which a new sort need not have.
-    if values:
-        classes = np.zeros(0)
-        y_index = labels
-    else:
-        classes, y_index = np.unique(labels, return_inverse=True)
-    if start is not None:
-        known = start.classes.tolist()
-        classes, y_index = (
-            start.classes,
-            np.array([known.index(label) for label in classes.tolist()])[y_index],
-        )
+    classes, y_index = _outputs(labels, start, values)
     # Training may use the whole range of the data; advice later keeps to its bulk.
     rules = encoder.constraints(base.num_std, keep_sign=True, keep_outside=True)
     new_model = partial(
@@ -264,12 +245,16 @@ def prepare(
         learned = None
     else:
         learned = parameters.learned_by(start.generator)
-    setting = parameters.make_setting(params, x, limits, seed, y, learned)
-    if preset.early_stopping:
-        stopping_share = preset.validation_fraction
+    method = parameters.method_for_rows(params, x, limits, seed, y, learned)
+    if parameters.stops_early(params, base):
+        stopping_share = params["validation_fraction"]
     else:
         stopping_share = 0.0
-    held_out = _stopping_rows(torch.zeros_like(y) if values else y, stopping_share, seed)
+    held_out = stopping_rows(torch.zeros_like(y) if values else y, stopping_share, seed)
+    if sample_weight is None:
+        weight = None
+    else:
+        weight = torch.as_tensor(sample_weight, device=x.device)
     return PreparedFit(
         make_model(seed),
         encoder,
@@ -277,16 +262,44 @@ def prepare(
         classes,
         x,
         y,
-        setting,
+        method,
         make_model,
         held_out.to(y.device),
         _by_index(params["class_weight"], classes),
-        preset.n_iter_no_change if len(held_out) else None,
-        preset.gate,
-        None if sample_weight is None else torch.as_tensor(sample_weight, device=x.device),
+        params["n_iter_no_change"] if len(held_out) else None,
+        params["gate"],
+        weight,
         parameters.make_callbacks(params),
         stopping_share,
     )
+
+
+def _check_kind(method: Method, values: bool) -> None:
+    """Raise if a method of numbers is to train a classifier, or one of classes a regressor."""
+    if method.values and not values:
+        raise InputError(
+            f"The method {method.name!r} has values=True, so it trains regressors, not classifiers."
+        )
+    if values and not method.values:
+        raise InputError(
+            f"The method {method.name!r} trains classifiers; one of numbers has values=True."
+        )
+
+
+def _outputs(
+    labels: np.ndarray, start: Start | None, values: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes in the order of the model's outputs, and for each row its place among them; numbers
+    have no classes and stay as they are.
+    """
+    if values:
+        return np.zeros(0), labels
+    classes, places = np.unique(labels, return_inverse=True)
+    if start is None:
+        return classes, places
+    # Going on, classes keep the order of the model's outputs, which a new sort need not have.
+    known = start.classes.tolist()
+    return start.classes, np.array([known.index(label) for label in classes.tolist()])[places]
 
 
 def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str) -> Encoder:
@@ -307,15 +320,15 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
         schema, unseen=params["unseen"], missing=params["missing"], scale=scale
     ).fit(frame)
     hints = [
-        codes_in_words(find_codes(encoder.schema_, frame)),
-        _broken_in_words(encoder, frame),
+        codes_warning(find_codes(encoder.schema_, frame)),
+        _broken_warning(encoder, frame),
     ]
     # Whoever states mutability has thought about it.
     if params["mutability"] is None:
-        hints.append(unchangeable_in_words(encoder.schema_))
-    for said in hints:
-        if said is not None:
-            warnings.warn(said, stacklevel=from_outside())
+        hints.append(unchangeable_warning(encoder.schema_))
+    for hint in hints:
+        if hint is not None:
+            warnings.warn(hint, stacklevel=from_outside())
     return encoder
 
 
@@ -344,7 +357,7 @@ def validation_split(
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
 
-def _broken_in_words(encoder: Encoder, frame: pd.DataFrame) -> str | None:
+def _broken_warning(encoder: Encoder, frame: pd.DataFrame) -> InputWarning | None:
     """What to say about relations that most training rows break: nearly always a slip."""
     if encoder.schema_.relations:
         shares = encoder.broken_relations(frame)
@@ -352,11 +365,13 @@ def _broken_in_words(encoder: Encoder, frame: pd.DataFrame) -> str | None:
         shares = {}
     said = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
     if said:
-        return f"Most training rows break {', '.join(said)}: is the relation as you meant it?"
+        return InputWarning(
+            f"Most training rows break {', '.join(said)}: is the relation as you meant it?"
+        )
     return None
 
 
-def _stopping_rows(y: Tensor, share: float, seed: int) -> Tensor:
+def stopping_rows(y: Tensor, share: float, seed: int) -> Tensor:
     """Row numbers to stop early by; none if the share is 0, or the rows are few."""
     if share:
         held_out = validation_split(y, share, seed, keep_single=True)[1]
@@ -403,13 +418,15 @@ def best_restart(
     """
     x = prepared.x
     y = prepared.y
-    setting = prepared.setting
+    method = prepared.method
     rows, held_out = (
-        part.to(x.device) for part in validation_split(y, VALIDATION_SHARE, setting.config.seed)
+        part.to(x.device)
+        for part in validation_split(y, VALIDATION_SHARE, method.training.seed)
     )
-    seeds = range(setting.config.seed, setting.config.seed + num)
+    first = method.training.seed
+    seeds = range(first, first + num)
     # Weights and draws of a member come from one seed, as if it were trained alone.
-    members = [Member(prepared.make_model(seed), setting.seeded(seed)) for seed in seeds]
+    members = [Member(prepared.make_model(seed), method.seeded(seed)) for seed in seeds]
     validation = (x[held_out], y[held_out])
     results = Fleet(members).train(
         x[rows],
@@ -421,7 +438,7 @@ def best_restart(
         progress=progress,
         checkpoint=prepared.checkpoint,
     )
-    measured = Measure(*validation, prepared.constraints)(
+    measured = ValidationRows(*validation, prepared.constraints)(
         [[result.model] for result in results]
     )
     accuracy = [metrics["accuracy"] for metrics in measured]
@@ -439,99 +456,3 @@ def _or_worst(value: float) -> float:
     if math.isfinite(value):
         return value
     return math.inf
-
-
-# ---- tuning --------------------------------------------------------------------------------------
-
-
-def tune_settings(
-    prepared: PreparedFit,
-    params: Mapping[str, Any],
-    goal: Goal,
-    plan: TuningPlan,
-    space: Mapping[str, Any] | str | Path | None,
-    validation_share: float,
-    num_seeds: int,
-) -> Tuning:
-    """Study the settings of a prepared classifier, on rows held out of its training rows."""
-    changes = checked_space(prepared, params, space)
-    task = tuning_task(prepared, validation_share, num_seeds)
-    # A log file has no use for a line that is rewritten.
-    if params["progress"] is None:
-        shown = sys.stderr.isatty()
-    else:
-        shown = params["progress"]
-    return tune(task, goal, plan, changes, StudyStatus() if shown else None)
-
-
-def tuning_task(prepared: PreparedFit, validation_share: float, num_seeds: int) -> Task:
-    """What is tuned: trained on a part of the rows, as ``fit`` would, and measured on the rest."""
-    seed = prepared.setting.config.seed
-    rows, measured = validation_split(prepared.y, validation_share, seed)
-    measure = Measure(prepared.x[measured], prepared.y[measured], prepared.constraints)
-    x = prepared.x[rows]
-    y = prepared.y[rows]
-    # Other rows than those that trials are compared by, as fit holds out rows of its own.
-    held = _stopping_rows(y, prepared.stopping_share, seed).to(y.device)
-    if len(held):
-        stopping = (x[held], y[held])
-    else:
-        stopping = None
-    kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(0, held, False)
-    # The study has its own status line; losses of every trial would bury it.
-    heard = tuple(
-        callback for callback in prepared.listeners if not isinstance(callback, PrintLoss)
-    )
-    alike = replace(
-        prepared, listeners=heard, patience=prepared.patience if len(held) else None
-    )
-    return Task(
-        prepared.make_model,
-        x[kept],
-        y[kept],
-        measure,
-        prepared.setting,
-        num_seeds,
-        prepared.gate,
-        prepared.class_weight,
-        stopping,
-        alike.callbacks,
-    )
-
-
-def checked_space(prepared: PreparedFit, params: Mapping[str, Any], space: Any) -> Any:
-    """The space to search, without the settings that this classifier cannot pass on to a
-    training.
-    """
-    regime = prepared.setting.regime
-    if regime is not None:  # of a regime with a recipe, all numbers can be passed on
-        check_name("regime to tune:", regime.name, OF_REGIMES)
-        return space
-    if not prepared.setting.objective.needs_counterfactuals:
-        raise InputError(
-            "This classifier trains without counterfactuals, so there is nothing to tune. "
-            "preset='as_run', the paper's "
-            "method, or objective='full' trains with them."
-        )
-    weights = parameters.WEIGHTS
-    ready_made = isinstance(params["generator"], Generator)
-    # What a trial could change but the classifier could not be told afterwards.
-    fixed = [
-        n
-        for n in prepared.setting.numbers()
-        if n not in params or (ready_made and n in weights)
-    ]
-    if ready_made:
-        if isinstance(space, str | Path) or set(weights) & set(space or {}):
-            raise InputError(
-                f"{' and '.join(weights)} of a ready-made generator cannot be tuned: name a "
-                "generator, such as "
-                "'ecco', or give the ranges of the other settings as a dict."
-            )
-        space = dict.fromkeys(fixed, FIXED) | dict(space or {})
-    for name in fixed:
-        if name in make_space(prepared.setting, space, prepared.gate):
-            raise InputError(
-                f"{name!r} is not a parameter of the classifier, so it cannot tune it."
-            )
-    return space

@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d, validate_data
 
 from counterfactual_training.constraints.mutability import feature_index
-from counterfactual_training.errors import ConstraintError, InputError
+from counterfactual_training.errors import Argument, ConstraintError, InputError, Part
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature, show
 from counterfactual_training.tables.columns.frame import as_frame, match_columns
@@ -29,7 +29,7 @@ from counterfactual_training.tables.estimators import parameters
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def training_rows(
+def frame_and_labels(
     estimator: Any, x: Any, y: Any, reset: bool = True
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """Frame and labels for ``fit``; sets ``n_features_in_`` and, for a frame,
@@ -173,7 +173,7 @@ def _table(estimator: Any, x: Any, reset: bool, least: int = 1) -> pd.DataFrame:
         names = estimator.encoder_.schema_.names
     if isinstance(x, pd.DataFrame):
         if len(x) < least:
-            raise InputError("The frame has 0 rows, at least 1 is needed.")
+            raise InputError("There are 0 rows; at least 1 is needed.", code="no_rows")
         frame = _frame(estimator, x, names)
     else:
         # Finite or not is checked below, where messages name columns and remedies.
@@ -188,6 +188,8 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     """Columns by name where both this frame and the one of ``fit`` have names, else by position, as
     in scikit-learn.
     """
+    if names is not None and hasattr(estimator, "feature_names_in_") and _known(x, names):
+        return as_frame(x)
     # Columns called 0, 1, 2 are positions, as in a frame made of an array.
     has_names = any(isinstance(name, str) for name in x.columns)
     if has_names:
@@ -199,6 +201,17 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     if names is None and has_names:
         return x
     return as_frame(x.set_axis([str(name) for name in (names or x.columns)], axis=1))
+
+
+def _known(x: pd.DataFrame, names: tuple[str, ...]) -> bool:
+    """Whether the columns are called and ordered as in ``fit``, and no more is to be done."""
+    columns = x.columns
+    return (
+        type(columns) is pd.Index
+        and columns.name is None
+        and columns.dtype == "str"
+        and tuple(columns) == names
+    )
 
 
 def _mixed(x: Any) -> Any:
@@ -231,22 +244,27 @@ def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
         what = "Infinity"
     else:
         what = "NaN, infinity or missing values"
-    advice = (
-        "Drop these rows or columns, fill them in, or have missing ones filled by "
-        "missing='impute'."
+    fill = Argument("missing", "impute")
+    advice: tuple[Part, ...] = (
+        "Drop these rows or columns, fill them in, or have missing ones filled by ",
+        fill,
+        ".",
     )
     if infinite.any():
         if impute:
-            then = ""
+            then: tuple[Part, ...] = ()
         else:
-            then = ", and fit with missing='impute'"
+            then = (", and fit with ", fill)
         advice = (
-            f"Only missing values can be imputed: drop these rows, or make infinity missing{then}: "
-            "frame.replace([np.inf, -np.inf], np.nan)."
+            "Only missing values can be imputed: drop these rows, or make infinity missing",
+            *then,
+            ": frame.replace([np.inf, -np.inf], np.nan).",
         )
     raise InputError(
-        f"{what} in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). "
-        f"{advice}"
+        f"{what} in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). ",
+        *advice,
+        code="missing_values",
+        field="missing",
     )
 
 
@@ -339,12 +357,13 @@ def stated_rules(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def restate(
-    params: Mapping[str, Any], before: Mapping[str, str], encoder: Encoder
+    params: Mapping[str, Any], before: Mapping[str, str], encoder: Encoder, num_std: float
 ) -> tuple[Encoder, float]:
     """The encoder under the rules as they are now, and n_σ.
 
     Args:
         before: the rules that the encoder has, as :func:`stated_rules` told them.
+        num_std: n_σ of the method, where none is stated.
     """
     now = stated_rules(params)
     # Codes, kinds and relations shaped the encoding, so weights would not fit another one.
@@ -373,7 +392,7 @@ def restate(
             raise InputError(
                 f"The domain of the pixel {feature.name!r} scales it, so fit again to change it."
             )
-    return encoder.with_schema(schema), parameters.base_setting(params).num_std
+    return encoder.with_schema(schema), parameters.num_std_of(params, num_std)
 
 
 def _without_rules(feature: Feature, stated: Mapping[str, Any]) -> Feature:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from counterfactual_training.generators import Generator, line
+from counterfactual_training.generators import Generator, line, make_generator
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
 from counterfactual_training.tables.estimators import parameters
@@ -58,14 +58,10 @@ class Inquiry(Explains):
     ) -> tuple[Generator, bool]:
         # Only inside or not counts: the odds of "inside" are no probability that a user could ask
         # for.
-        usual = parameters.make_preset(self._params).explainer or line()
+        usual = line()
         if isinstance(given, str):
             # Some recipes learn from training rows, which no training of this regressor has shown
             # them.
-            usual = parameters.make_training_generator(
-                {**self._params, "generator": given}, *self._rows
-            )
-        chosen, _ = parameters.make_explainer(
-            self._params, usual, given, parameters.DECISION, max_steps
-        )
+            usual = make_generator(given, *self._rows)
+        chosen, _ = parameters.make_explainer(usual, given, parameters.DECISION, max_steps)
         return chosen, True

@@ -9,12 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from torch import nn
 
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
+from counterfactual_training.houses import find
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.fit import (
     VALIDATION_SHARE,
@@ -22,20 +23,17 @@ from counterfactual_training.tables.estimators.fit import (
     Start,
     best_restart,
     prepare,
-    tune_settings,
 )
-from counterfactual_training.tables.estimators.inputs import row_weights, training_rows
-from counterfactual_training.tables.estimators.parameters import base_setting, tuned
+from counterfactual_training.tables.estimators.inputs import frame_and_labels, row_weights
+from counterfactual_training.tables.estimators.parameters import method_of
 from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import History
-from counterfactual_training.tuning import Goal, TuningPlan
 
 
 class Learns:
     """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
 
     n_restarts: int
-    n_ensemble: int
     random_state: Any
     progress: bool | None
     warm_start: bool
@@ -47,7 +45,12 @@ class Learns:
     gate_: Gate | None
     history_: History
     tuning_: Any
+    trained_: str
     get_params: Callable[..., dict[str, Any]]
+
+    # Of NestedMethod.
+    _shown: Any
+    _say: Callable[[int], None]
 
     def _seed(self) -> int:
         raise NotImplementedError
@@ -81,11 +84,10 @@ class Learns:
         going_on = self.warm_start and hasattr(self, "model_")
         if going_on and (num_restarts > 1 or num_members > 1):
             raise InputError(
-                "warm_start goes on with the weights of one model; set n_ensemble=1, "
-                "n_restarts=1 or warm_start=False."
+                "warm_start goes on with the weights of one model: choose a method that is no "
+                "ensemble, n_restarts=1 or warm_start=False."
             )
         prepared = replace(self._prepared(X, y, sample_weight, going_on), checkpoint=checkpoint)
-        setting = prepared.setting
         model = prepared.model
         if num_restarts > 1:
             model, history = best_restart(prepared, num_restarts, self._shown)
@@ -102,10 +104,10 @@ class Learns:
             prepared.classes,
             model.eval(),
             history,
-            setting.num_std,
-            setting.generator,
+            prepared.method,
             gate,
         )
+        self._say(len(prepared.y))
         # Adam's memory of an earlier partial_fit belongs to weights that have changed since.
         vars(self).pop("_optimizer", None)
         return self
@@ -131,7 +133,8 @@ class Learns:
         first = not hasattr(self, "model_")
         if self._counts()[1] > 1:
             raise InputError(
-                "partial_fit goes on with the weights of one model; set n_ensemble=1, or use fit."
+                "partial_fit goes on with the weights of one model: choose a method that is no "
+                "ensemble, or use fit."
             )
         prepared = self._prepared(X, y, sample_weight, not first).one_epoch()
         if classes is not None and sorted(np.unique(classes).tolist()) != sorted(
@@ -142,17 +145,18 @@ class Learns:
                 f"{prepared.classes.tolist()}; every call needs rows of all classes."
             )
         model = prepared.model
-        setting = prepared.setting
         # Adam's averages of gradients go on with the weights they belong to.
         if first:
             memory = None
         else:
             memory = getattr(self, "_optimizer", None)
-        optimizer = torch.optim.Adam(model.parameters(), lr=setting.config.learning_rate)
+        optimizer = torch.optim.Adam(
+            model.parameters(), lr=prepared.method.training.learning_rate
+        )
         if memory is not None:
             optimizer.load_state_dict(memory)
             # The saved state holds the old rate, too; a rate set since then wins.
-            optimizer.param_groups[0]["lr"] = setting.config.learning_rate
+            optimizer.param_groups[0]["lr"] = prepared.method.training.learning_rate
         history = prepared.train(self._shown, optimizer)
         if first:
             gate = prepared.fit_gate(model)
@@ -165,10 +169,10 @@ class Learns:
             prepared.classes,
             model.eval(),
             history,
-            setting.num_std,
-            setting.generator,
+            prepared.method,
             gate,
         )
+        self._say(len(prepared.y))
         self._optimizer = optimizer.state_dict()
         return self
 
@@ -178,20 +182,20 @@ class Learns:
         X: Any,
         y: Any,
         *,
-        n_trials: int = TuningPlan.num_trials,
+        n_trials: int = defaults.TRIALS,
         objectives: str | Sequence[str] = "ip",
         at_most_lost: float | None = 1.0,
         space: Mapping[str, Any] | str | Path | None = None,
-        batch: int = TuningPlan.batch,
-        n_seeds: int = 1,
+        batch: int = defaults.TRIALS_PER_FLEET,
+        n_seeds: int = defaults.TRAININGS_PER_TRIAL,
         validation_share: float = VALIDATION_SHARE,
         storage: str | Path | None = None,
-        study: str = TuningPlan.study,
+        study: str = defaults.STUDY,
     ) -> Self:
         """Search for better settings of counterfactual training; return a new classifier fitted
-        with them to all rows.
+        with them to all rows. Needs the extra ``lab``.
 
-        Needs ``preset="as_run"`` or a stated objective, because the default trains without
+        Needs a method with numbers to tune, such as ``"ct"``: the default trains without
         counterfactuals. Trials train in batches, each as one fleet, on a part of the rows and are
         measured on the rest. They train as ``fit`` does, with early stopping and callbacks. This
         classifier's settings are the first trial, so the best trial is never worse on the
@@ -205,7 +209,7 @@ class Learns:
                 ``"robustness"``.
             at_most_lost: points of accuracy that may be lost against the same model trained
                 conventionally.
-            space: ranges that differ from :data:`counterfactual_training.tuning.RANGES`: by
+            space: ranges that differ from :data:`counterfactual_lab.tuning.RANGES`: by
                 parameter, a pair ``(low, high)``, a list of choices or ``"published"``, which
                 leaves it as it is; or a TOML file.
             batch: trials per fleet.
@@ -215,49 +219,39 @@ class Learns:
                 processes.
             study: its name there.
         """
+        # The laboratory tunes; it is found when it is needed, and says which extra is missing.
+        tuning = find("counterfactual_lab.tuning")
         wanted = (objectives,) if isinstance(objectives, str) else tuple(objectives)
-        # This classifier stays as it is, fitted or not.
-        best = clone(self)
-        params = best.get_params(deep=False)
         # Not random: another call may resume the study, and has to hold out the same rows.
         if self.random_state is None:
             seed = 0
         else:
             seed = self._seed()
-        prepared = prepare(params, *training_rows(best, X, y), seed)
-        goal = Goal(wanted, at_most_lost)
-        plan = TuningPlan(n_trials, batch, storage, study)
-        found = tune_settings(prepared, params, goal, plan, space, validation_share, n_seeds)
-        best.set_params(**tuned(params, prepared.setting, found.best.settings)).fit(X, y)
-        best.tuning_ = found.table()
+        best: Self = tuning.tune_classifier(
+            self,
+            (X, y),
+            tuning.Goal(wanted, at_most_lost),
+            tuning.TuningPlan(n_trials, batch, storage, study),
+            tuning.Trainings(seed, n_seeds, validation_share),
+            space,
+        )
         return best
 
     def _counts(self) -> tuple[int, int]:
         """Restarts and members of an ensemble; at most one of them is more than 1."""
-        counts = (
-            check_count("n_restarts", self.n_restarts),
-            check_count("n_ensemble", self.n_ensemble),
-        )
-        if counts[1] == 1:  # then a regime decides
-            counts = counts[0], base_setting(self.get_params(deep=False)).members
-        if min(counts) > 1:
+        restarts = check_count("n_restarts", self.n_restarts)
+        method = method_of(self.get_params(deep=False))
+        if restarts > 1 and method.members > 1:
             raise InputError(
-                f"n_restarts={counts[0]} keeps one of several models, n_ensemble={counts[1]} "
-                "keeps them all: state one."
+                f"n_restarts={restarts} keeps one of several models, the method {method.name!r} "
+                f"keeps all {method.members}: state one."
             )
-        return counts
-
-    @property
-    def _shown(self) -> bool | None:
-        """Whether to show a bar."""
-        if self.verbose and self.progress is None:
-            return False
-        return self.progress
+        return restarts, method.members
 
     def _prepared(self, x: Any, y: Any, sample_weight: Any, going_on: bool) -> PreparedFit:
         """The training to do; ``going_on`` starts from the model as it is."""
         if not going_on:
-            rows = training_rows(self, x, y)
+            rows = frame_and_labels(self, x, y)
             return prepare(
                 self.get_params(deep=False),
                 *rows,
@@ -265,7 +259,7 @@ class Learns:
                 row_weights(sample_weight, len(rows[1])),
             )
         self._follow_rules()
-        rows = training_rows(self, x, y, reset=False)
+        rows = frame_and_labels(self, x, y, reset=False)
         start = Start(self.encoder_, self.classes_, self.model_, self.generator_)
         # Other draws than those of the epochs before.
         seed = (self._seed() + len(self.history_.records)) % np.iinfo(np.int32).max

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.errors import InputError, ModelError, check_name
+from counterfactual_training.errors import InputError, ModelError, bad_value, check_name
 from counterfactual_training.models import (
     NETWORKS,
     Quantiles,
@@ -19,11 +18,15 @@ from counterfactual_training.models import (
     mlp,
     varied,
 )
-from counterfactual_training.tables.estimators.parameters import Preset, make_preset
+from counterfactual_training.tables.estimators.parameters import BENT, Params, method_of
 from counterfactual_training.torch_modes import single_precision
-from counterfactual_training.training.regimes import OWN_NETWORK, inner_regime
+from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.registry import ENSEMBLE
 
 MODELS = ("linear", *NETWORKS)
+# Of the networks that have hidden layers.
+HIDDEN = (64, 64)
+ACTIVATION = "swish"
 # What a network is made of beside its inputs and outputs, as far as the classifier has parameters
 # for it.
 _MADE_OF = {"mlp-plr": ("columns",), "mlp-ple": ("columns", "x")}
@@ -37,8 +40,7 @@ def make_model(
     ``x`` are the training rows ``(n, d)``, which say where bends and bins lie; without them, only
     the type is right.
     """
-    spec = network_of(params)
-    preset = make_preset(params)
+    spec = meant_model(params)
     # Encoding decides the number of inputs, so a module of fixed size would rarely fit.
     if isinstance(spec, nn.Module):
         raise ModelError(
@@ -62,58 +64,51 @@ def make_model(
     with single_precision():
         if spec == "linear":
             return linear(num_features, num_classes)
-        return _named(spec, preset, num_features, num_classes, x)
+        return _named(spec, params, num_features, num_classes, x)
 
 
-def network_of(params: Mapping[str, Any]) -> Any:
-    """The ``model`` that is meant: the one stated or, for a regime with a network of its own, that
+def meant_model(params: Mapping[str, Any]) -> Any:
+    """The ``model`` that is meant: the one stated or, for a method with a network of its own, that
     network.
     """
-    regime = params["regime"]
     spec = params["model"]
-    if isinstance(regime, Mapping):
-        regime = regime["name"]
-    else:
-        regime = getattr(regime, "name", regime)
-    if regime is None:
-        name = None
-    else:
-        name = inner_regime(regime)
+    name = method_of(params).name.removeprefix(f"{ENSEMBLE} of ")
     if name not in OWN_NETWORK or spec == name or callable(spec) or isinstance(spec, nn.Module):
         return spec
-    # "mlp" is what stands there if nothing is stated.
-    stated = [f"model={spec!r}"] * (spec != "mlp") + [
-        n for n in ("hidden", "activation") if params[n] is not None
-    ]
+    # What stands there if nothing is stated.
+    usual = {"model": "mlp", "hidden": HIDDEN, "activation": ACTIVATION}
+    stated = [own for own in usual if params[own] != usual[own]]
     if stated:
         raise InputError(
-            f"{stated[0]} has no effect: the regime {name!r} has a network of its own."
+            f"{stated[0]}={params[stated[0]]!r} has no effect: the method {name!r} has a network "
+            "of its own."
         )
     return name
 
 
 def _named(
-    spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None
+    spec: str, params: Params, num_features: int, num_classes: int, x: Tensor | None
 ) -> nn.Module:
-    if preset.scaling == "quantile":
+    if params["scaling"] == "quantile":
         # It answers in the space of its inputs, which ranks would not be.
         if spec == "counternet":
             raise InputError("CounterNet takes scaling='robust' or 'standard', not 'quantile'.")
-        return _ranked(spec, preset, num_features, num_classes, x)
+        return _ranked(spec, params, num_features, num_classes, x)
     # Robust scaling leaves outliers far out; without their logarithm they would dominate.
-    squash = preset.scaling == "robust"
+    squash = params["scaling"] == "robust"
     if spec in ("neurotree", "counternet"):
         return NETWORKS[spec](num_features, num_classes, squash=squash)
     # A word has letters to iterate over, too.
-    if isinstance(preset.hidden, str) or not hasattr(preset.hidden, "__iter__"):
-        raise InputError(
-            f"hidden must list the widths of the layers, such as (32,), got {preset.hidden!r}."
+    if isinstance(params["hidden"], str) or not hasattr(params["hidden"], "__iter__"):
+        raise bad_value(
+            "hidden", "a list of the widths of the layers, such as (32,)", params["hidden"]
         )
-    layers = tuple(preset.hidden), preset.activation, squash
+    layers = tuple(params["hidden"]), params["activation"], squash
     if spec == "mlp":
         model = mlp(num_features, num_classes, *layers)
-        if x is not None and layers[0]:
-            bend(model, x, preset.bent)
+        # The plain network of the paper goes with plain scaling.
+        if x is not None and layers[0] and params["scaling"] != "standard":
+            bend(model, x, BENT)
         return model
     own = {"columns": None if x is None else varied(x), "x": x}
     return NETWORKS[spec](
@@ -125,7 +120,7 @@ def _named(
 
 
 def _ranked(
-    spec: str, preset: Preset, num_features: int, num_classes: int, x: Tensor | None
+    spec: str, params: Params, num_features: int, num_classes: int, x: Tensor | None
 ) -> nn.Module:
     """A named network behind :class:`Quantiles`; its own bends and bins lie in their scores."""
     if x is None:
@@ -136,9 +131,7 @@ def _ranked(
         scores = None
     else:
         scores = quantiles(x)
-    network = _named(
-        spec, replace(preset, scaling="standard"), num_features, num_classes, scores
-    )
+    network = _named(spec, {**params, "scaling": "ranks"}, num_features, num_classes, scores)
     return behind_quantiles(network, quantiles)
 
 

@@ -9,7 +9,6 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.gates import remembered_rows
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.explanation import Explanation
 from counterfactual_training.tables.columns.feature import Feature
@@ -87,7 +86,7 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
     if classifier.gate_ is None:
         kept = None
     else:
-        kept = remembered_rows(classifier.gate_)
+        kept = classifier.gate_.real_rows
     if kept is None:
         raise InputError(
             "The pipeline's classifier keeps no rows to find explanations by, as it was fitted "
@@ -147,26 +146,7 @@ def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.
     from sklearn.compose import ColumnTransformer
 
     if isinstance(step, ColumnTransformer):
-        parts: dict[str, Any] = {}
-        for part, transformer, columns in step.transformers_:
-            index = _positions(step, columns, names)
-            # A column transformer writes its parts side by side; each is led back on its own.
-            out = frame.iloc[:, step.output_indices_[part]]
-            if isinstance(transformer, str) and transformer == "drop":
-                if index:
-                    raise _cannot(
-                        name, f"its part {part!r} drops {', '.join(names[j] for j in index)}"
-                    )
-                continue
-            own = [names[j] for j in index]
-            # "passthrough", or a part without columns.
-            plain = isinstance(transformer, str) or not index
-            if plain:
-                back = out.set_axis(own, axis=1)
-            else:
-                back = _inverse(f"{name}: {part}", transformer, out, own)
-            parts |= {column: back[column] for column in own}
-        return pd.DataFrame({column: parts[column] for column in names})
+        return _inverse_by_part(name, step, frame, names)
     if not hasattr(step, "inverse_transform"):
         raise _cannot(name, f"{type(step).__name__} has no inverse_transform")
     known = getattr(step, "get_feature_names_out", None)
@@ -183,6 +163,30 @@ def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.
             name, f"its inverse_transform fails: {(str(error).splitlines() or [''])[0]}"
         ) from error
     return pd.DataFrame(np.asarray(back), columns=names).infer_objects()
+
+
+def _inverse_by_part(
+    name: str, step: ColumnTransformer, frame: pd.DataFrame, names: list[str]
+) -> pd.DataFrame:
+    """Rows before a column transformer; each of its parts is led back on its own."""
+    parts: dict[str, Any] = {}
+    for part, transformer, columns in step.transformers_:
+        index = _positions(step, columns, names)
+        # It writes its parts side by side.
+        out = frame.iloc[:, step.output_indices_[part]]
+        own = [names[j] for j in index]
+        if isinstance(transformer, str) and transformer == "drop":
+            if own:
+                raise _cannot(name, f"its part {part!r} drops {', '.join(own)}")
+            continue
+        # "passthrough", or a part without columns.
+        plain = isinstance(transformer, str) or not own
+        if plain:
+            back = out.set_axis(own, axis=1)
+        else:
+            back = _inverse(f"{name}: {part}", transformer, out, own)
+        parts |= {column: back[column] for column in own}
+    return pd.DataFrame({column: parts[column] for column in names})
 
 
 def _positions(step: ColumnTransformer, columns: Any, names: list[str]) -> list[int]:

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, check_count, check_name, from_outside
-from counterfactual_training.gates import Gate, few_rows, gate_of
+from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
 from counterfactual_training.models.inside import Inside
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.explains import NativeExplanation, in_kind
@@ -43,12 +43,15 @@ from counterfactual_training.tables.estimators.inputs import (
     stated_rules,
 )
 from counterfactual_training.tables.estimators.inquiry import ARGUMENTS, Inquiry
+from counterfactual_training.tables.estimators.nested import NestedMethod
+from counterfactual_training.tables.estimators.networks import ACTIVATION, HIDDEN
 from counterfactual_training.tables.estimators.value_file import load_regressor, save_regressor
-from counterfactual_training.tables.estimators.value_measures import measure, usual_intervals
+from counterfactual_training.tables.estimators.value_measures import (
+    measure_intervals,
+    usual_intervals,
+)
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Regime
-from counterfactual_training.training.regression import VALUE_REGIMES, make_value_regime
-from counterfactual_training.training.setting import OF_OBJECTIVE
+from counterfactual_training.training import Callback, History, Method
 
 # Training rows that are kept to judge what is plausible; an interval may hold few of them.
 _KEPT = 20_000
@@ -61,7 +64,7 @@ _MOST_POINTS = 512
 _EDGE = 1e-6
 
 
-class CounterfactualRegressor(RegressorMixin, BaseEstimator):
+class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
     """A scikit-learn regressor of data frames that explains what would have to change for a value
     in an interval.
 
@@ -73,22 +76,19 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
     :class:`CounterfactualClassifier`.
 
     Args:
+        method: ``"conventional"`` minimises the squared error; ``"ct"`` is Counterfactual Training,
+            with intervals between quantiles of y in place of classes (:mod:`regression`); with
+            settings, ``"ct(lambda_div=0.01, burn_in=0.5)"``; or a :class:`Method` of numbers. Early
+            stopping may well return to an epoch of the burn-in.
         model, hidden, activation: the network; your own function is called with ``(num_features,
             1)``.
-        regime: ``"conventional"`` minimises the squared error; ``"ct"`` is Counterfactual Training,
-            with intervals between quantiles of y in place of classes (:func:`interval_training`);
-            or a :class:`Regime` of numbers.
-        lambda_div, lambda_reg, lambda_adv: weights of ``"ct"``.
-        max_steps, search_learning_rate, epsilon: T, η and ε of the searches in ``"ct"``.
         epochs, batch_size, learning_rate, early_stopping, validation_fraction, n_iter_no_change: of
             the training.
-        burn_in: share of the epochs, at the start, that ``"ct"`` trains conventionally. Early
-            stopping may well return to one of these.
         scaling: of numbers in X. y is always standardised by mean and SD.
         gate: ``"density"``, ``"learned"``, ``"both"`` or ``"none"``.
         mutability, domain, schema, special, relations, num_std, unseen, missing: rules of the
             columns.
-        device, random_state, n_ensemble, progress, verbose, callbacks: as in the classifier.
+        device, random_state, progress, verbose, callbacks: as in the classifier.
 
     Attributes:
         n_features_in_, feature_names_in_: columns seen in ``fit``; names only if it was a frame.
@@ -99,6 +99,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         y_mean_, y_scale_: of y.
         rows_: training rows in model space ``(n, d)`` and their y ``(n,)``, which gates are fitted
             to; some of many.
+        method_: how it was trained, with all sizes.
+        trained_: what ``fit`` trained, in one line; shown with the progress.
         history_: metrics by epoch.
 
     Examples:
@@ -117,26 +119,19 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        model: str | Callable[[int, int], nn.Module] = "mlp",
-        hidden: Sequence[int] | None = None,
+        method: str | Mapping[str, Any] | Method = "conventional",
         *,
-        activation: str | None = None,
-        regime: str | Regime = "conventional",
-        lambda_div: float | None = None,
-        lambda_reg: float | None = None,
-        lambda_adv: float | None = None,
-        max_steps: int | None = None,
-        search_learning_rate: float | None = None,
-        epsilon: float | None = None,
+        model: str | Callable[[int, int], nn.Module] = "mlp",
+        hidden: Sequence[int] = HIDDEN,
+        activation: str = ACTIVATION,
         epochs: int | None = None,
         batch_size: int | str = "auto",
         learning_rate: float | None = None,
-        burn_in: float = 0.0,
         early_stopping: bool | None = None,
-        validation_fraction: float | None = None,
-        n_iter_no_change: int | None = None,
-        scaling: parameters.Scaling | None = None,
-        gate: str | None = None,
+        validation_fraction: float = 0.15,
+        n_iter_no_change: int = 10,
+        scaling: parameters.Scaling = "robust",
+        gate: str = "density",
         mutability: Mapping[str, object] | Sequence[object] | None = None,
         domain: Mapping[str, tuple[Any, Any]] | None = None,
         schema: Schema | Mapping[str, Any] | str | Path | None = None,
@@ -147,7 +142,6 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         missing: Missing = "error",
         device: str | torch.device | None = None,
         random_state: int | np.random.RandomState | None = None,
-        n_ensemble: int = 1,
         progress: bool | None = None,
         verbose: bool = False,
         callbacks: Sequence[Callback] | None = None,
@@ -155,6 +149,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         # scikit-learn needs the explicit signature, and each argument stored as it came.
         for name, value in list(locals().items())[1:]:
             setattr(self, name, value)
+
+    _values = True
 
     # ---- scikit-learn ----------------------------------------------------------------------------
 
@@ -176,7 +172,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
                 out ignore them.
             checkpoint: a file to save to while training, and to resume from if it exists.
         """
-        members = check_count("n_ensemble", self.n_ensemble)
+        members = self._made_method().members
         frame, values, name = numeric_rows(self, X, y)
         mean = float(values.mean())
         scale = float(values.std())
@@ -186,10 +182,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
             self._as_classifier(), frame, (values - mean) / scale, seed, weights, values=True
         )
         prepared = replace(prepared, checkpoint=checkpoint)
-        if self.verbose and self.progress is None:
-            shown = False
-        else:
-            shown = self.progress
+        shown = self._shown
         model = prepared.model
         if members > 1:
             model, history = prepared.train_ensemble(members, shown)
@@ -210,12 +203,13 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
             prepared.encoder,
             model.eval(),
             history,
-            prepared.setting.num_std,
+            prepared.method,
             rows,
             name,
             mean,
             scale,
         )
+        self._say(len(values))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -311,7 +305,9 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
                 isinstance(entry, tuple | list) for entry in target
             )
             intervals = [Interval.from_target(one) for one in (target if several else [target])]
-        return measure(self, frame, values, intervals, check_count("n_rows", n_rows), **rules)
+        return measure_intervals(
+            self, frame, values, intervals, check_count("n_rows", n_rows), **rules
+        )
 
     # ---- files -----------------------------------------------------------------------------------
 
@@ -334,15 +330,15 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         path: str | Path,
         *,
         model: Callable[[int, int], nn.Module] | None = None,
-        regime: Regime | None = None,
+        method: Method | None = None,
     ) -> CounterfactualRegressor:
         """Read a regressor that :meth:`save` wrote, on the CPU; nothing in the file is executed.
 
         Args:
             path: of the file.
-            model, regime: your own objects, if the regressor was made with some.
+            model, method: your own objects, if the regressor was made with some.
         """
-        return load_regressor(path, cls, {"model": model, "regime": regime})
+        return load_regressor(path, cls, {"model": model, "method": method})
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -351,7 +347,7 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         encoder: Encoder,
         model: nn.Module,
         history: History,
-        num_std: float,
+        method: Method,
         rows: tuple[Tensor, Tensor],
         name: str,
         mean: float,
@@ -360,8 +356,10 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         """Set the fitted attributes; the only place that does."""
         self.encoder_ = encoder
         self.schema_ = encoder.schema_
-        self.num_std_ = num_std
-        self.constraints_ = advice_constraints(encoder, num_std)
+        # Without the constraints of model space, which ``constraints_`` holds.
+        self.method_ = replace(method, constraints=None)
+        self.num_std_ = method.num_std
+        self.constraints_ = advice_constraints(encoder, method.num_std)
         self.model_ = model
         self.history_ = history
         self.rows_ = rows
@@ -373,18 +371,19 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         self._stated = stated_rules(self.get_params(deep=False))
 
     def _as_classifier(self) -> dict[str, Any]:
-        """The parameters as those of a classifier, which has some more, with the regime made."""
-        own = self.get_params(deep=False)
-        weights = {name: own.pop(name) for name in OF_OBJECTIVE}
+        """The parameters as those of a classifier, which has some more, with the method made."""
         usual = CounterfactualClassifier().get_params(deep=False)
-        return usual | own | {"regime": _make_regime(own["regime"], weights)}
+        return usual | self.get_params(deep=False) | {"method": self._made_method()}
 
     def _follow_rules(self) -> None:
         """Take over rules that were changed after ``fit``."""
         if self._stated != stated_rules(self.get_params(deep=False)):
-            encoder, num_std = restate(self._as_classifier(), self._stated, self.encoder_)
+            encoder, num_std = restate(
+                self._as_classifier(), self._stated, self.encoder_, self.method_.num_std
+            )
             learned = (self.rows_, self.target_name_, self.y_mean_, self.y_scale_)
-            self._adopt(encoder, self.model_, self.history_, num_std, *learned)
+            method = replace(self.method_, num_std=num_std)
+            self._adopt(encoder, self.model_, self.history_, method, *learned)
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         check_is_fitted(self, "model_")
@@ -438,7 +437,8 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
         return x, torch.as_tensor(interval.holds(values.numpy()), device=x.device).long()
 
     def _fit_gate(self, inside: Inside, interval: Interval) -> Gate | None:
-        kind = parameters.make_preset(self._as_classifier()).gate
+        kind = self.gate
+        check_name("gate", kind, (*KINDS, "none"))
         if kind == "none":
             return None
         x, y = self._in_classes(interval)
@@ -460,25 +460,3 @@ class CounterfactualRegressor(RegressorMixin, BaseEstimator):
                 stacklevel=from_outside(),
             )
         return gate
-
-
-def _make_regime(spec: str | Regime, weights: Mapping[str, float | None]) -> Regime:
-    """The regime, with the weights that are stated."""
-    stated = {name: weight for name, weight in weights.items() if weight is not None}
-    if isinstance(spec, Regime):
-        if not spec.values:
-            raise InputError(
-                f"The regime {spec.name!r} trains classifiers; one of numbers has values=True."
-            )
-        name = spec.name
-    else:
-        check_name("regime", spec, (*VALUE_REGIMES, "or a Regime"))
-        name = spec
-    if stated and (isinstance(spec, Regime) or spec != "ct"):
-        raise InputError(
-            f"{next(iter(stated))} has no effect on the regime {name!r}; it is a weight of "
-            "regime='ct'."
-        )
-    if isinstance(spec, Regime):
-        return spec
-    return make_value_regime(spec, **stated)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from counterfactual_training.tables.estimators.file import (
     need_objects,
     to_json,
     under,
+    without_seconds,
 )
-from counterfactual_training.tables.estimators.parameters import base_setting
+from counterfactual_training.tables.estimators.parameters import method_of
 from counterfactual_training.training import History
 
-_KIND = "counterfactual regressor"
+KIND = "counterfactual regressor"
 _MODEL = "model."
 _ROWS = "rows."
 
@@ -47,7 +49,7 @@ def save_regressor(path: str | Path, regressor: Any) -> None:
         "named_columns": hasattr(regressor, "feature_names_in_"),
         "encoder": regressor.encoder_.to_dict(),
         "history": {
-            "records": regressor.history_.records,
+            "records": without_seconds(regressor.history_),
             "stopped": regressor.history_.stopped,
         },
         "num_std": regressor.num_std_,
@@ -57,14 +59,14 @@ def save_regressor(path: str | Path, regressor: Any) -> None:
     elif isinstance(regressor.model_, Ensemble):
         content["members"] = len(regressor.model_.members)
     must_be_json(content)
-    save_file(path, _KIND, tensors, content)
+    save_file(path, KIND, tensors, content)
 
 
 def load_regressor(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
     """Read a regressor; ``objects`` are the parameters that a file cannot hold, passed by the
     caller.
     """
-    tensors, content = load_file(path, _KIND)
+    tensors, content = load_file(path, KIND)
     with blaming_file(path):
         return _assembled(tensors, content, cls, objects, str(path))
 
@@ -82,7 +84,7 @@ def _assembled(
         **params | {name: value for name, value in objects.items() if value is not None}
     )
     # Raises for settings that a question would fail at.
-    base_setting(regressor._as_classifier())
+    method = method_of(regressor._as_classifier())
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         regressor.set_params(schema=encoder.schema_)
@@ -116,7 +118,7 @@ def _assembled(
         encoder,
         model,
         history,
-        numbers[2],
+        replace(method, num_std=numbers[2]),
         (x, y),
         str(content["target"]["name"]),
         *numbers[:2],

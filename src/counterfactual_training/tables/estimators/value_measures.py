@@ -24,7 +24,7 @@ def usual_intervals(y: np.ndarray) -> list[Interval]:
     return [interval for interval in found if interval.low < interval.high]
 
 
-def measure(
+def measure_intervals(
     regressor: Any,
     frame: pd.DataFrame,
     y: np.ndarray,

@@ -48,9 +48,7 @@ def describe_classifier(
         "classes": [_label(label) for label in classifier.classes_.tolist()],
         "wanted": None if wanted is None else _label(wanted),
         "gate": None if gate is None else [str(part["kind"]) for part in gate.describe()],
-        # Without a stated confidence, advice flips the decision where a row is at least as
-        # plausible as not.
-        "confidence": classifier.decision_threshold,
+        # Advice flips the decision where a row is at least as plausible as not.
         "plausible": 0.5,
         "unseen": "error" if encoder.unseen == "error" else "unknown",
         "missing": encoder.missing,

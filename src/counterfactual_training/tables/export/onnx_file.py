@@ -65,8 +65,8 @@ def export_onnx(
         >>> from tempfile import TemporaryDirectory
         >>> import counterfactual_training as ct
         >>> people = ct.loan(300)
-        >>> fixed = {"age": "none"}
-        >>> clf = ct.CounterfactualClassifier("linear", mutability=fixed, gate="none", epochs=5)
+        >>> stated = {"mutability": {"age": "none"}, "gate": "none", "epochs": 5}
+        >>> clf = ct.CounterfactualClassifier(model="linear", **stated)
         >>> clf = clf.fit(people.frame, people.y)
         >>> with TemporaryDirectory() as folder:
         ...     described = ct.export_onnx(clf, f"{folder}/loan.onnx", wanted=1)
@@ -118,11 +118,11 @@ def _file(classifier: CounterfactualClassifier, described: Mapping[str, Any]) ->
     model.producer_version = described["made_by"]
     onnx.checker.check_model(model)
     content: bytes = model.SerializeToString()
-    compare(content, classifier, _some_rows(num_features))
+    graph_differences(content, classifier, _some_rows(num_features))
     return content
 
 
-def compare(
+def graph_differences(
     content: bytes, classifier: CounterfactualClassifier, x: Tensor
 ) -> dict[str, float]:
     """The largest difference between graph and torch for rows x ``(n, d)``, by output; raises if

@@ -13,7 +13,7 @@ from counterfactual_training.gates import Density, Gate
 from counterfactual_training.gates.calibration import Calibrated, Line
 from counterfactual_training.gates.density import _conditional, _Kernels
 from counterfactual_training.models.classifiers import Asinh
-from counterfactual_training.models.stack import named_parts
+from counterfactual_training.models.trace import named_parts
 
 # Its stubs know one form of its result only.
 vjp: Any = torch.func.vjp

@@ -1,0 +1,224 @@
+"""All measurements of trained cells, as named arrays and single numbers.
+
+A plain measurement has arrays ``(λ, runs)`` by metric: means over individuals. One ``as_trained``
+has
+
+====================================  ============
+================================================================
+``published/<constraints>/<metric>``  (λ, runs)     means over individuals, by the grid's protocol
+``paired/<constraints>/<metric>``     (λ, rows)     one value per individual, the same individuals
+for every cell ``attack/fgsm``, ``attack/pgd``       (ε,)          accuracy under attack
+``attribution``                       (rounds,)     sensitivity to the protected features
+====================================  ============
+================================================================
+
+<constraints> is ``free`` or ``protected`` (the protected features immutable). NaN marks what does
+not exist, such as the cost of an invalid counterfactual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from counterfactual_lab.grids.cell import AS_TRAINED, Cell
+from counterfactual_training.constraints import Constraints
+from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.evaluation.attribution import (
+    AttributionRounds,
+    protected_sensitivity,
+)
+from counterfactual_training.evaluation.counterfactuals import (
+    aggregate,
+    counterfactual_table,
+    counterfactual_tables,
+)
+from counterfactual_training.evaluation.evaluate import attack_curves, performance
+from counterfactual_training.evaluation.findings import check_attacks, warn
+from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
+from counterfactual_training.evaluation.performance import decider, predict_logits
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
+from counterfactual_training.models.vae import VAE
+
+Arrays = dict[str, np.ndarray]
+Rows = Mapping[str, tuple[Tensor, Tensor]]
+
+_FLEET_SPLIT_SEED = 0
+_ATTRIBUTION_SEED = 2025
+
+
+@dataclass(frozen=True, eq=False)
+class GridData:
+    """A data set as tasks need it; sent once to each worker.
+
+    Attributes:
+        vae: of REVISE, fitted once; ``None`` where no cell needs it.
+    """
+
+    data: Dataset
+    vae: VAE | None = None
+
+    def rows(self, cell: Cell) -> Rows:
+        """``train``, ``validation`` and ``test``. Cells of a fleet share their rows; one alone
+        draws its own split.
+        """
+        data = self.data
+        # A fleet stacks weights, not rows.
+        seed = cell.seed if cell.alone else _FLEET_SPLIT_SEED
+        kept, held_out = data.validation_split(torch.Generator().manual_seed(seed))
+        return {
+            "train": (data.x_train[kept], data.y_train[kept]),
+            "validation": (data.x_train[held_out], data.y_train[held_out]),
+            "test": (data.x_test, data.y_test),
+        }
+
+    def rules(self, kind: str) -> Constraints:
+        """Of evaluation, ``free`` or ``protected``."""
+        if kind == "protected":
+            return self.data.protect(self.data.constraints)
+        return self.data.constraints
+
+
+def measure(
+    models: Sequence[nn.Module], cells: Sequence[Cell], source: GridData
+) -> list[tuple[Arrays, dict[str, float]]]:
+    """Arrays and numbers of each model; all cells are of one task, so they are measured alike.
+
+    The counterfactuals of a gated model are those of the gated one, its predictions those of its
+    classifier.
+    """
+    first = cells[0]
+    x = source.data.x_test
+    y = source.data.y_test
+    rows = source.rows(first)[first.measurement.on]
+    plain = first.measurement.protected != AS_TRAINED
+    deciders = [decider(model, x) for model in models]
+    found: list[tuple[Arrays, dict[str, float]]] = [
+        ({}, performance(predict_logits(m, x), y)) for m in deciders
+    ]
+    for kind in ("free", "protected"):
+        places = [i for i, cell in enumerate(cells) if kind in cell.constraint_kinds]
+        if not places:
+            continue
+        members = [models[i] for i in places]
+        protocol = first.protocol(kind)
+        rules = source.rules(kind)
+        tables = _tables(members, rows, protocol, rules, first)
+        for i, table, means in zip(places, tables, _means(tables), strict=True):
+            arrays, numbers = found[i]
+            by_run = _by_run(means, protocol)
+            if plain:
+                arrays |= by_run
+            else:
+                arrays |= {f"published/{kind}/{name}": v for name, v in by_run.items()}
+                numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
+        if first.measurement.paired:
+            paired = first.paired_protocol(kind)
+            tables = _tables(members, rows, paired, rules, first)
+            for i, table in zip(places, tables, strict=True):
+                by_row = _by_row(table, paired, len(rows[1]))
+                found[i][0].update({f"paired/{kind}/{m}": v for m, v in by_row.items()})
+    for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
+        _add_attacks(cell, model, source, arrays, numbers)
+        if not plain and "protected" in cell.constraint_kinds:
+            _add_attribution(first, model, source, arrays)
+    return found
+
+
+def _means(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Of the individuals of each table."""
+    numbered = [table.assign(member=i) for i, table in enumerate(tables)]
+    means = aggregate(pd.concat(numbered, ignore_index=True))
+    of_member = dict(tuple(means.groupby("member")))
+    # No row is left of a member whose individuals all are of the target class already.
+    return [of_member.get(i, means.iloc[:0]) for i in range(len(tables))]
+
+
+def _num_searched(protocol: EvaluationProtocol) -> int:
+    individuals = protocol.num_runs * (protocol.num_individuals or 0)
+    return individuals * len(protocol.lambda_energy)
+
+
+def _by_run(means: pd.DataFrame, protocol: EvaluationProtocol) -> Arrays:
+    """Metrics ``(λ, runs)`` of one model."""
+    return {
+        str(metric): _wide(part, "run", "value", protocol, protocol.num_runs)
+        for metric, part in means.groupby("metric")
+    }
+
+
+def _by_row(table: pd.DataFrame, protocol: EvaluationProtocol, count: int) -> Arrays:
+    """Metrics ``(λ, count)`` of all rows; NaN for those that were not drawn, or already are of the
+    target class.
+    """
+    return {
+        metric: _wide(table, "row", metric, protocol, count).astype(np.float32)
+        for metric in COUNTERFACTUAL
+    }
+
+
+def _add_attribution(cell: Cell, model: nn.Module, source: GridData, arrays: Arrays) -> None:
+    """Sensitivity to protected features, if the protocol has rounds of it."""
+    rounds = cell.measurement.protocol.attribution_rounds
+    if not rounds:
+        return
+    data = source.data
+    # All models see the same rows and baselines.
+    rng = torch.Generator().manual_seed(_ATTRIBUTION_SEED)
+    arrays["attribution"] = protected_sensitivity(
+        model, data.x_test, data.y_test, data.protected, rng, AttributionRounds(rounds)
+    ).numpy()
+
+
+def _tables(
+    models: Sequence[nn.Module],
+    rows: tuple[Tensor, Tensor],
+    protocol: EvaluationProtocol,
+    rules: Constraints,
+    cell: Cell,
+) -> list[pd.DataFrame]:
+    # A stack of one gives the same numbers up to rounding only, so a cell that trained alone is
+    # measured alone.
+    if cell.alone:
+        return [counterfactual_table(model, rows, protocol, rules) for model in models]
+    return counterfactual_tables(models, rows, protocol, rules)
+
+
+def _wide(
+    table: pd.DataFrame, by: str, values: str, protocol: EvaluationProtocol, count: int
+) -> np.ndarray:
+    """``(λ, count)``; NaN where there is no value, as for a run with nothing to average."""
+    wide = table.pivot(index="lambda_energy", columns=by, values=values)
+    return wide.reindex(index=list(protocol.lambda_energy), columns=range(count)).to_numpy(
+        dtype=float
+    )
+
+
+def _add_attacks(
+    cell: Cell, model: nn.Module, source: GridData, arrays: Arrays, numbers: dict[str, float]
+) -> None:
+    """Accuracy under attack: numbers of a plain measurement, arrays of the other, for models
+    trained free.
+    """
+    plain = cell.measurement.protected != AS_TRAINED
+    if not plain and cell.protected:
+        return
+    kind = cell.constraint_kinds[0]
+    protocol = cell.protocol(kind)
+    rules = source.rules(kind)
+    curves = attack_curves(model, source.data.x_test, source.data.y_test, protocol, rules)
+    for attack, curve in curves.items():
+        if plain:
+            pairs = zip(protocol.epsilons, curve.tolist(), strict=True)
+            numbers |= {
+                f"robust_accuracy_{attack}@{epsilon:g}": value for epsilon, value in pairs
+            }
+        else:
+            arrays[f"attack/{attack}"] = curve.double().numpy()
+    if not plain:
+        warn(check_attacks(list(protocol.epsilons), curves))

@@ -1,0 +1,48 @@
+"""How much a comparison of methods trains and measures, and which methods there are; loads nothing
+heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Who is compared if nobody is named; `ct truth --help` lists them without loading torch.
+METHODS = (
+    "conventional",
+    "conventional rescaled",
+    "ct",
+    "cheap_recourse",
+    "cheap_recourse + density",
+    "conventional + density",
+    "conventional + learned",
+    "conventional + both",
+    "conventional + best",
+    "default network",
+    "default network + density",
+)
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Limits that let nine data sets and five seeds finish on two processors in an evening.
+
+    Attributes:
+        rows: most rows that are fitted, validation rows among them; ``None`` takes all.
+        individuals: number of people explained.
+        judge_rows: most rows that judges are fitted to.
+        epochs: of training.
+        batch_size: at most this, or the published one if that is smaller; ``None`` takes the
+            published one.
+        held_out: share of the training rows that tuning measures on.
+    """
+
+    rows: int | None = 6000
+    individuals: int = 300
+    judge_rows: int = 3000
+    epochs: int = 50
+    batch_size: int | None = 250
+    held_out: float = 0.25
+
+
+# Training exactly as published.
+UNCAPPED = Caps(rows=None, epochs=100, batch_size=None)

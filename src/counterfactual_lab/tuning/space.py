@@ -1,0 +1,326 @@
+"""What may be tuned, and in which ranges."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from counterfactual_training.errors import Argument, FileError, InputError, check_name
+from counterfactual_training.gates import KINDS
+from counterfactual_training.training import Method, Objective, TrainConfig
+
+Number = float | int
+# The only choice that is not a number. Training ignores it: the gate is fitted to the trained
+# model.
+GATE = "gate"
+GATES = ("none", *KINDS)
+Choice = Number | str  # a number of a method, or the kind of gate
+# What can be tuned of every method that has it, by dotted name, beside its own numbers.
+TUNABLE = (
+    *(f"objective.{own.name}" for own in fields(Objective) if own.name != "lambda_class"),
+    "training.learning_rate",
+    "training.burn_in",
+    "training.num_counterfactuals",
+)
+# Given instead of a range: the setting is not tuned.
+FIXED = "published"
+
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from ``low`` to ``high``, both included.
+
+    Attributes:
+        log: search on a logarithmic scale.
+        whole: integers only.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise InputError(
+                f"A range goes from a finite number to a larger one, got {self.low} to {self.high}."
+            )
+        if self.log and self.low <= 0:
+            raise InputError(f"A range with log = true starts above 0, got {self.low}.")
+        if self.whole and (self.low != round(self.low) or self.high != round(self.high)):
+            raise InputError(
+                f"A range of whole numbers has whole ends, got {self.low} to {self.high}."
+            )
+
+    def near(self, value: Number, rng: random.Random) -> Number:
+        """A random value about a sixth of the range away."""
+        scale: Callable[[float], float] = float
+        back: Callable[[float], float] = float
+        if self.log:
+            scale = math.log
+            back = math.exp
+        low = scale(self.low)
+        high = scale(self.high)
+        moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
+        # Again: exp(log(high)) may exceed high by a rounding error.
+        moved = min(self.high, max(self.low, moved))
+        if self.whole:
+            return round(moved)
+        return moved
+
+    def including(self, value: Number) -> Range:
+        """The range widened to hold a value; linear if that includes 0."""
+        low = min(self.low, value)
+        return replace(self, low=low, high=max(self.high, value), log=self.log and low > 0)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of a few values."""
+
+    values: tuple[Choice, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values or len(set(self.values)) < len(self.values):
+            raise InputError(
+                f"Choices are one or more different values, got {list(self.values)}."
+            )
+
+    def near(self, value: Choice, rng: random.Random) -> Choice:
+        return rng.choice(self.values)
+
+    def including(self, value: Choice) -> Choices:
+        if value in self.values:
+            return self
+        return Choices((value, *self.values))
+
+
+Values = Range | Choices
+Space = Mapping[str, Values]
+
+# From the smallest to the largest value of the paper's grids (Appendix D and E), and a little
+# beyond where the best value was the last. num_counterfactuals changes the shape of tensors, so
+# such trials cannot train as one fleet: it is tuned only on request.
+RANGES: Space = {
+    "generator.decision_threshold": Range(0.5, 0.95),
+    "objective.lambda_div": Range(0.01, 2.0, log=True),
+    "objective.lambda_reg": Range(0.005, 1.0, log=True),
+    "objective.lambda_adv": Range(0.01, 1.0, log=True),
+    "generator.lambda_energy": Range(0.1, 20.0, log=True),
+    "generator.max_steps": Range(5, 50, whole=True),
+    "generator.learning_rate": Range(0.03, 1.0, log=True),
+    "generator.epsilon": Range(0.05, 0.5),
+    "training.burn_in": Range(0.0, 0.5),
+    "training.learning_rate": Range(3e-4, 1e-2, log=True),
+}
+
+# Of methods with a loss of their own, beside the learning rate: about a tenth to ten times the
+# usual weight, and changes from small ones to those that cross most of a column. Steps change the
+# time of a trial, so they are not tuned.
+_WEIGHT = Range(0.1, 10.0, log=True)
+_REACH = Range(0.01, 0.5, log=True)
+OF_METHODS: Mapping[str, Space] = {
+    "pgd": {"epsilon": _REACH},
+    "trades": {"beta": _WEIGHT, "epsilon": _REACH},
+    "jem": {"weight": _WEIGHT, "ridge": Range(0.01, 1.0, log=True), "clip": _REACH},
+    "dat": {"epsilon": _REACH, "sample_size": _REACH},
+    "ross": {"weight": _WEIGHT, "reach": Range(0.1, 2.0, log=True)},
+    "gradient_supervision": {"weight": _WEIGHT},
+    "cat": {"weight": _WEIGHT, "share": Range(0.05, 1.0)},
+    "misob": {"strength": Range(0.02, 2.0, log=True)},
+    "counternet": {"cost": Range(1e-3, 1.0, log=True), "validity": Range(0.02, 2.0, log=True)},
+}
+
+
+def tunable_numbers(method: Method) -> dict[str, Number]:
+    """The numbers of a method that can be tuned, by dotted name."""
+    found: dict[str, Number] = {}
+    for path, value in method.settings().items():
+        known = path in TUNABLE or path in method.numbers or path.startswith("generator.")
+        if known and isinstance(value, int | float) and not isinstance(value, bool):
+            found[path] = value
+    return found
+
+
+def make_space(
+    start: Method, changes: Mapping[str, Any] | str | Path | None = None, gate: str = "none"
+) -> dict[str, Values]:
+    """The ranges to search, by dotted name: those of :data:`RANGES` and :data:`OF_METHODS` that the
+    method has.
+
+    Args:
+        start: the method to improve; every range is widened to hold its numbers.
+        changes: by name, dotted or short, a pair ``(low, high)``, a list of choices, a table with
+            ``low``, ``high`` and ``log`` or with ``choices``, or :data:`FIXED`; or a TOML file with
+            the same. The gate has choices only.
+        gate: of the classifier to improve.
+    """
+    check_tunable(start)
+    values: dict[str, Any] = {**tunable_numbers(start), GATE: gate}
+    given = _read(changes) if isinstance(changes, str | Path) else dict(changes or {})
+    own = OF_METHODS.get(start.name, {})
+    if start.loss is not None and not own and not given:
+        raise InputError(
+            f"No ranges are known for the method {start.name!r}: give those to search, such as "
+            f"{{{_example(start)!r}: (low, high)}}."
+        )
+    # A term of Eq. 2 with a weight of 0 was left out on purpose.
+    off = {
+        path for path, value in values.items() if path.startswith("objective.") and not value
+    }
+    wanted: dict[str, Any] = {
+        name: domain
+        for name, domain in {**RANGES, **own}.items()
+        if name in values and name not in off
+    }
+    for name, domain in _by_path(start, given).items():
+        if name not in values:
+            raise InputError(
+                f"{name!r} cannot be tuned here: choose among "
+                f"{', '.join(path for path in values)}."
+            )
+        if domain == FIXED:
+            wanted.pop(name, None)
+        else:
+            wanted[name] = _domain(start, name, domain)
+    if not wanted:
+        raise InputError("There is nothing to tune: every setting is fixed.")
+    return {name: domain.including(values[name]) for name, domain in wanted.items()}
+
+
+def check_tunable(method: Method) -> None:
+    """Raise if a method has nothing to tune."""
+    if method.loss is None and not method.needs_counterfactuals:
+        raise InputError(
+            "This trains without counterfactuals, so there is nothing to tune: ",
+            Argument("method", "ct"),
+            " trains with counterfactuals.",
+        )
+
+
+def _example(method: Method) -> str:
+    """A name to show in a message."""
+    return next(iter(tunable_numbers(method)))
+
+
+def _by_path(start: Method, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given by dotted or short name, and in a file also by tables, by dotted name."""
+    found: dict[str, Any] = {}
+    for name, domain in given.items():
+        if name in ("objective", "generator", "training") and isinstance(domain, Mapping):
+            inner = {f"{name}.{own}": value for own, value in domain.items()}
+            found |= _by_path(start, inner)
+        elif name == GATE:
+            found[name] = domain
+        else:
+            found[start.path(name)] = domain
+    return found
+
+
+def _whole(start: Method, path: str) -> bool:
+    """Whether a setting is a whole number, by its declaration: users may write 1 for 1.0."""
+    part, _, name = path.partition(".")
+    if path in start.numbers and start.make is not None:
+        declared = inspect.signature(start.make).parameters[path]
+        return type(declared.default) is int and "float" not in str(declared.annotation)
+    if part == "training":
+        return type(getattr(TrainConfig(), name)) is int
+    return path == "generator.max_steps"
+
+
+def neighbours(
+    space: Space, start: Mapping[str, Any], num: int, seed: int
+) -> list[dict[str, Choice]]:
+    """Settings near the start: each differs in a third of the values, by a little."""
+    rng = random.Random(seed)  # noqa: S311 - not security-sensitive
+
+    def neighbour() -> dict[str, Choice]:
+        moved = rng.sample(sorted(space), -(-len(space) // 3))
+        return {
+            name: own.near(start[name], rng) if name in moved else start[name]
+            for name, own in space.items()
+        }
+
+    return [neighbour() for _ in range(num)]
+
+
+def _domain(start: Method, name: str, given: Any) -> Values:
+    """A range or choices, from what a user wrote."""
+    if isinstance(given, Range) and name != GATE:
+        return given
+    choices = _as_table(given)
+    if isinstance(choices, Mapping):
+        _check_keys(name, choices)
+        if "low" in choices and name != GATE:
+            return _range(start, name, choices)
+        choices = choices.get("choices")
+    if not isinstance(choices, list | tuple):
+        asked = f"a list of choices, such as {list(GATES)}."
+        if name != GATE:
+            asked = f"a range: give (low, high), a list of choices, or {FIXED!r}."
+        raise InputError(f"{name} = {given!r} is not {asked}")
+    if name == GATE:
+        for kind in choices:
+            check_name("gate", kind, GATES)
+        return Choices(tuple(choices))
+    whole = _whole(start, name)
+    return Choices(tuple(_number(name, value, whole) for value in choices))
+
+
+def _as_table(given: Any) -> Any:
+    """Two numbers as a table of low and high, choices as a list; anything else as it is."""
+    if isinstance(given, Choices):
+        return list(given.values)
+    if isinstance(given, tuple) and len(given) == 2 and all(map(_is_number, given)):
+        return {"low": given[0], "high": given[1]}
+    return given
+
+
+def _range(start: Method, name: str, table: Mapping[str, Any]) -> Range:
+    """From low to high; logarithmic if the usual range is, unless the table says otherwise."""
+    whole = _whole(start, name)
+    low, high = (_number(name, table[key], whole) for key in ("low", "high"))
+    usual = {**RANGES, **OF_METHODS.get(start.name, {})}.get(name)
+    usual_log = isinstance(usual, Range) and usual.log and low > 0
+    return Range(low, high, log=bool(table.get("log", usual_log)), whole=whole)
+
+
+def _check_keys(name: str, table: Mapping[str, Any]) -> None:
+    """Raise unless a table has choices, or low and high, and nothing that means nothing."""
+    for key in table:
+        check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
+    if "choices" in table and len(table) > 1:
+        raise InputError(f"{name}: give either choices, or low, high and log.")
+    if "choices" not in table and not {"low", "high"} <= set(table):
+        raise InputError(f"{name}: a range needs low and high, or choices; got {dict(table)}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number(name: str, value: Any, whole: bool) -> Number:
+    if not _is_number(value):
+        raise InputError(f"{name}: expected a number, got {value!r}.")
+    if whole and not float(value).is_integer():
+        raise InputError(f"{name} is a whole number, got {value!r}.")
+    if whole:
+        return int(value)
+    return float(value)
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(
+            f"The file of ranges {str(path)!r} cannot be read: {error.strerror}."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FileError(f"{str(path)!r} is not a TOML file: {error}.") from error

@@ -1,0 +1,1 @@
+"""Commands of this house; the command line of the library finds them by name."""

@@ -1,1 +1,0 @@
-"""What to run: the demo, models of named data sets, the experiments of the paper."""

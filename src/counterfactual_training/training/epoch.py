@@ -1,0 +1,260 @@
+"""One epoch of a run: its random streams, mini-batches, attempts to search, updates and records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.generators import evaluating
+from counterfactual_training.training.distributed import shares
+from counterfactual_training.training.network import Gradients
+from counterfactual_training.training.objective import Batch, CounterfactualBatch
+from counterfactual_training.training.round import Round
+from counterfactual_training.training.run import Run
+from counterfactual_training.training.sampling import Streams, each, epoch_rng
+from counterfactual_training.training.tally import Tally
+
+# Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough
+# to save memory.
+_GROUP_VALUES = 2**20
+
+
+class Epoch:
+    """One pass over the data.
+
+    Counterfactuals are searched once per epoch and divided among the batches, or once per batch.
+    During burn-in, and in conventional training, there are none.
+
+    Attributes:
+        rng: random streams, one per row of the stack.
+        tally: sums for the records.
+        searching: whether batches get counterfactuals, or whatever a method finds.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.started = time.perf_counter()
+        config = run.config
+        rngs = _seed(run)
+        self.rng: Streams = rngs if run.lead else rngs[0]
+        run.learner.begin_epoch()
+        self.tally = Tally(run)
+        self.objective = run.objective_for(self.tally.explaining)
+        self.searching = any(self.tally.explaining)
+        self.by_method = run.method.find is not None
+        self.per_batch = self.searching and (self.by_method or config.refresh == "batch")
+        count = run.data.num_batches(config.batch_size)
+        # How many counterfactuals each batch gets.
+        self.sizes = shares(max(config.num_counterfactuals, count), count)
+        self.done = 0  # batches
+        self.over = False
+        self.stock: Iterator[CounterfactualBatch] | None = None
+        self.found: Any = None  # of the present batch
+        self.group: list[Batch] = []
+
+    def batches(self) -> Iterator[Batch]:
+        """All rows in mini-batches; raises if a DataLoader miscounts."""
+        run = self.run
+        order = None
+        # Drawn before the search.
+        if run.config.shuffle and not run.data.divided:
+            order = each(lambda own: torch.randperm(run.data.num_rows, generator=own), self.rng)
+        batches = run.data.batches(run.config.batch_size, order, run.lead)
+        for size, rows in zip_longest(self.sizes, batches):
+            if size is None or rows is None:
+                how = "fewer" if rows is None else "more"
+                raise InputError(
+                    f"The DataLoader gives {how} batches than its len(), {len(self.sizes)}; "
+                    "correct its sampler's."
+                )
+            self.done += 1
+            yield Batch(*rows)
+            if self.over:
+                return
+
+    def searches(self) -> Iterator[Attempt]:
+        """Attempts to search, until one succeeds for all members that are left; none if no search
+        is due.
+        """
+        self.found = None
+        due = self.searching and (self.per_batch or self.stock is None)
+        if due:
+            sizes = [self.sizes[self.done - 1]] if self.per_batch else self.sizes
+            attempt = Attempt(self, sum(sizes))
+            while any(active := self.run.explaining()):
+                attempt.begin(active)
+                yield attempt
+                if not attempt.failed:
+                    self._keep(attempt.found, sizes)
+                    break
+            else:
+                # All members that search have stopped; others may train conventionally.
+                self.searching = False
+                self.per_batch = False
+                self.over = not self.run.running
+        if self.searching and self.stock is not None:
+            self.found = next(self.stock)
+
+    def _keep(self, found: Any, sizes: list[int]) -> None:
+        """Count what was found, and divide it among batches."""
+        if self.by_method:
+            self.found = found
+            told = getattr(found, "told", None)  # of methods that search, and say how it went
+        else:
+            every, told = found
+            self.stock = iter(every.split(sizes))
+        if told is not None:
+            self.tally.searched(told)
+
+    def gradients(self, batch: Batch) -> Iterator[Gradients]:
+        """∇ of Eq. 2 for every update that can be made now: batches are prepared in groups."""
+        run = self.run
+        if self.over:
+            return
+        if self.found is not None:
+            batch = batch._replace(explanations=self.found)
+        self.group.append(run.ranks.part(batch, run.data.divided))
+        # With one search per batch, the search needs the weights after the update before it. The
+        # size of the whole batch, which is the same on all processes.
+        full = self.per_batch or len(self.group) * batch.x.numel() > _GROUP_VALUES
+        whole = full and len(self.group) % run.config.accumulate == 0
+        if whole or self.done == len(self.sizes):
+            group = self.group
+            self.group = []
+            yield from run.learner.gradients(self.objective, group, run.config.accumulate)
+            self.tally.add(group, run.learner.gradient.terms)
+
+    def update(self, gradients: Gradients) -> None:
+        """One optimizer step for every running member whose loss and gradient are finite."""
+        run = self.run
+        run.gradients = gradients
+        run.call("before_step", self.tally.notice_stops)
+        bad = run.learner.bad(run.gradients, self.tally.idle)
+        run.learner.step(run.gradients, bad)
+        self.tally.bad.append(bad)
+        run.call("on_batch_end", self.tally.notice_stops)
+
+    def close(self) -> None:
+        """Write the records, and stop members that diverged."""
+        run = self.run
+        run.epoch += 1
+        run.settle(*self.tally.close(self.started))
+
+
+class Attempt(AbstractContextManager["Attempt"]):
+    """A search for all members; members whose logits are not finite are stopped, the others draw as
+    if nothing had happened.
+
+    Attributes:
+        num: counterfactuals to search.
+        active: ``(members,)`` mask of those that train with what is found; ``None`` if there is one
+            model.
+        found: the result.
+    """
+
+    def __init__(self, epoch: Epoch, num: int) -> None:
+        self.epoch = epoch
+        self.run = epoch.run
+        self.num = num
+        self.failed = False
+        self.active: Tensor | None = None
+        self.found: Any = None
+        rng = epoch.rng
+        self.rngs = [rng] if isinstance(rng, torch.Generator) else list(rng)
+        self.states = [own.get_state() for own in self.rngs]
+        self.run.ranks.share_buffers(self.run.model)
+
+    def begin(self, active: list[bool]) -> None:
+        """Once more, for these rows of the stack."""
+        if self.run.lead:
+            self.active = torch.tensor(active, device=self.run.device)
+        for own, state in zip(self.rngs, self.states, strict=True):
+            own.set_state(state)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is not None and not isinstance(error, ModelError):
+            return False
+        run = self.run
+        self.failed = run.ranks.any(error is not None, run.device)
+        if not self.failed:
+            return True
+        broken = [0]
+        if run.lead:
+            explaining = run.explaining()
+            broken = [slot for slot in _unusable(run) if explaining[slot]]
+        reason = error or ModelError("The model has failed on another process.")
+        # Before the first update, training is not the cause.
+        if not broken or (run.epoch == 0 and not self.epoch.tally.bad):
+            raise reason
+        for slot in broken:
+            run.fail(slot, run.epoch + 1, run.ranks.first(str(reason).rstrip(".")))
+        self.epoch.tally.notice_stops()
+        return True
+
+
+def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
+    """What a method with a loss of its own trains on beside the batch."""
+    if run.method.find is None:
+        raise TypeError("only called for methods that find something")
+    now = Round(
+        run.model,
+        batch.x,
+        batch.y,
+        run.constraints,
+        run.generator,
+        run.data,
+        run.memory,
+        run.epoch,
+        rng,
+    )
+    with evaluating(run.model):
+        found = run.method.find(now)
+    if found is None:  # which the loss would take for an epoch without counterfactuals
+        raise InputError(
+            "A method's find returned None; return what its loss needs, or () if that is nothing."
+        )
+    return found
+
+
+def _unusable(run: Run) -> list[int]:
+    """Rows of the stack with non-finite logits on the training rows."""
+    bad = torch.zeros(len(run.slots), dtype=torch.bool, device=run.device)
+    with evaluating(run.model):
+        for x, _, _ in run.data.batches(4096, None, run.lead):
+            bad |= ~torch.isfinite(run.model(x)).flatten(1).all(-1)
+    return bad.nonzero().flatten().tolist()
+
+
+def _seed(run: Run) -> list[torch.Generator]:
+    """The random generators of an epoch, one per row of the stack; also seeds torch."""
+    rngs = [epoch_rng(run.methods[i].training.seed, run.epoch) for i in run.slots]
+    # The first draw is torch's seed; a fleet shares one, but every member draws, so that its later
+    # draws are equal.
+    for rng in rngs:
+        _draw(rng)
+    # Members share a loader's batches, so these are seeded by the first method, even when that
+    # member has stopped.
+    seed = _draw(epoch_rng(run.methods[0].training.seed, run.epoch))
+    torch.default_generator.manual_seed(seed)  # for dropout, which only lone models have
+    if run.device.type == "cuda":
+        with torch.cuda.device(run.device):
+            torch.cuda.manual_seed(seed)
+    run.data.seed(seed)
+    return rngs
+
+
+def _draw(rng: torch.Generator) -> int:
+    return int(torch.randint(2**62, (), generator=rng))

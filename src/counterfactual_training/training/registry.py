@@ -1,0 +1,305 @@
+"""Methods by name: who registers one, who asks for one, and the checks of its numbers."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial, wraps
+from math import inf, isfinite
+from numbers import Real
+from typing import Any, NamedTuple, ParamSpec
+
+from counterfactual_training.errors import InputError, check_count, lookup, unknown
+from counterfactual_training.training.method import METHODS, VALUE_METHODS, Method
+
+P = ParamSpec("P")
+
+
+class _Kind(NamedTuple):
+    valid: str
+    least: float
+    most: float = inf
+    whole: bool = False
+    above: bool = False  # least itself is not allowed
+
+
+_POSITIVE = _Kind("must be positive and finite", 0, above=True)
+_WEIGHT = _Kind("must be a finite number of at least 0", 0)
+_COUNT = _Kind("must be a whole number of at least 1", 1, whole=True)
+_KINDS = {
+    **dict.fromkeys(
+        ("epsilon", "step_size", "beta", "weight", "clip", "sample_size", "reach", "strength"),
+        _POSITIVE,
+    ),
+    **dict.fromkeys(
+        ("ridge", "noise", "fit", "cost", "validity", "lambda_div", "lambda_reg", "lambda_adv"),
+        _WEIGHT,
+    ),
+    **dict.fromkeys(("steps", "buffer", "most"), _COUNT),
+    **dict.fromkeys(("restart", "auc"), _Kind("must lie in [0, 1]", 0, 1)),
+    "share": _Kind("is a share of the rows in (0, 1]", 0, 1, above=True),
+    "warm_up": _Kind("must be a whole number of at least 0", 0, whole=True),
+    "bins": _Kind("must be a whole number of at least 2", 2, whole=True),
+    "target": _Kind(
+        "is the index of the class wanted, a whole number of at least 0", 0, whole=True
+    ),
+}
+
+
+ENSEMBLE = "ensemble"
+_MEMBERS = 5  # of a deep ensemble, as its authors had
+# Commas between settings, not those within brackets or parentheses.
+_COMMA = re.compile(r",(?![^(\[]*[)\]])")
+_TEXT = re.compile(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def register_method(
+    make: Callable[P, Method], table: dict[str, Callable[..., Method]] | None = None
+) -> Callable[..., Method]:
+    """Make a method known by the name of its function, to :func:`train`, estimators and commands.
+
+    The function gets the method's own numbers and returns a :class:`Method`. It may then be called
+    with every other setting, too; equal numbers make one loss, so that members of a fleet share it.
+
+    Args:
+        make: the function; its arguments have defaults.
+        table: of the methods that it joins; by default those of classifiers.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> @ct.register_method
+        ... def noise(scale: float = 0.1):
+        ...     def find(now):
+        ...         return now.x + scale * now.normal()
+        ...
+        ...     def loss(model, batch, noisy):
+        ...         logits = model(noisy)
+        ...         return ct.LossTerms.sum(logits, class_loss=ct.class_loss(logits, batch.y))
+        ...
+        ...     return ct.Method(loss=loss, find=find)
+        >>> data = ct.load_dataset("moons")
+        >>> result = ct.train(
+        ...     ct.mlp(2, 2), data.x_train, data.y_train, "noise(scale=0.2, epochs=1)"
+        ... )
+        >>> print(ct.methods.noise(scale=0.2, epochs=1))
+        noise(scale=0.2, epochs=1)
+    """
+    if table is None:
+        table = METHODS
+    name = make.__name__
+    takes = inspect.signature(make)
+    _check_function(make, takes, table)
+    # Enough for the trials of a study; equal numbers of one fleet share a loss.
+    made = lru_cache(maxsize=256)(make)
+    # Which numbers must be positive is known of the published methods only.
+    kinds: Mapping[str, _Kind] = {}
+    if make.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        kinds = _KINDS
+
+    @wraps(make)
+    def checked(*args: Any, **settings: Any) -> Method:
+        try:
+            stated = takes.bind(
+                *args, **{own: settings[own] for own in settings if own in takes.parameters}
+            )
+        except TypeError as error:
+            raise InputError(
+                f"The method {name!r} takes {', '.join(takes.parameters) or 'no numbers'} by "
+                f"place ({error}); state other settings by name, such as epochs=50."
+            ) from None
+        named = frozenset(stated.arguments)
+        stated.apply_defaults()
+        numbers = {
+            own: _checked(own, value, takes.parameters[own], kinds)
+            for own, value in stated.arguments.items()
+        }
+        method = made(**numbers)
+        if not isinstance(method, Method):
+            raise InputError(
+                f"The function of the method {name!r} must return a ct.Method, got "
+                f"{type(method).__name__}."
+            )
+        method = replace(method, name=name, numbers=numbers, make=checked, stated=named)
+        others = {own: value for own, value in settings.items() if own not in numbers}
+        return method.replace(others)
+
+    table[name] = checked
+    return checked
+
+
+def _check_function(
+    make: Callable[..., Method],
+    takes: inspect.Signature,
+    table: Mapping[str, Callable[..., Method]],
+) -> None:
+    """Raise unless the function can be called by its name, without arguments."""
+    name = make.__name__
+    if not name.isidentifier() or name == ENSEMBLE:
+        raise InputError(
+            f"A method is called by the name of its function, and {name!r} cannot be one: define "
+            "a function of another name."
+        )
+    package = __name__.partition(".")[0]
+    taken = name in table and table[name].__module__.partition(".")[0] == package
+    if taken and make.__module__.partition(".")[0] != package:
+        raise InputError(
+            f"{name!r} is a method of this package; give your function another name."
+        )
+    for own in takes.parameters.values():
+        if own.default is own.empty or own.kind is own.POSITIONAL_ONLY:
+            raise InputError(
+                f"Arguments of a method have names and defaults, which {own.name!r} of {name!r} "
+                "lacks."
+            )
+
+
+def ensemble(of: str = "conventional", members: int | None = None, **settings: Any) -> Method:
+    """Several networks, trained independently from seeds of their own, whose logits are averaged
+    (Lakshminarayanan et al. 2017).
+
+    Args:
+        of: the method of each.
+        members: how many; by default five, or as many as the :class:`Ensemble` to train has.
+        settings: of that method.
+    """
+    return _ensemble(METHODS, of, members, **settings)
+
+
+def _ensemble(
+    table: Mapping[str, Callable[..., Method]],
+    of: str = "conventional",
+    members: int | None = None,
+    **settings: Any,
+) -> Method:
+    if isinstance(of, str) and (of == ENSEMBLE or of.startswith(f"{ENSEMBLE} of ")):
+        raise InputError(
+            f"An ensemble of ensembles is one larger ensemble; state members=…, got {of!r}."
+        )
+    one = lookup("method", of, table)(**settings)
+    several = replace(
+        one, name=f"{ENSEMBLE} of {of}", members=_MEMBERS, make=partial(_ensemble, table, of)
+    )
+    if members is None:
+        return several
+    return several.replace("members", check_count("members", members))
+
+
+def is_known(spec: str | Mapping[str, Any] | Method) -> bool:
+    """Whether the method that is meant is one of this package, or registered."""
+    if isinstance(spec, Method):
+        return True
+    if isinstance(spec, str):
+        name = _parsed(spec)[0]
+    else:
+        name = str(spec.get("name"))
+    return name.removeprefix(f"{ENSEMBLE} of ") in (*METHODS, ENSEMBLE)
+
+
+def method_names() -> list[str]:
+    """Those of every method of classifiers, published or registered."""
+    return [*METHODS, ENSEMBLE]
+
+
+def make_method(spec: str | Mapping[str, Any] | Method, values: bool = False) -> Method:
+    """A method by name, with settings: ``"pgd"``, ``"pgd(epsilon=0.2, epochs=50)"`` or ``{"name":
+    "pgd", "epsilon": 0.2}``.
+
+    ``"ensemble of jem"`` trains several networks by another method than the conventional one.
+
+    Args:
+        spec: what is meant; a :class:`Method` is returned as it is.
+        values: of a regression, where ``"ct"`` has intervals in place of classes.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> ct.make_method("trades(beta=6)").numbers["beta"]
+        6
+        >>> ct.make_method("ensemble of trades(beta=6, members=3)").members
+        3
+    """
+    if isinstance(spec, Method):
+        return spec
+    if isinstance(spec, str):
+        name, settings = _parsed(spec)
+    elif isinstance(spec, Mapping) and "name" in spec:
+        settings = {**spec}
+        name = settings.pop("name")
+    elif isinstance(spec, Mapping):
+        raise InputError(
+            f"A method as a dict needs a name, such as {{'name': 'pgd', …}}, got {dict(spec)}."
+        )
+    else:
+        raise InputError(unknown("method", spec, [*method_names(), "or a Method"]))
+    if values:
+        table = VALUE_METHODS
+    else:
+        table = METHODS
+    several = partial(_ensemble, table)
+    if isinstance(name, str) and name.startswith(f"{ENSEMBLE} of "):
+        return several(name.removeprefix(f"{ENSEMBLE} of "), **settings)
+    known: dict[str, Callable[..., Method]] = {**table, ENSEMBLE: several}
+    return lookup("method", name, known)(**settings)
+
+
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """``pgd(epsilon=0.2)`` as its name and settings."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise InputError(
+            f"A method is written like pgd or pgd(epsilon=0.2, epochs=50), got {text!r}."
+        )
+    settings: dict[str, Any] = {}
+    for part in _COMMA.split(found[2] or ""):
+        if not part.strip():
+            continue
+        name, equals, value = (own.strip() for own in part.partition("="))
+        if not equals:
+            raise InputError(
+                f"Settings of a method are written name=value, got {part.strip()!r} in {text!r}."
+            )
+        if name in settings:
+            raise InputError(f"{name} is stated twice in {text!r}.")
+        settings[name] = _literal(value)
+    return found[1], settings
+
+
+def _literal(text: str) -> Any:
+    """A number, true or false as Python writes them; anything else is text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _checked(
+    name: str, value: Any, parameter: inspect.Parameter, kinds: Mapping[str, _Kind]
+) -> Any:
+    """The value as a plain number; other arguments as they are."""
+    kind = kinds.get(name)
+    if isinstance(value, list):
+        # As files have them; equal numbers are found by their hash.
+        value = tuple(value)
+    if not isinstance(value, Hashable):
+        raise InputError(
+            f"{name} must be a number, a text, a tuple or a function, got {type(value).__name__}."
+        )
+    if kind is None or (value is None and parameter.default is None):
+        return value
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        number = inf
+    inside = (
+        isfinite(number)
+        and kind.least <= number <= kind.most
+        and not (kind.above and number == kind.least)
+    )
+    if not inside or (kind.whole and not number.is_integer()):
+        raise InputError(f"{name} {kind.valid}, got {value!r}.")
+    if kind.whole:
+        return int(number)
+    # NumPy's numbers cannot be written as JSON
+    return value if type(value) in (int, float) else number
