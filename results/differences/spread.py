@@ -1,4 +1,4 @@
-"""Many training seeds of a setting, or many draws of the data, by the published protocol."""
+"""Many training seeds of a method, or many draws of the data, by the published protocol."""
 
 from dataclasses import replace
 
@@ -6,61 +6,49 @@ import pandas as pd
 import torch
 
 import counterfactual_training as ct
+from counterfactual_lab.grids.file import load_grid
+from counterfactual_lab.grids.settings import published
+from counterfactual_lab.networks import untrained
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
-from counterfactual_training.experiments.grid.file import load_grid
-from counterfactual_training.experiments.grid.settings import setting_of
-from counterfactual_training.experiments.trained import untrained
 
 
-def models(name, kind="full", seeds=range(20), weights=None, search=None, sets=None, **config):
-    """Trained models of ``kind`` ("vanilla", "full protected", …), one per seed.
+def models(name, method="ct", seeds=range(20), sets=None, protected=False, **settings):
+    """Models trained by a method with the published numbers, one per seed.
 
-    ``sets``: own data for each.
+    ``sets``: own data for each; ``settings``: of the method, in place of the published ones.
     """
     sets = sets or [ct.load_dataset(name, "as_run")] * len(seeds)
-    grid = load_grid("main" if "protected" in kind else "ablation").changed(
-        [name], max(seeds) + 1
-    )
-    found = {
-        p.cell.seed: p.cell
-        for p in grid.points({name: sets[0].settings})
-        if p.cell.model == kind
+    grid = load_grid("main").changed([name], max(seeds) + 1)
+    # The published protocol is the same for all methods, but draws by the seed.
+    drawn = {
+        point.cell.seed: point.cell
+        for point in grid.points({name: sets[0].settings})
+        if point.cell.is_conventional
     }
-    cells = [found[seed] for seed in seeds]
-    members, rows = [], []
-    for cell, data in zip(cells, sets, strict=True):
+    cells = [drawn[seed] for seed in seeds]
+    stated = ct.make_method(method).replace(settings)
+    members = []
+    rows = []
+    for seed, data in zip(seeds, sets, strict=True):
         rules = data.training_constraints
-        setting = setting_of(
-            cell.values, cell.seed, data.protect(rules) if cell.protected else rules
-        )
-        generator, objective = (
-            setting.generator.replace(**search or {}),
-            replace(setting.objective, **weights or {}),
-        )
-        setting = replace(
-            setting,
-            generator=generator,
-            objective=objective,
-            config=replace(setting.config, **config),
-        )
-        members.append(ct.Member(untrained(data, cell.seed), setting))
-        rows.append(data.validation_split(torch.Generator().manual_seed(cell.seed))[0])
-    x, y = (
-        torch.stack([getattr(d, v)[r] for d, r in zip(sets, rows, strict=True)])
-        for v in ("x_train", "y_train")
-    )
+        if protected:
+            rules = data.protect(rules)
+        own = replace(published(stated, data.settings).seeded(seed), constraints=rules)
+        members.append(ct.Member(untrained(data, seed), own))
+        rows.append(data.validation_split(torch.Generator().manual_seed(seed))[0])
+    x = torch.stack([data.x_train[own] for data, own in zip(sets, rows, strict=True)])
+    y = torch.stack([data.y_train[own] for data, own in zip(sets, rows, strict=True)])
     return sets, cells, ct.Fleet(members).train(x, y, progress=False)
 
 
-def measured(sets, cells, trained, setting="free", runs=10, **changes):
+def measured(sets, cells, trained, constraints="free", runs=10, **changes):
     """The published metrics, a row per seed; ``changes``: of the protocol."""
     rows = []
     for data, cell, result in zip(sets, cells, trained, strict=True):
-        protocol = replace(cell.protocol(setting), num_runs=runs, **changes)
-        rules = data.protect(data.constraints) if setting == "protected" else data.constraints
-        rows.append(
-            ct.summarise(
-                aggregate(counterfactual_tables([result.model], data, protocol, rules)[0])
-            )
-        )
+        protocol = replace(cell.protocol(constraints), num_runs=runs, **changes)
+        rules = data.constraints
+        if constraints == "protected":
+            rules = data.protect(rules)
+        table = counterfactual_tables([result.model], data, protocol, rules)[0]
+        rows.append(ct.summarise(aggregate(table)))
     return pd.DataFrame(rows, index=pd.Index([cell.seed for cell in cells], name="seed"))
