@@ -58,14 +58,14 @@ class Nearby:
         if len(far) == 1:
             distance = torch.addmm(far, z, weights)
         else:
-            distance = far[row].addmm_(z, weights)
+            distance = far.index_select(0, row).addmm_(z, weights)
         # Rounding can make the distance to a kernel's own centre negative.
         logs = distance.clamp_min_(0.0).log1p_().mul_(self.power).add_(self._free.peak[label])
         if given is not None and total is not None:
             # Of one row, all points share it.
             if len(given) > 1:
-                given = given[row]
-                total = total[row]
+                given = given.index_select(0, row)
+                total = total.index_select(0, row)
             score = log_sum(logs.add_(given)) - total
         else:
             score = log_sum(logs)

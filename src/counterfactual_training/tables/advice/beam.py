@@ -771,7 +771,7 @@ class Beam:
 
     def points(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor:
         """Points ``(c, d)`` of people who make all moves of a set ``(c, s)``."""
-        points = moves.put(self.x[torch.as_tensor(person)], person, sets)
+        points = moves.put(self.x.index_select(0, torch.as_tensor(person)), person, sets)
         return self.oracle.follow(person, points)
 
     def ask_sets(

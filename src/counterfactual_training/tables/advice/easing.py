@@ -55,7 +55,7 @@ class Easing:
             at, which = inside.nonzero()
             if len(at) == 0:
                 break
-            trial = points[torch.as_tensor(place[rows[at]])]
+            trial = points.index_select(0, torch.as_tensor(place[rows[at]]))
             self.book.set_numbers(
                 trial, np.arange(len(at)), feature[rows[at]], between[at, which]
             )
@@ -115,11 +115,13 @@ class Easing:
         """Take whole columns back, the dearest that can go first, until none can."""
         rows = np.arange(len(person))
         while len(rows):
-            cost = self.costs(person[rows], points[torch.as_tensor(rows)])
+            cost = self.costs(person[rows], points.index_select(0, torch.as_tensor(rows)))
             at, feature = (cost > 0).nonzero()
             if len(at) == 0:
                 break
-            trial = self.without(person[rows[at]], points[torch.as_tensor(rows[at])], feature)
+            trial = self.without(
+                person[rows[at]], points.index_select(0, torch.as_tensor(rows[at])), feature
+            )
             fine = np.zeros_like(cost)
             fine[at, feature] = self.oracle.arrives(person[rows[at]], trial)
             saved = np.where(fine > 0, cost, -1.0)
@@ -137,7 +139,8 @@ class Easing:
         """Points ``(a, d)`` with one feature each as the person has it."""
         mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
         return self.oracle.follow(
-            person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points)
+            person,
+            torch.where(mask, self.oracle.x.index_select(0, torch.as_tensor(person)), points),
         )
 
     def changed(self, person: np.ndarray, points: Tensor) -> np.ndarray:
