@@ -68,7 +68,9 @@ class Window:
         self._network = _Network.of(
             finder.model, x.to(device), self.columns.to(device), num_numbers
         )
-        self._density = Nearby.of(finder.gate, x.to(device), self.columns.to(device))
+        self._density = Nearby.of(
+            finder.gate, x.to(device), self.columns.to(device), num_numbers
+        )
         self._is_whole = torch.equal(self.columns, torch.arange(x.shape[1]))
 
     def rows(self, person: np.ndarray, points: Tensor) -> Tensor:
