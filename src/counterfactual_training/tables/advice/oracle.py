@@ -235,10 +235,13 @@ def _decision_odds(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
     decision.
     """
     line = np.arange(len(logits))
-    others = logits.copy()
-    others[line, label] = -math.inf
-    odds = (logits[line, label] - others.max(1)).astype(np.float64)
-    return odds - logits.dtype.type(_ROUNDING) * np.abs(logits).max(1)
+    # Class by class: the largest of few numbers takes numpy ten times as long row by row.
+    others = logits.T.copy()
+    largest = np.abs(others).max(0)
+    own = others[label, line]
+    others[label, line] = -math.inf
+    odds = (own - others.max(0)).astype(np.float64)
+    return odds - logits.dtype.type(_ROUNDING) * largest
 
 
 def _logit(p: float) -> float:
