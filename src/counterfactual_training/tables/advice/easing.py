@@ -12,6 +12,8 @@ from counterfactual_training.tables.advice.oracle import Oracle
 
 # Values between two others that are tried at a time when a number is eased.
 _BETWEEN = 7
+# What sums of costs may differ by.
+_SLACK = 1e-9
 
 
 class Easing:
@@ -34,11 +36,13 @@ class Easing:
         feature: np.ndarray,
         low: np.ndarray,
         high: np.ndarray,
+        most: np.ndarray | None = None,
     ) -> np.ndarray:
         """Take a number of some points back from ``high`` towards ``low`` ``(a,)``, up to the bar.
 
         Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
-        tried.
+        tried. A number that is known to cost ``most`` ``(a,)`` or more is left there: nobody wants
+        it.
         """
         low = low.copy()
         high = high.copy()
@@ -75,6 +79,9 @@ class Easing:
             low[rows] = np.where(tighter, inward, low[rows])
             rows = rows[inside.any(1) & (found | tighter)]
             rows = rows[self._room(feature[rows], low[rows], high[rows])]
+            if most is not None:
+                least = self.book.cost(feature[rows], person[rows], low[rows])
+                rows = rows[least < most[rows] + _SLACK]
         return high
 
     def _nearest(
