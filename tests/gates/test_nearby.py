@@ -29,7 +29,7 @@ def make(num_given, columns, seed=0):
 def test_it_says_what_the_density_says(num_given, columns, label):
     columns = torch.tensor(columns)
     gate, rows, row, points, whole = make(num_given, columns)
-    nearby = Nearby.of(gate, rows, columns)
+    nearby = Nearby.of(gate, rows, columns, len(columns))
     expected = gate(whole)[:, label]
     torch.testing.assert_close(
         nearby.of_class(row, points, label), expected, rtol=1e-4, atol=1e-4
@@ -40,8 +40,8 @@ def test_it_says_what_the_density_says(num_given, columns, label):
 def test_other_gates_and_given_columns_need_whole_rows():
     columns = torch.tensor([1, 3])
     gate, rows, *_ = make(2, columns)
-    assert Nearby.of(gate, rows, columns) is None
-    assert Nearby.of(None, rows, columns) is None
+    assert Nearby.of(gate, rows, columns, len(columns)) is None
+    assert Nearby.of(None, rows, columns, len(columns)) is None
 
 
 def test_an_unjudged_class_lets_everything_pass():
@@ -49,5 +49,27 @@ def test_an_unjudged_class_lets_everything_pass():
     y = torch.zeros(300, dtype=torch.long)
     y[0] = 1
     gate = Density.fit(x, y, 2, size=50)
-    nearby = Nearby.of(gate, x[:4], torch.tensor([0]))
+    nearby = Nearby.of(gate, x[:4], torch.tensor([0]), 1)
     assert (nearby.of_class(torch.tensor([0, 1]), torch.tensor([[90.0], [0.0]]), 1) == 0).all()
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_many_codes_of_categories_are_looked_up(label):
+    rng = torch.Generator().manual_seed(0)
+    codes = torch.eye(40)
+    level = torch.randint(40, (600,), generator=rng)
+    x = torch.cat([codes[level], torch.randn(600, 3, generator=rng)], -1)
+    gate = Density.fit(x, (x[:, -1] > 0).long(), 2, size=100)
+    columns = torch.cat([torch.tensor([41, 40]), torch.arange(40)])
+    row = torch.randint(20, (300,), generator=rng)
+    whole = x[row]
+    # Some change the category, some a number, some both, some nothing.
+    new = torch.where(torch.rand(300, generator=rng) < 0.5, level[row], level[row.flip(0)])
+    whole[:, :40] = codes[new]
+    whole[:, 40] += torch.rand(300, generator=rng).round()
+    nearby = Nearby.of(gate, x[:20], columns, 2)
+    expected = gate(whole)[:, label]
+    torch.testing.assert_close(
+        nearby.of_class(row, whole[:, columns], label), expected, rtol=1e-4, atol=1e-4
+    )
+    assert expected.std() > 0.1

@@ -21,8 +21,8 @@ _NARROWEST = 0.3
 HEAVY = 3.0
 # Log of a missing kernel; minus infinity would make gradients NaN.
 _NOTHING = -1e30
-# Log of a term that is next to nothing, yet no denormal number of float32.
-_SMALLEST = -80.0
+# Log to base 2 of a term that is next to nothing, yet no denormal number of float32.
+_SMALLEST = -115.0
 _LOG2_E = 1 / math.log(2)
 # Larger distances make no difference, but their squares would overflow and make gradients NaN.
 FARTHEST = 1e9
@@ -178,7 +178,7 @@ class Density(Calibrated):
         x = x.flatten(x.dim() - self.feature_dims)
         if bool(self.given.all()) or not bool(self.judged[label]):
             return x.new_zeros(x.shape[:-1])
-        logs = [self.log_kernels(x, kernels, label) for kernels in self.kernels]
+        logs = [self.log2_kernels(x, kernels, label) for kernels in self.kernels]
         if len(logs) == 1:
             score = log_sum(logs[0])
         else:
@@ -186,13 +186,10 @@ class Density(Calibrated):
         return functional.logsigmoid(self.slope[label] * (score - self.origin[label]))
 
     @torch.no_grad()
-    def log_kernels(self, x: Tensor, kernels: _Kernels, label: int) -> Tensor:
-        """Log kernels ``(..., n, m)`` of one class at rows ``(..., n, d)``."""
+    def log2_kernels(self, x: Tensor, kernels: _Kernels, label: int) -> Tensor:
+        """Logs to base 2 of kernels ``(..., n, m)`` of one class at rows ``(..., n, d)``."""
         own = kernels.weights.unflatten(0, kernels.peak.shape)[label]
-        # In place: this is where advice spends its time.
-        distance = self._products(x, kernels, own).clamp_min_(0.0)
-        power = -(HEAVY + len(kernels.middle)) / 2
-        return distance.log1p_().mul_(power).add_(kernels.peak[label])
+        return log2_heights(self._products(x, kernels, own), kernels, label)
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
@@ -343,19 +340,31 @@ def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:
     return torch.logsumexp(free + given, -1) - torch.logsumexp(given, -1)
 
 
+def log2_heights(distance: Tensor, kernels: _Kernels, label: int) -> Tensor:
+    """Logs to base 2 of kernels ``(..., m)`` of one class at these ``‖x − c‖² / νh²``, in place.
+
+    In place, and to base 2, because this is where advice spends its time.
+    """
+    power = -_LOG2_E * (HEAVY + len(kernels.middle)) / 2
+    # Rounding can make the distance to a kernel's own centre negative.
+    logs = distance.clamp_min_(0.0).log1p_()
+    return torch.add(kernels.peak[label] * _LOG2_E, logs, alpha=power, out=logs)
+
+
 def log_sum(logs: Tensor) -> Tensor:
-    """logsumexp over the last dimension, in place."""
+    """The natural log of a sum over the last dimension, of terms whose logs to base 2 are given, in
+    place.
+    """
     most = logs.amax(-1, keepdim=True)
     # Beside the largest term, 1, smaller ones add nothing; but a processor takes ten times as long
     # to compute them. exp2 takes less than half the time of exp.
     return (
         logs.sub_(most)
         .clamp_min_(_SMALLEST)
-        .mul_(_LOG2_E)
         .exp2_()
         .sum(-1)
         .log_()
-        .add_(most.squeeze(-1))
+        .add_(most.squeeze(-1), alpha=1 / _LOG2_E)
     )
 
 

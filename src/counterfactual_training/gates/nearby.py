@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterfactual_training.gates.density import FARTHEST, HEAVY, Density, log_sum
+from counterfactual_training.gates.density import FARTHEST, Density, log2_heights, log_sum
 from counterfactual_training.gates.gated import Gate
+
+# Codes of categories from which on those that changed are looked up: a product with all of them
+# takes most of the time then.
+_MANY = 32
+
+
+class _Known(NamedTuple):
+    """What does not depend on points."""
+
+    weights: Tensor  # (b + 1, m) of numbers and of the norm
+    of_codes: Tensor  # (c − b, m)
+    far: Tensor  # (n, m) distances but for these, or (1, m) if all rows share them
+    given: Tensor | None  # (n, m) kernels of given features
+    total: Tensor | None  # (n,) their sum
 
 
 class Nearby:
@@ -15,13 +31,15 @@ class Nearby:
     only.
 
     ``‖x − c_j‖²`` is a sum over columns. The part of the other columns is computed once for each
-    row, and so is the whole kernel of given features.
+    row, and so is the whole kernel of given features. Of many codes of categories, a point has
+    nearly all in common with its row: only those that differ are added.
 
     Args:
         gate: none of whose given features are among the columns.
+        num_numbers: how many of the columns, the first ones, are no codes of categories.
     """
 
-    def __init__(self, gate: Density, x: Tensor, columns: Tensor) -> None:
+    def __init__(self, gate: Density, x: Tensor, columns: Tensor, num_numbers: int) -> None:
         self.gate = gate
         self.x = x
         free, *given = gate.kernels
@@ -29,15 +47,21 @@ class Nearby:
         inside = torch.zeros(len(free.middle), dtype=torch.bool, device=x.device)
         inside[place] = True
         self.middle = free.middle[place]
-        self.power = -(HEAVY + len(free.middle)) / 2
+        if len(columns) - num_numbers < _MANY:
+            num_numbers = len(columns)
+        self._num_numbers = num_numbers
+        self._codes = x[:, columns[num_numbers:]]
         self._free = free
         self._given = given
-        self._place = place
+        self._place = place[:num_numbers]
+        self._hot = place[num_numbers:]
         self._others = (~inside).nonzero().squeeze(-1)
-        self._known: dict[int, tuple[Tensor, Tensor, Tensor | None, Tensor | None]] = {}
+        self._known: dict[int, _Known] = {}
 
     @classmethod
-    def of(cls, gate: Gate | None, x: Tensor, columns: Tensor) -> Nearby | None:
+    def of(
+        cls, gate: Gate | None, x: Tensor, columns: Tensor, num_numbers: int
+    ) -> Nearby | None:
         """``None`` for gates of other kinds, and if given features are among the columns."""
         if (
             type(gate) is not Density
@@ -45,52 +69,63 @@ class Nearby:
             or bool(gate.given[columns].any())
         ):
             return None
-        return cls(gate, x, columns)
+        return cls(gate, x, columns, num_numbers)
 
     @torch.no_grad()
     def of_class(self, row: Tensor, points: Tensor, label: int) -> Tensor:
         """``log σ(g)`` ``(a,)`` of one class at points ``(a, c)`` of rows ``(a,)``."""
         if not bool(self.gate.judged[label]):
             return points.new_zeros(len(points))
-        weights, far, given, total = self._of_label(label)
+        known = self._of_label(label)
         z = (points - self.middle).clamp_(-FARTHEST, FARTHEST)
-        z = torch.cat([z, z.square().sum(-1, keepdim=True)], -1)
-        if len(far) == 1:
-            distance = torch.addmm(far, z, weights)
+        norm = z.square().sum(-1, keepdim=True)
+        z = torch.cat([z[:, : self._num_numbers], norm], -1)
+        if len(known.far) == 1:
+            distance = torch.addmm(known.far, z, known.weights)
         else:
-            distance = far[row].addmm_(z, weights)
-        # Rounding can make the distance to a kernel's own centre negative.
-        logs = distance.clamp_min_(0.0).log1p_().mul_(self.power).add_(self._free.peak[label])
+            distance = known.far.index_select(0, row).addmm_(z, known.weights)
+        if len(known.of_codes):
+            distance += self._of_codes(row, points, known.of_codes)
+        logs = log2_heights(distance, self._free, label)
+        given = known.given
+        total = known.total
         if given is not None and total is not None:
             # Of one row, all points share it.
             if len(given) > 1:
-                given = given[row]
-                total = total[row]
+                given = given.index_select(0, row)
+                total = total.index_select(0, row)
             score = log_sum(logs.add_(given)) - total
         else:
             score = log_sum(logs)
         return functional.logsigmoid(self.gate.slope[label] * (score - self.gate.origin[label]))
 
-    def _of_label(self, label: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What does not depend on points: weights ``(c + 1, m)``, distances in other columns,
-        kernels of given ones.
-        """
+    def _of_codes(self, row: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+        """What codes that differ from the row's add to the distances ``(a, m)``."""
+        codes = points[:, self._num_numbers :]
+        changed = codes - self._codes.index_select(0, row)
+        place, code = changed.nonzero(as_tuple=True)
+        starts = torch.searchsorted(place, torch.arange(len(points), device=place.device))
+        return functional.embedding_bag(
+            code, weights, starts, mode="sum", per_sample_weights=changed[place, code]
+        )
+
+    def _of_label(self, label: int) -> _Known:
         if label not in self._known:
             own = self._free.weights.unflatten(0, self._free.peak.shape)[label]
             weights = torch.cat([own[:, self._place], own[:, -2:-1]], -1).mT.contiguous()
             far = own[:, -1].unsqueeze(0)
-            if len(self._others):
-                x = (self.x[:, self._free.columns] - self._free.middle)[:, self._others].clamp(
+            if len(self._others) or len(self._hot):
+                z = (self.x[:, self._free.columns] - self._free.middle).clamp(
                     -FARTHEST, FARTHEST
                 )
-                far = (
-                    far
-                    + x.square().sum(-1, keepdim=True) * own[:, -2]
-                    + x @ own[:, self._others].mT
-                )
+                known = torch.cat([self._others, self._hot])
+                # The norm of a point counts its codes of categories.
+                norm = z[:, self._others].square().sum(-1, keepdim=True)
+                far = far + norm * own[:, -2] + z[:, known] @ own[:, known].mT
             given = total = None
             for kernels in self._given:
-                given = self.gate.log_kernels(self.x, kernels, label)
+                given = self.gate.log2_kernels(self.x, kernels, label)
                 total = log_sum(given.clone())
-            self._known[label] = weights, far, given, total
+            of_codes = own[:, self._hot].mT.contiguous()
+            self._known[label] = _Known(weights, of_codes, far, given, total)
         return self._known[label]

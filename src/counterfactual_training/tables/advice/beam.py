@@ -401,9 +401,10 @@ class Beam:
         number = found.moves.number[person[:, None], sets].copy()
         inner = found.moves.inner[person, sets[:, 0]]
         every = np.arange(len(person))
+        most = self._most(person, feature, number, every * 0)
         with self.oracle.model_only():
             number[:, 0] = self.easing.ease(
-                person, points, every, feature[:, 0], inner, number[:, 0]
+                person, points, every, feature[:, 0], inner, number[:, 0], most
             )
         hopeful = self._price(person, feature, number) < self.best[person]
         hopeful &= self.book.keeps_rules(feature[:, 0], person, number[:, 0])
@@ -434,10 +435,20 @@ class Beam:
         rows = np.arange(len(person))
         for step in range(size):
             at = turn[rows, step]
-            number[rows, at] = self.easing.ease(
-                person[rows], points, rows, feature[rows, at], inner[rows, at], number[rows, at]
-            )
             room[rows, at] = 0.0
+            most = None
+            if not only_others:
+                most = self._most(person[rows], feature[rows], number[rows], at)
+                most += room[rows].sum(1)
+            number[rows, at] = self.easing.ease(
+                person[rows],
+                points,
+                rows,
+                feature[rows, at],
+                inner[rows, at],
+                number[rows, at],
+                most,
+            )
             if not only_others:
                 # Whoever cannot get below the best price by what is left is left alone.
                 hope = self._price(person[rows], feature[rows], number[rows]) - room[rows].sum(
@@ -465,6 +476,14 @@ class Beam:
     def _price(self, person: np.ndarray, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         who = np.broadcast_to(person[:, None], feature.shape)
         return self.book.cost(feature, who, number).sum(1) + COLUMN * feature.shape[1]
+
+    def _most(
+        self, person: np.ndarray, feature: np.ndarray, number: np.ndarray, at: np.ndarray
+    ) -> np.ndarray:
+        """What one of the numbers ``(a, s)``, the one at ``at``, may cost below the best price."""
+        line = np.arange(len(person))
+        own = self.book.cost(feature[line, at], person, number[line, at])
+        return self.best[person] - self._price(person, feature, number) + own
 
     def add(
         self, person: np.ndarray, points: Tensor, price: np.ndarray, only_others: bool = False
@@ -771,7 +790,7 @@ class Beam:
 
     def points(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor:
         """Points ``(c, d)`` of people who make all moves of a set ``(c, s)``."""
-        points = moves.put(self.x[torch.as_tensor(person)], person, sets)
+        points = moves.put(self.x.index_select(0, torch.as_tensor(person)), person, sets)
         return self.oracle.follow(person, points)
 
     def ask_sets(

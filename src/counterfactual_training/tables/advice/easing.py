@@ -12,6 +12,8 @@ from counterfactual_training.tables.advice.oracle import Oracle
 
 # Values between two others that are tried at a time when a number is eased.
 _BETWEEN = 7
+# What sums of costs may differ by.
+_SLACK = 1e-9
 
 
 class Easing:
@@ -34,11 +36,13 @@ class Easing:
         feature: np.ndarray,
         low: np.ndarray,
         high: np.ndarray,
+        most: np.ndarray | None = None,
     ) -> np.ndarray:
         """Take a number of some points back from ``high`` towards ``low`` ``(a,)``, up to the bar.
 
         Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
-        tried.
+        tried. A number that is known to cost ``most`` ``(a,)`` or more is left there: nobody wants
+        it.
         """
         low = low.copy()
         high = high.copy()
@@ -55,7 +59,7 @@ class Easing:
             at, which = inside.nonzero()
             if len(at) == 0:
                 break
-            trial = points[torch.as_tensor(place[rows[at]])]
+            trial = points.index_select(0, torch.as_tensor(place[rows[at]]))
             self.book.set_numbers(
                 trial, np.arange(len(at)), feature[rows[at]], between[at, which]
             )
@@ -75,6 +79,9 @@ class Easing:
             low[rows] = np.where(tighter, inward, low[rows])
             rows = rows[inside.any(1) & (found | tighter)]
             rows = rows[self._room(feature[rows], low[rows], high[rows])]
+            if most is not None:
+                least = self.book.cost(feature[rows], person[rows], low[rows])
+                rows = rows[least < most[rows] + _SLACK]
         return high
 
     def _nearest(
@@ -115,11 +122,13 @@ class Easing:
         """Take whole columns back, the dearest that can go first, until none can."""
         rows = np.arange(len(person))
         while len(rows):
-            cost = self.costs(person[rows], points[torch.as_tensor(rows)])
+            cost = self.costs(person[rows], points.index_select(0, torch.as_tensor(rows)))
             at, feature = (cost > 0).nonzero()
             if len(at) == 0:
                 break
-            trial = self.without(person[rows[at]], points[torch.as_tensor(rows[at])], feature)
+            trial = self.without(
+                person[rows[at]], points.index_select(0, torch.as_tensor(rows[at])), feature
+            )
             fine = np.zeros_like(cost)
             fine[at, feature] = self.oracle.arrives(person[rows[at]], trial)
             saved = np.where(fine > 0, cost, -1.0)
@@ -137,7 +146,8 @@ class Easing:
         """Points ``(a, d)`` with one feature each as the person has it."""
         mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
         return self.oracle.follow(
-            person, torch.where(mask, self.oracle.x[torch.as_tensor(person)], points)
+            person,
+            torch.where(mask, self.oracle.x.index_select(0, torch.as_tensor(person)), points),
         )
 
     def changed(self, person: np.ndarray, points: Tensor) -> np.ndarray:

@@ -86,7 +86,9 @@ class States:
         cost = self.costs[self.sets].sum(1)
         kept = both(*self._scores(cost, self.reached), _WIDTH)
         sets = self.sets[kept]
-        inside = (self.feature[sets][:, :, None] == self.feature[None, None]).any(1)
+        changed = np.zeros((len(sets), int(self.feature.max()) + 1), dtype=bool)
+        changed[np.arange(len(sets))[:, None], self.feature[sets]] = True
+        inside = changed[:, self.feature]
         total = cost[kept, None] + self.costs[None]
         odds = self.reached.odds[kept, None] + self.gains.odds
         gate = self.reached.gate[kept, None] + self.gains.gate

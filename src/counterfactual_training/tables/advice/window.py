@@ -68,14 +68,16 @@ class Window:
         self._network = _Network.of(
             finder.model, x.to(device), self.columns.to(device), num_numbers
         )
-        self._density = Nearby.of(finder.gate, x.to(device), self.columns.to(device))
+        self._density = Nearby.of(
+            finder.gate, x.to(device), self.columns.to(device), num_numbers
+        )
         self._is_whole = torch.equal(self.columns, torch.arange(x.shape[1]))
 
     def rows(self, person: np.ndarray, points: Tensor) -> Tensor:
         """Whole rows ``(a, d)`` of points ``(a, c)``."""
         if self._is_whole:
             return points
-        rows = self.x[torch.as_tensor(person)]
+        rows = self.x.index_select(0, torch.as_tensor(person))
         rows[:, self.columns] = points
         return rows
 
@@ -117,7 +119,11 @@ class Window:
         """How far each feature moved ``(a, f)``, L1 in model space; codes beyond ``farthest`` count
         as that.
         """
-        own = self.own[torch.as_tensor(person)].double().clamp(-farthest, farthest)
+        own = (
+            self.own.index_select(0, torch.as_tensor(person))
+            .double()
+            .clamp(-farthest, farthest)
+        )
         moved = (points.double().clamp(-farthest, farthest) - own).abs()
         sums = moved.new_zeros(len(moved), len(self.features))
         sums.index_add_(1, torch.as_tensor(self.owner), moved)
@@ -185,7 +191,7 @@ class _Network:
         return hidden
 
     def __call__(self, person: Tensor, points: Tensor) -> Tensor:
-        return self.behind(self._sum(self.base[person], points))
+        return self.behind(self._sum(self.base.index_select(0, person), points))
 
     def of_sets(self, moves: Moves, window: Window, person: Tensor, sets: Tensor) -> Tensor:
         """Logits of people who make all moves of a set ``(c, s)``: what each move adds to the first
@@ -193,9 +199,9 @@ class _Network:
         """
         size = len(moves.feature)
         table = self._table(moves, window)
-        hidden = self.whole[person]
+        hidden = self.whole.index_select(0, person)
         for move in sets.T:
-            hidden += table[person * size + move]
+            hidden += table.index_select(0, person * size + move)
         return self.behind(hidden)
 
     def _table(self, moves: Moves, window: Window) -> Tensor:
