@@ -18,6 +18,7 @@ from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.advice.options import find_options
 from counterfactual_training.tables.advice.states import Reached, States
+from counterfactual_training.tables.advice.triples import find_triples
 from counterfactual_training.tables.columns.plan_judge import PlanJudge
 from loan_book import Plausible
 
@@ -389,6 +390,44 @@ def test_extensions_are_all_sets_of_one_more_column_that_may_be_cheaper(make_fin
         pair for pair in pairs if price[pair] < best
     }
     assert len(pairs) == 15
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, known):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 5)), columns=list("abcde"))
+    finder = ready(
+        make_finder(frame, [0.0], schema={"b": {"max_change": 0.5}}), model=Margin(bent(5, 1))
+    )
+    people = denied(finder, frame, 6)
+    factuals = finder.factuals(people)
+    beam = Beam(finder, factuals, torch.full((len(people),), TARGET), 0.5, None)
+    with beam.oracle.asking():
+        beam.singles(1)
+        # Of one person all triples may be cheaper, of the next hardly any.
+        beam.best[:] = np.where(known, np.linspace(2.0, 6.0, len(people)), np.inf)
+        found = find_triples(beam)
+    moves = beam.coarse
+    sets = np.array(list(itertools.combinations(range(len(moves.feature)), 3)))
+    sets = sets[(np.diff(moves.feature[sets], axis=1) > 0).all(1)]
+    expected = set()
+    for i in range(len(people)):
+        mine = sets[moves.usable[i][sets].all(1)]
+        mine = mine[moves.least[i][mine].sum(1) + 3 * COLUMN < beam.best[i]]
+        person = np.full(len(mine), i)
+        alone = np.stack(
+            [
+                beam.oracle.odds(person, beam.points(moves, person, mine[:, [at]]))
+                for at in range(3)
+            ]
+        )
+        gained = (alone - beam.odds_before[i]).sum(0)
+        odds = beam.oracle.odds(person, beam.points(moves, person, mine))
+        fine = (gained >= 0.7 * -beam.odds_before[i]) & (odds >= 0)
+        expected |= {(i, *line) for line in mine[fine].tolist()}
+    assert len(expected) > 100
+    assert {
+        (i, *line) for i, line in zip(found.person.tolist(), found.sets.tolist(), strict=True)
+    } == expected
 
 
 def test_sets_of_three_columns_are_found_where_two_do_not_help(make_finder):
