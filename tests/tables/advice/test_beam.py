@@ -1,5 +1,6 @@
 """Laws of the advice engine, on random tables with all kinds of rules."""
 
+import copy
 import itertools
 from dataclasses import replace
 
@@ -186,6 +187,26 @@ def test_the_scale_of_the_logits_changes_nothing(asked):
         classifier._finder = kept
     same = (before == after).all(axis=1)
     assert same.mean() >= 0.95  # a number may stop one digit earlier
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"vary": ["income", "job"]},
+        {"max_change": {"debt": 200, "share": 0.1, "income": 300}, "lock": ["job"]},
+    ],
+    ids=str,
+)
+def test_the_scale_of_the_logits_does_not_change_best_efforts(asked, question):
+    """Nor anything else, if it is a power of two: then all digits stay."""
+    classifier, people = asked
+    before = classifier.explain(people, 1, **question)
+    scaled = copy.deepcopy(classifier)
+    with torch.no_grad():
+        for weight in scaled.model_[-1].parameters():
+            weight *= 64
+    assert not before.answered.all()
+    pd.testing.assert_frame_equal(scaled.explain(people, 1, **question).frame, before.frame)
 
 
 def test_every_rule_is_kept_and_every_claim_holds(asked):

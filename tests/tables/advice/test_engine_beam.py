@@ -2,6 +2,7 @@
 possibility.
 """
 
+import copy
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.advice.options import find_options
+from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.states import Reached, States
 from counterfactual_training.tables.advice.triples import find_triples
 from counterfactual_training.tables.columns.plan_judge import PlanJudge
@@ -390,6 +392,27 @@ def test_extensions_are_all_sets_of_one_more_column_that_may_be_cheaper(make_fin
         pair for pair in pairs if price[pair] < best
     }
     assert len(pairs) == 15
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3], [1, 3]], ids=str)
+def test_at_the_bar_all_digits_count_whatever_may_change(make_finder, columns):
+    frame = pd.DataFrame(np.random.default_rng(2).normal(size=(50, 4)), columns=list("abcd"))
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+    )
+    finder = ready(make_finder(frame, [0.0]), model=network)
+    factuals = finder.factuals(frame)
+    y = torch.full((len(frame),), TARGET)
+    for i in range(5):
+        with torch.no_grad():
+            # This row is as likely to have the target as not.
+            network[-1].bias[1] += network(factuals.x[i]) @ torch.tensor([1.0, -1.0])
+            exact = copy.deepcopy(network).double()(factuals.x[i].double())
+            oracle = Oracle(finder, factuals, y, 0.5, np.array(columns))
+            found = oracle.odds(np.array([i]), oracle.x[[i]])
+        expected = float(exact[1] - exact[0] - 4e-6 * exact.abs().max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("known", [False, True])

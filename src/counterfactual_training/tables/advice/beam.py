@@ -82,6 +82,8 @@ _KEPT = 3
 _LOOKS = 4
 _AROUND = 16
 _CLOSER = 8.0
+# What is missing of a decision counts as so much beside the log-odds of the gate.
+_MISSING = 2.0
 # Digits by which best efforts are compared.
 _SCORED = 4
 # Sets of columns that are looked at for further options.
@@ -609,13 +611,22 @@ class Beam:
         points = points[torch.as_tensor(missed)]
         odds = odds[missed]
         gate = gate[missed]
-        # Without the last digits, in which another batch may differ.
-        score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
+        score = self._closeness(person, odds, gate)
         order = np.lexsort((-score, person))
         order = order[is_first(person[order])]
         better = order[score[order] > self.effort_score[person[order]]]
         self.effort_score[person[better]] = score[better]
         self.effort[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
+
+    def _closeness(self, person: np.ndarray, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
+        """How close points ``(a,)`` come to the bar of model and gate, whichever is farther."""
+        ahead = odds - self.oracle.enough
+        if self.finder.decision:
+            # The scale of the logits changes no decision: a share of what was missing.
+            missing = self.oracle.enough - self.odds_before[person]
+            ahead = _MISSING * ahead / np.maximum(missing, np.finfo(np.float64).tiny)
+        # Without the last digits, in which another batch may differ.
+        return np.round(np.minimum(ahead, gate), _SCORED)
 
     def come_closer(self, people: np.ndarray) -> None:
         """Move numbers of best efforts, and of the best single moves, to better values around them.
@@ -636,7 +647,7 @@ class Beam:
         """Improve points ``(a, d)``, one per person, number by number, closer and closer."""
         shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
         odds, gate = self.oracle.margins(people, points)
-        score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
+        score = self._closeness(people, odds, gate)
         for look in range(_LOOKS):
             for j, notation in self.book.notations.items():
                 width = notation.span / _CLOSER ** (look + 1)
@@ -673,9 +684,7 @@ class Beam:
         self._note_effort(who, trial, odds, np.where(kept, gate, -math.inf))
         arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
         self.shorten(who[arrived], trial[torch.as_tensor(arrived)])
-        found = np.where(
-            kept, np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED), -math.inf
-        )
+        found = np.where(kept, self._closeness(who, odds, gate), -math.inf)
         order = np.lexsort((-found, place))
         order = order[is_first(place[order])]
         better = order[found[order] > score[place[order]]]
