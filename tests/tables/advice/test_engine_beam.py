@@ -453,6 +453,32 @@ def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, kno
     } == expected
 
 
+@pytest.mark.parametrize("helped", [False, True])
+def test_triples_that_fall_back_to_two_columns_do_not_count_beside_pairs(make_finder, helped):
+    """They cost less than their bound, by which a freer question may pass them over."""
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 3)), columns=list("abc"))
+    finder = ready(make_finder(frame, [0.0]), model=Margin(lambda x: x.sum(-1) - 1.0))
+    people = denied(finder, frame, 1)
+    beam = Beam(finder, finder.factuals(people), torch.full((1,), TARGET), 0.5, None)
+    with beam.oracle.asking():
+        beam.singles(1)
+        # The last move of each column: two are more than enough.
+        last = np.searchsorted(beam.coarse.feature, [0, 1, 2], side="right")[None] - 1
+        person = np.zeros(1, dtype=np.int64)
+        found = beam.passing(
+            beam.coarse, person, last, *beam.ask_sets(beam.coarse, person, last)
+        )
+        beam._helped_by_two[:] = helped
+        beam._ease_sets(found)
+    _, points, _ = answers(beam)
+    assert len(found.person) == 1
+    if helped:
+        assert len(points) == 0
+    else:
+        assert len(points) == 1
+        assert beam.easing.changed(person, points).sum() <= 2
+
+
 def test_sets_of_three_columns_are_found_where_two_do_not_help(make_finder):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({name: rng.random(60) > 0.5 for name in "abcde"})

@@ -141,7 +141,8 @@ class Beam:
         self.levels: list[Candidates] = []
         # Pairs that can cost less than this were asked about in the first round.
         self._border = np.full(n, math.inf)
-        # Whom up to three columns help.
+        # Whom one or two columns help, and whom up to three do.
+        self._helped_by_two = np.zeros(n, dtype=bool)
         self._helped = np.zeros(n, dtype=bool)
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
@@ -157,6 +158,7 @@ class Beam:
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
             if self.most >= TRIED and not self.finder.late:
+                self._helped_by_two = np.isfinite(self.best)
                 candidates = find_triples(self)
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
@@ -491,7 +493,14 @@ class Beam:
             )
         else:
             # Eased, one of the changes may no longer be needed.
-            self._add_points(person, self.easing.undo(person, points), only_others)
+            points = self.easing.undo(person, points)
+            if size > 2:
+                # Whom two columns help has the best of such answers already, see shorten.
+                few = self.easing.changed(person, points).sum(1) <= 2
+                rows = np.flatnonzero(~(few & self._helped_by_two[person]))
+                person = person[rows]
+                points = points[torch.as_tensor(rows)]
+            self._add_points(person, points, only_others)
 
     def _price(self, person: np.ndarray, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         who = np.broadcast_to(person[:, None], feature.shape)
