@@ -1,5 +1,6 @@
 """Laws of the advice engine, on random tables with all kinds of rules."""
 
+import copy
 import itertools
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.tables.advice.beam import Beam
+from counterfactual_training.tables.advice.beam import TRIED, Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.columns.plan_judge import PlanJudge
 from covering import repeats
@@ -99,8 +100,22 @@ def test_a_freer_question_never_costs_more(asked, rule):
     assert (cheap <= dear + 1e-6).all()
 
 
-def test_answers_of_one_or_two_columns_are_those_of_the_levels(asked, monkeypatch):
-    """Larger sets that fall back to two columns have finer values, which a freer question may not
+def test_a_freer_question_costs_no_more_in_three_columns():
+    """A beam found three columns for the tight question that it missed for the freer one."""
+    frame, y = draw(11)
+    classifier = ct.CounterfactualClassifier(epochs=15, gate="density", random_state=11).fit(
+        frame, y
+    )
+    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    tight, free = (
+        classifier.explain(people, 1, max_changes=3, **rules) for rules in FREER["lock"]
+    )
+    assert ((tight.distance > 0).sum(1) == 3).any()
+    assert (price(free) <= price(tight) + 1e-6).all()
+
+
+def test_answers_of_up_to_three_columns_are_those_of_the_levels(asked, monkeypatch):
+    """Larger sets that fall back to three columns have finer values, which a freer question may not
     come across.
     """
     classifier, people = asked
@@ -108,12 +123,12 @@ def test_answers_of_one_or_two_columns_are_those_of_the_levels(asked, monkeypatc
     add_points = Beam._add_points
 
     def spy(beam, person, points, only_others=False):
-        few = beam.easing.changed(person, points).sum(1) <= 2
+        few = beam.easing.changed(person, points).sum(1) <= TRIED
         helped.extend(beam._helped[person[few]].tolist())
         add_points(beam, person, points, only_others)
 
     monkeypatch.setattr(Beam, "_add_points", spy)
-    classifier.explain(people, 1, max_changes=4)
+    classifier.explain(people, 1, max_changes=5, lock=["income", "share"])
     assert helped
     assert not any(helped)
 
@@ -172,6 +187,26 @@ def test_the_scale_of_the_logits_changes_nothing(asked):
         classifier._finder = kept
     same = (before == after).all(axis=1)
     assert same.mean() >= 0.95  # a number may stop one digit earlier
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"vary": ["income", "job"]},
+        {"max_change": {"debt": 200, "share": 0.1, "income": 300}, "lock": ["job"]},
+    ],
+    ids=str,
+)
+def test_the_scale_of_the_logits_does_not_change_best_efforts(asked, question):
+    """Nor anything else, if it is a power of two: then all digits stay."""
+    classifier, people = asked
+    before = classifier.explain(people, 1, **question)
+    scaled = copy.deepcopy(classifier)
+    with torch.no_grad():
+        for weight in scaled.model_[-1].parameters():
+            weight *= 64
+    assert not before.answered.all()
+    pd.testing.assert_frame_equal(scaled.explain(people, 1, **question).frame, before.frame)
 
 
 def test_every_rule_is_kept_and_every_claim_holds(asked):

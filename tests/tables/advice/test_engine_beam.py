@@ -2,6 +2,7 @@
 possibility.
 """
 
+import copy
 import itertools
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,7 +18,9 @@ from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.advice.options import find_options
+from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.states import Reached, States
+from counterfactual_training.tables.advice.triples import find_triples
 from counterfactual_training.tables.columns.plan_judge import PlanJudge
 from loan_book import Plausible
 
@@ -389,6 +392,91 @@ def test_extensions_are_all_sets_of_one_more_column_that_may_be_cheaper(make_fin
         pair for pair in pairs if price[pair] < best
     }
     assert len(pairs) == 15
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2, 3], [1, 3]], ids=str)
+def test_at_the_bar_all_digits_count_whatever_may_change(make_finder, columns):
+    frame = pd.DataFrame(np.random.default_rng(2).normal(size=(50, 4)), columns=list("abcd"))
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+    )
+    finder = ready(make_finder(frame, [0.0]), model=network)
+    factuals = finder.factuals(frame)
+    y = torch.full((len(frame),), TARGET)
+    for i in range(5):
+        with torch.no_grad():
+            # This row is as likely to have the target as not.
+            network[-1].bias[1] += network(factuals.x[i]) @ torch.tensor([1.0, -1.0])
+            exact = copy.deepcopy(network).double()(factuals.x[i].double())
+            oracle = Oracle(finder, factuals, y, 0.5, np.array(columns))
+            found = oracle.odds(np.array([i]), oracle.x[[i]])
+        expected = float(exact[1] - exact[0] - 4e-6 * exact.abs().max())
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, known):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 5)), columns=list("abcde"))
+    finder = ready(
+        make_finder(frame, [0.0], schema={"b": {"max_change": 0.5}}), model=Margin(bent(5, 1))
+    )
+    people = denied(finder, frame, 6)
+    factuals = finder.factuals(people)
+    beam = Beam(finder, factuals, torch.full((len(people),), TARGET), 0.5, None)
+    with beam.oracle.asking():
+        beam.singles(1)
+        # Of one person all triples may be cheaper, of the next hardly any.
+        beam.best[:] = np.where(known, np.linspace(2.0, 6.0, len(people)), np.inf)
+        found = find_triples(beam)
+    moves = beam.coarse
+    sets = np.array(list(itertools.combinations(range(len(moves.feature)), 3)))
+    sets = sets[(np.diff(moves.feature[sets], axis=1) > 0).all(1)]
+    expected = set()
+    for i in range(len(people)):
+        mine = sets[moves.usable[i][sets].all(1)]
+        mine = mine[moves.least[i][mine].sum(1) + 3 * COLUMN < beam.best[i]]
+        person = np.full(len(mine), i)
+        alone = np.stack(
+            [
+                beam.oracle.odds(person, beam.points(moves, person, mine[:, [at]]))
+                for at in range(3)
+            ]
+        )
+        gained = (alone - beam.odds_before[i]).sum(0)
+        odds = beam.oracle.odds(person, beam.points(moves, person, mine))
+        fine = (gained >= 0.7 * -beam.odds_before[i]) & (odds >= 0)
+        expected |= {(i, *line) for line in mine[fine].tolist()}
+    assert len(expected) > 100
+    assert {
+        (i, *line) for i, line in zip(found.person.tolist(), found.sets.tolist(), strict=True)
+    } == expected
+
+
+@pytest.mark.parametrize("helped", [False, True])
+def test_triples_that_fall_back_to_two_columns_do_not_count_beside_pairs(make_finder, helped):
+    """They cost less than their bound, by which a freer question may pass them over."""
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 3)), columns=list("abc"))
+    finder = ready(make_finder(frame, [0.0]), model=Margin(lambda x: x.sum(-1) - 1.0))
+    people = denied(finder, frame, 1)
+    beam = Beam(finder, finder.factuals(people), torch.full((1,), TARGET), 0.5, None)
+    with beam.oracle.asking():
+        beam.singles(1)
+        # The last move of each column: two are more than enough.
+        last = np.searchsorted(beam.coarse.feature, [0, 1, 2], side="right")[None] - 1
+        person = np.zeros(1, dtype=np.int64)
+        found = beam.passing(
+            beam.coarse, person, last, *beam.ask_sets(beam.coarse, person, last)
+        )
+        beam._helped_by_two[:] = helped
+        beam._ease_sets(found)
+    _, points, _ = answers(beam)
+    assert len(found.person) == 1
+    if helped:
+        assert len(points) == 0
+    else:
+        assert len(points) == 1
+        assert beam.easing.changed(person, points).sum() <= 2
 
 
 def test_sets_of_three_columns_are_found_where_two_do_not_help(make_finder):

@@ -5,15 +5,16 @@ level:
 
 1. Every single move.
 2. Every pair of a coarser choice of moves that may be cheaper than what is known.
-3. For those whom two columns do not help: a beam of larger sets. Half of it is chosen by the cost
+3. Every triple of these that promises enough and may be cheaper (:mod:`triples`).
+4. For those whom three columns do not help: a beam of larger sets. Half of it is chosen by the cost
    so far and what is probably still missing, half by how much is reached. What an extension gives
    is forecast as the sum of what its moves give alone; only the most promising are put to the
    model.
-4. In tables of hundreds of columns, for those whom two columns do not help: where a search along
+5. In tables of hundreds of columns, for those whom three columns do not help: where a search along
    gradients arrives. For those who still have no answer: real rows of the target class. Of either,
    columns are taken back.
 
-Whom levels 1 and 2 help gets answers of one or two columns from them alone.
+Whom levels 1 to 3 help gets answers of up to three columns from them alone.
 
 A candidate that reaches the bar is eased: each number goes back towards the person's own, as far as
 the bar allows. Easing ends above the next coarser value, so that a bound on its result is known
@@ -51,6 +52,7 @@ from counterfactual_training.tables.advice.oracle import TOGETHER, Oracle
 from counterfactual_training.tables.advice.points import Factuals
 from counterfactual_training.tables.advice.states import Reached, States
 from counterfactual_training.tables.advice.swaps import swap_columns
+from counterfactual_training.tables.advice.triples import find_triples
 
 if TYPE_CHECKING:
     from counterfactual_training.tables.advice.find import Finder
@@ -62,6 +64,8 @@ _COARSEST = 4
 _FINEST = 12
 # Pairs of a person that are put to the model first.
 _NEAR = 800
+# Columns up to which the levels try every set that may be the answer.
+TRIED = 3
 # Candidates of a person that are eased at a time: few first, because most of the others are then
 # known to be dearer.
 _EASED = (8, 64)
@@ -78,6 +82,8 @@ _KEPT = 3
 _LOOKS = 4
 _AROUND = 16
 _CLOSER = 8.0
+# What is missing of a decision counts as so much beside the log-odds of the gate.
+_MISSING = 2.0
 # Digits by which best efforts are compared.
 _SCORED = 4
 # Sets of columns that are looked at for further options.
@@ -135,7 +141,8 @@ class Beam:
         self.levels: list[Candidates] = []
         # Pairs that can cost less than this were asked about in the first round.
         self._border = np.full(n, math.inf)
-        # Whom one or two columns help.
+        # Whom one or two columns help, and whom up to three do.
+        self._helped_by_two = np.zeros(n, dtype=bool)
         self._helped = np.zeros(n, dtype=bool)
         self.effort = self.x.clone()
         self.effort_score = np.full(n, -math.inf)
@@ -148,6 +155,11 @@ class Beam:
             self.oracle.check()
             for level in (self.singles, self.near_pairs, self.far_pairs):
                 candidates = level(num_options)
+                self.levels.append(candidates)
+                self.settle(candidates, num_options)
+            if self.most >= TRIED and not self.finder.late:
+                self._helped_by_two = np.isfinite(self.best)
+                candidates = find_triples(self)
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
             self._go_further()
@@ -185,7 +197,7 @@ class Beam:
         hopeful = np.isinf(self.best)
         helpless = np.flatnonzero(hopeful)
         self._helped = ~hopeful
-        if self.most > 2:
+        if self.most > TRIED:
             hopeful |= self._hope() < self.best
         if hopeful.any() and self.most > 0 and not self.finder.late:
             self.deepen(np.flatnonzero(hopeful))
@@ -200,7 +212,7 @@ class Beam:
             self.come_closer(missed)
 
     def _hope(self) -> np.ndarray:
-        """A price ``(n,)`` that three or more columns may reach, if what they gain adds up.
+        """A price ``(n,)`` that four or more columns may reach, if what they gain adds up.
 
         Columns are taken in the order of what a unit of cost buys at best, each as far as it leads.
         """
@@ -219,7 +231,7 @@ class Beam:
         missing = (self.oracle.enough - self.odds_before)[:, None]
         before = np.cumsum(gain, 1) - gain
         part = np.clip(missing - before, 0.0, gain)
-        size = np.maximum((part > 0).sum(1), 3)
+        size = np.maximum((part > 0).sum(1), TRIED + 1)
         price = (part / rate).sum(1) + COLUMN * size
         return np.where(gain.sum(1) >= missing[:, 0], price, math.inf)
 
@@ -242,11 +254,8 @@ class Beam:
         return self._pairs(num_options, near=False)
 
     def _pairs(self, num_options: int, near: bool) -> Candidates:
-        moves = self._coarse
-        first, second = np.triu_indices(len(moves.feature), 1)
-        apart = moves.feature[first] != moves.feature[second]
-        first = first[apart]
-        second = second[apart]
+        moves = self.coarse
+        first, second = self.pairs
         if self.most < 2:
             first = first[:0]
             second = second[:0]
@@ -279,13 +288,34 @@ class Beam:
         return Candidates.joined(found)
 
     @cached_property
-    def _coarse(self) -> Moves:
-        """The moves that take part in pairs."""
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the second move ``(p,)`` of all pairs of coarser moves in two columns."""
+        first, second = np.triu_indices(len(self.coarse.feature), 1)
+        apart = self.coarse.feature[first] != self.coarse.feature[second]
+        return first[apart], second[apart]
+
+    @property
+    def _coarseness(self) -> int:
+        """How many moves of a column take part in pairs and triples."""
         # Of all columns, not of those that this question leaves: its bounds must not change the
         # values.
         m = max(self.num_columns, 2)
         size = math.sqrt(2 * _PAIRS / (m * (m - 1)))
-        most = int(min(max(size, _COARSEST), _FINEST))
+        return int(min(max(size, _COARSEST), _FINEST))
+
+    @cached_property
+    def coarse_gains(self) -> np.ndarray:
+        """Log-odds ``(n, M)`` that each of the coarser moves gains alone; −∞ if not usable."""
+        odds = self.odds_alone[:, self.moves.spread(self._coarseness)]
+        # Values beyond a bound, of which not all were tried alone.
+        person, move = (self.coarse.usable & np.isinf(odds)).nonzero()
+        odds[person, move] = self.ask_sets(self.coarse, person, move[:, None])[0]
+        return np.where(self.coarse.usable, odds - self.odds_before[:, None], -math.inf)
+
+    @cached_property
+    def coarse(self) -> Moves:
+        """The moves that take part in pairs and triples."""
+        most = self._coarseness
         # Of columns with more categories than that, those that gain something alone: the others
         # hardly ever help.
         few = self.book.is_number | (
@@ -368,7 +398,8 @@ class Beam:
         self._ease_sets(rest.take(first), only_others=True)
 
     def _ease_sets(self, found: Candidates, only_others: bool = False) -> None:
-        """Ease candidates that arrive in both orders of their moves; the cheaper counts.
+        """Ease candidates that arrive: pairs in both orders of their moves, and the cheaper counts;
+        of triples the dearest changes first.
 
         With ``only_others``, all of them are eased, for the sake of other options, and none becomes
         the best answer: that is the one of a question for one option.
@@ -422,16 +453,18 @@ class Beam:
         if len(person) == 0:
             return
         size = sets.shape[1]
-        orders = np.array([range(size), range(size - 1, -1, -1)][: min(size, 2)])
         # One after the other for each candidate, but all candidates and both orders at once.
-        turn = np.repeat(orders, len(person), axis=0)
-        person = np.tile(person, len(orders))
-        sets = np.tile(sets, (len(orders), 1))
-        points = points.repeat(len(orders), 1)
+        if size == 2:
+            turn = np.repeat([[0, 1], [1, 0]], len(person), axis=0)
+            person = np.tile(person, 2)
+            sets = np.tile(sets, (2, 1))
+            points = points.repeat(2, 1)
         feature = moves.feature[sets]
         number = moves.number[person[:, None], sets].copy()
         inner = moves.inner[person[:, None], sets]
         room = moves.cost[person[:, None], sets] - moves.least[person[:, None], sets]
+        if size != 2:
+            turn = np.argsort(-room, 1, kind="stable")
         rows = np.arange(len(person))
         for step in range(size):
             at = turn[rows, step]
@@ -471,7 +504,14 @@ class Beam:
             )
         else:
             # Eased, one of the changes may no longer be needed.
-            self._add_points(person, self.easing.undo(person, points), only_others)
+            points = self.easing.undo(person, points)
+            if size > 2:
+                # Whom two columns help has the best of such answers already, see shorten.
+                few = self.easing.changed(person, points).sum(1) <= 2
+                rows = np.flatnonzero(~(few & self._helped_by_two[person]))
+                person = person[rows]
+                points = points[torch.as_tensor(rows)]
+            self._add_points(person, points, only_others)
 
     def _price(self, person: np.ndarray, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
         who = np.broadcast_to(person[:, None], feature.shape)
@@ -599,13 +639,22 @@ class Beam:
         points = points[torch.as_tensor(missed)]
         odds = odds[missed]
         gate = gate[missed]
-        # Without the last digits, in which another batch may differ.
-        score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
+        score = self._closeness(person, odds, gate)
         order = np.lexsort((-score, person))
         order = order[is_first(person[order])]
         better = order[score[order] > self.effort_score[person[order]]]
         self.effort_score[person[better]] = score[better]
         self.effort[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
+
+    def _closeness(self, person: np.ndarray, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
+        """How close points ``(a,)`` come to the bar of model and gate, whichever is farther."""
+        ahead = odds - self.oracle.enough
+        if self.finder.decision:
+            # The scale of the logits changes no decision: a share of what was missing.
+            missing = self.oracle.enough - self.odds_before[person]
+            ahead = _MISSING * ahead / np.maximum(missing, np.finfo(np.float64).tiny)
+        # Without the last digits, in which another batch may differ.
+        return np.round(np.minimum(ahead, gate), _SCORED)
 
     def come_closer(self, people: np.ndarray) -> None:
         """Move numbers of best efforts, and of the best single moves, to better values around them.
@@ -626,7 +675,7 @@ class Beam:
         """Improve points ``(a, d)``, one per person, number by number, closer and closer."""
         shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
         odds, gate = self.oracle.margins(people, points)
-        score = np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED)
+        score = self._closeness(people, odds, gate)
         for look in range(_LOOKS):
             for j, notation in self.book.notations.items():
                 width = notation.span / _CLOSER ** (look + 1)
@@ -663,9 +712,7 @@ class Beam:
         self._note_effort(who, trial, odds, np.where(kept, gate, -math.inf))
         arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
         self.shorten(who[arrived], trial[torch.as_tensor(arrived)])
-        found = np.where(
-            kept, np.round(np.minimum(odds - self.oracle.enough, gate), _SCORED), -math.inf
-        )
+        found = np.where(kept, self._closeness(who, odds, gate), -math.inf)
         order = np.lexsort((-found, place))
         order = order[is_first(place[order])]
         better = order[found[order] > score[place[order]]]
@@ -749,7 +796,7 @@ class Beam:
     def shorten(self, person: np.ndarray, points: Tensor) -> None:
         """Put points ``(a, d)`` that arrive into the pool, without what they do not need.
 
-        Whom one or two columns help has the best of such answers from the levels, where a freer
+        Whom up to three columns help has the best of such answers from the levels, where a freer
         question has all candidates of a tighter one: a point of finer values would break that.
         """
         if len(person) == 0:
@@ -770,7 +817,7 @@ class Beam:
                     person[rows], points, rows, feature[rows], own[rows], now[rows]
                 )
         points = self.easing.undo(person, points)
-        few = self.easing.changed(person, points).sum(1) <= 2
+        few = self.easing.changed(person, points).sum(1) <= TRIED
         rows = np.flatnonzero(~(few & self._helped[person]))
         self._add_points(person[rows], points[torch.as_tensor(rows)])
 

@@ -227,19 +227,22 @@ class Moves:
 
         How far a question reaches beyond the range does not change which moves in it are kept.
         """
+        index = self.spread(most)
+        return self.book.make(
+            self.feature[index], self.number[:, index], self.allowed[:, index]
+        )
+
+    def spread(self, most: int) -> np.ndarray:
+        """Places of the moves that :meth:`thinned` keeps."""
         kept = []
         for j in np.unique(self.feature):
             own = np.flatnonzero(self.feature == j)
             if self.book.is_number[j]:
                 own = own[self.book.notations[j].thinned(len(own), most)]
             kept.append(own)
-        if kept:
-            index = np.concatenate(kept)
-        else:
-            index = np.zeros(0, dtype=np.int64)
-        return self.book.make(
-            self.feature[index], self.number[:, index], self.allowed[:, index]
-        )
+        if not kept:
+            return np.zeros(0, dtype=np.int64)
+        return np.concatenate(kept)
 
 
 def _key(person: np.ndarray, sets: np.ndarray, size: int) -> np.ndarray:

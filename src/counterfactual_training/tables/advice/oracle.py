@@ -29,6 +29,8 @@ TOGETHER = 2**21
 _POINTS_OF_BLACK_BOX = 2**13
 # What logits of the same point in different batches may differ by, as a share of the largest.
 _ROUNDING = 4e-6
+# Odds of a decision below so many times that are computed anew with more digits.
+_CLOSE = 4
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
 _JUDGED = 512
 
@@ -132,12 +134,29 @@ class Oracle:
             return np.zeros(0)
         size = self.together
         if len(points) <= size:
-            return self._odds(self.window.logits(person, points), person)
-        parts = [slice(start, start + size) for start in range(0, len(points), size)]
-        return self._odds(
-            torch.cat([self.window.logits(person[part], points[part]) for part in parts]),
-            person,
-        )
+            logits = self.window.logits(person, points)
+        else:
+            parts = [slice(start, start + size) for start in range(0, len(points), size)]
+            logits = torch.cat(
+                [self.window.logits(person[part], points[part]) for part in parts]
+            )
+        odds, close = self._odds(logits, person)
+        if len(close):
+            self._look_closely(odds, close, person[close], points[torch.as_tensor(close)])
+        return odds
+
+    def _look_closely(
+        self, odds: np.ndarray, close: np.ndarray, person: np.ndarray, points: Tensor
+    ) -> None:
+        """Compute the odds of some rows anew, in place, with twice the digits if the model has
+        them.
+
+        At the bar, the last digits decide. They depend on the batch, and on which columns a
+        question leaves.
+        """
+        logits = self.window.precise_logits(person, points)
+        if logits is not None:
+            odds[close] = self._odds(logits, person)[0]
 
     def _count(self, person: np.ndarray) -> None:
         """Note that the model is asked about points of these people ``(a,)``."""
@@ -146,17 +165,21 @@ class Oracle:
         else:
             np.add.at(self.asked, person, 1)
 
-    def _odds(self, logits: Tensor, person: np.ndarray) -> np.ndarray:
+    def _odds(self, logits: Tensor, person: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log-odds ``(a,)``, and the rows that are so close to the decision that the last
+        digits matter.
+        """
         if self.finder.decision:
             # numpy knows no bfloat16.
             if logits.dtype not in (torch.float32, torch.float64):
                 logits = logits.float()
-            odds = _decision_odds(logits.detach().numpy(), self.labels[person])
+            odds, close = _decision_odds(logits.detach().numpy(), self.labels[person])
         else:
             odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+            close = np.zeros(0, dtype=np.int64)
         if np.isnan(odds.sum()):  # as good as never
             check_finite_logits(logits)
-        return odds
+        return odds, close
 
     def odds_of_sets(
         self, moves: Moves, person: np.ndarray, sets: np.ndarray
@@ -168,7 +191,12 @@ class Oracle:
         if logits is None:
             return None
         self._count(person)
-        return self._odds(logits, person)
+        odds, close = self._odds(logits, person)
+        if len(close):
+            own = person[close]
+            points = moves.put(self.x[torch.as_tensor(own)], own, sets[close])
+            self._look_closely(odds, close, own, points)
+        return odds
 
     def arrives(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a,)`` of points that reach the bar and keep relations."""
@@ -227,9 +255,9 @@ class Oracle:
             return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
 
 
-def _decision_odds(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
+def _decision_odds(logits: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Log-odds ``(a,)`` of a class against the strongest other one; as :meth:`Bar.odds_of` has
-    them, sooner for few points.
+    them, sooner for few points. And the rows where they are close to none.
 
     Less what another batch may differ, which grows with the logits: their scale changes no
     decision.
@@ -237,11 +265,12 @@ def _decision_odds(logits: np.ndarray, label: np.ndarray) -> np.ndarray:
     line = np.arange(len(logits))
     # Class by class: the largest of few numbers takes numpy ten times as long row by row.
     others = logits.T.copy()
-    largest = np.abs(others).max(0)
+    differ = logits.dtype.type(_ROUNDING) * np.abs(others).max(0)
     own = others[label, line]
     others[label, line] = -math.inf
     odds = (own - others.max(0)).astype(np.float64)
-    return odds - logits.dtype.type(_ROUNDING) * largest
+    odds -= differ
+    return odds, np.flatnonzero(np.abs(odds) <= _CLOSE * differ)
 
 
 def _logit(p: float) -> float:

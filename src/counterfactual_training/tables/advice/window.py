@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,14 @@ class Window:
             torch.as_tensor(person).to(self.device), points.to(self.device)
         ).cpu()
 
+    def precise_logits(self, person: np.ndarray, points: Tensor) -> Tensor | None:
+        """The same with twice the digits, and whatever the columns of the window; ``None`` if the
+        model is no network.
+        """
+        if self._network is None:
+            return None
+        return self._network.precise(self.rows(person, points))
+
     def logits_of_sets(
         self, moves: Moves, person: np.ndarray, sets: np.ndarray
     ) -> Tensor | None:
@@ -147,6 +156,7 @@ class _Network:
     def __init__(
         self, layers: list[nn.Module], linear: int, x: Tensor, columns: Tensor, num_numbers: int
     ) -> None:
+        self._layers = layers
         self._before = layers[:linear]
         self._behind = layers[linear + 1 :]
         first = layers[linear]
@@ -192,6 +202,18 @@ class _Network:
 
     def __call__(self, person: Tensor, points: Tensor) -> Tensor:
         return self.behind(self._sum(self.base.index_select(0, person), points))
+
+    def precise(self, rows: Tensor) -> Tensor:
+        """Logits of whole rows ``(a, d)``, with twice the digits; on the CPU, because not every
+        device has them.
+        """
+        return self._double(rows.double())
+
+    @cached_property
+    def _double(self) -> nn.Sequential:
+        return nn.Sequential(
+            *(copy.deepcopy(layer).cpu().double() for layer in self._layers)
+        ).eval()
 
     def of_sets(self, moves: Moves, window: Window, person: Tensor, sets: Tensor) -> Tensor:
         """Logits of people who make all moves of a set ``(c, s)``: what each move adds to the first
