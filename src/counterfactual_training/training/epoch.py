@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.generators import evaluating
-from counterfactual_training.training.distributed import shares
 from counterfactual_training.training.network import Gradients
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.round import Round
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.sampling import Streams, each, epoch_rng
+from counterfactual_training.training.sampling import Streams, each, epoch_rng, shares
 from counterfactual_training.training.tally import Tally
 
 # Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough
@@ -121,16 +119,15 @@ class Epoch:
             return
         if self.found is not None:
             batch = batch._replace(explanations=self.found)
-        self.group.append(run.ranks.part(batch, run.data.divided))
-        # With one search per batch, the search needs the weights after the update before it. The
-        # size of the whole batch, which is the same on all processes.
+        self.group.append(batch)
+        # With one search per batch, the search needs the weights after the update before it.
         full = self.per_batch or len(self.group) * batch.x.numel() > _GROUP_VALUES
         whole = full and len(self.group) % run.config.accumulate == 0
         if whole or self.done == len(self.sizes):
             group = self.group
             self.group = []
             yield from run.learner.gradients(self.objective, group, run.config.accumulate)
-            self.tally.add(group, run.learner.gradient.terms)
+            self.tally.terms.append(run.learner.gradient.terms)
 
     def update(self, gradients: Gradients) -> None:
         """One optimizer step for every running member whose loss and gradient are finite."""
@@ -170,7 +167,6 @@ class Attempt(AbstractContextManager["Attempt"]):
         rng = epoch.rng
         self.rngs = [rng] if isinstance(rng, torch.Generator) else list(rng)
         self.states = [own.get_state() for own in self.rngs]
-        self.run.ranks.share_buffers(self.run.model)
 
     def begin(self, active: list[bool]) -> None:
         """Once more, for these rows of the stack."""
@@ -188,19 +184,18 @@ class Attempt(AbstractContextManager["Attempt"]):
         if error is not None and not isinstance(error, ModelError):
             return False
         run = self.run
-        self.failed = run.ranks.any(error is not None, run.device)
-        if not self.failed:
+        self.failed = error is not None
+        if error is None:
             return True
         broken = [0]
         if run.lead:
             explaining = run.explaining()
             broken = [slot for slot in _unusable(run) if explaining[slot]]
-        reason = error or ModelError("The model has failed on another process.")
         # Before the first update, training is not the cause.
         if not broken or (run.epoch == 0 and not self.epoch.tally.bad):
-            raise reason
+            return False
         for slot in broken:
-            run.fail(slot, run.epoch + 1, run.ranks.first(str(reason).rstrip(".")))
+            run.fail(slot, run.epoch + 1, str(error).rstrip("."))
         self.epoch.tally.notice_stops()
         return True
 
@@ -220,7 +215,7 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
         run.epoch,
         rng,
     )
-    with evaluating(run.model):
+    with run.evaluating():
         found = run.method.find(now)
     if found is None:  # which the loss would take for an epoch without counterfactuals
         raise InputError(
@@ -232,7 +227,7 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
 def _unusable(run: Run) -> list[int]:
     """Rows of the stack with non-finite logits on the training rows."""
     bad = torch.zeros(len(run.slots), dtype=torch.bool, device=run.device)
-    with evaluating(run.model):
+    with run.evaluating():
         for x, _, _ in run.data.batches(4096, None, run.lead):
             bad |= ~torch.isfinite(run.model(x)).flatten(1).all(-1)
     return bad.nonzero().flatten().tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import Any, Protocol
@@ -18,18 +18,19 @@ from torch.optim import Optimizer
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.core.broadcast import Number
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, StoppedWarning
-from counterfactual_training.generators import search
+from counterfactual_training.generators import SearchResult, evaluating, search
 from counterfactual_training.generators.stack_generators import stack_generators
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.callbacks import Callback, overrides
-from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.learner import Learner
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.network import Gradients
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.sampling import Streams
 
 # Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs
 # time.
@@ -163,10 +164,9 @@ class Run:
         callbacks: Iterable[Callback] = (),
         stack: bool = False,
     ) -> None:
-        self._given = list(models)
         self.methods = list(methods)
         self.members = list(members)
-        self.models = [unwrapped(model) for model in models]
+        self.models = list(models)
         self.data = data
         self.validation = validation
         self.callbacks = list(callbacks)
@@ -181,12 +181,9 @@ class Run:
         self.slots = list(range(len(models)))
         self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
-        self.ranks = Ranks.from_model(models[0])
-        # Eq. 1; several processes divide the rows.
-        self.search = search if self.ranks.size == 1 else self.ranks.search
+        self.speaks = True  # of several processes, one prints
         model = StackedModel(models) if stack or len(models) > 1 else models[0]
-        rates = [method.training.learning_rate for method in self.methods]
-        self.learner = Learner(model, self.method.minimised, data.num_classes, rates, optimizer)
+        self.learner = self.make_learner(model, optimizer)
         self.model = self.learner.model
         self.optimizer = self.learner.optimizer
         self.device = self.learner.parameters[0].device
@@ -200,6 +197,12 @@ class Run:
             int, dict[str, Tensor]
         ] = {}  # final weights of stopped members of a fleet
         self._restack()
+
+    def make_learner(self, model: nn.Module, optimizer: Optimizer | None) -> Learner:
+        """What computes gradients and makes updates."""
+        rates = [method.training.learning_rate for method in self.methods]
+        objective = self.method.minimised
+        return Learner(model, objective, self.data.num_classes, rates, optimizer)
 
     @property
     def history(self) -> History:
@@ -259,7 +262,6 @@ class Run:
         """Call the callbacks, let stopped members leave the stack, and save."""
         for callback in self.callbacks:
             callback.on_epoch_end(self)
-        self.agree()  # several processes stop together
         if compact:
             self.compact()
         if saver is not None:
@@ -321,6 +323,44 @@ class Run:
     def listeners(self, event: str) -> list[Callback]:
         """The callbacks that override this event."""
         return [callback for callback in self.callbacks if overrides(callback, event)]
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Eval mode, for searches and validation rows."""
+        return evaluating(self.model)
+
+    def search(self, x: Tensor, y_target: Tensor, rng: Streams) -> SearchResult:
+        """Eq. 1 at the current weights."""
+        return search(
+            self.model,
+            x,
+            y_target,
+            self.generator,
+            self.constraints,
+            rng,
+            diagnose=False,
+            threads=torch.get_num_threads(),  # already chosen for the whole training
+        )
+
+    def record(self, columns: dict[str, list[Any]], training: set[int]) -> None:
+        """Add the record of an epoch, one value per row of the stack, of members that trained."""
+        for slot, i in enumerate(self.slots):
+            if i in training:
+                record = {name: values[slot] for name, values in columns.items()}
+                self.histories[i].records.append({"epoch": self.epoch, **record})
+
+    def validate(self) -> tuple[Tensor, int]:
+        """Loss and hits ``(2, rows of the stack)``, summed over validation rows; their number."""
+        sums = torch.zeros(2, len(self.slots), device=self.device)
+        rows = 0
+        if self.validation is None:
+            return sums, rows
+        with self.evaluating(), torch.no_grad():
+            for x, y, _ in self.validation.batches(4096, None, self.lead):
+                logits = at_least_single(self.model(x))
+                sums[0] += self.objective.fit_loss(logits, y) * y.shape[-1]
+                sums[1] += self.objective.hits(logits, y)
+                rows += y.shape[-1]
+        return sums, rows
 
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
@@ -421,12 +461,6 @@ class Run:
         text = f"{who} epoch {epoch}: {reason}. {kept} {advice}"
         warnings.warn(text, StoppedWarning, stacklevel=4)
 
-    def agree(self) -> None:
-        """Stop on all processes if one has stopped."""
-        if self.ranks.size > 1:
-            reasons = self.ranks.every(self.history.stopped)
-            self.history.stopped = next((why for why in reasons if why is not None), None)
-
     def compact(self) -> None:
         """Remove stopped members from the stack, once there are enough of them."""
         running = self.running
@@ -457,7 +491,7 @@ class Run:
             for i, model in enumerate(self.models):
                 model.load_state_dict(self.snapshot(i).state_dict())
         return [
-            TrainResult(m.eval(), h) for m, h in zip(self._given, self.histories, strict=True)
+            TrainResult(m.eval(), h) for m, h in zip(self.models, self.histories, strict=True)
         ]
 
     def state(self) -> dict[str, Any]:
