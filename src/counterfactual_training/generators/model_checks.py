@@ -108,6 +108,13 @@ def first_logits(
     return logits
 
 
+def finite_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """The output of a model that was checked before; its weights may have become unusable."""
+    logits = model(x)
+    check_finite_logits(logits)
+    return logits
+
+
 def check_finite_logits(logits: Tensor) -> None:
     """Raise if a model's output, of any shape, holds NaN or infinity."""
     if not bool(torch.isfinite(logits).all()):

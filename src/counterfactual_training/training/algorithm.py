@@ -67,7 +67,7 @@ def counterfactuals(
     y_target = each(partial(draw_targets, config.target_rule), rng, logits, y, counts)
     if active is not None:  # a row that asks for its own class is done before the search starts
         y_target = torch.where(active.unsqueeze(-1), y_target, logits.argmax(-1))
-    result = run.search(x, y_target, rng)
+    result = run.search(run.model, x, y_target, run.generator, run.constraints, rng)
     x_cf = result.x_cf
     x_pos = nearest_positives(run, x_cf, y_target, rng)
     # Before x⁺ is protected: both are then equal, and their divergence is zero.

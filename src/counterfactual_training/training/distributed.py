@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.generators import SearchResult
+from counterfactual_training.generators.search import search_rows
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
@@ -36,7 +37,7 @@ from counterfactual_training.training.objective import (
 )
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, Saver, TrainResult
-from counterfactual_training.training.sampling import Streams, shares
+from counterfactual_training.training.sampling import shares
 
 # What training reads of a search.
 _FOUND = ("x_cf", "x_adv", "converged", "num_steps", "status", "confidence")
@@ -163,6 +164,8 @@ class DistributedRun(Run):
             [model.module], [method], data, validation, optimizer=optimizer, callbacks=callbacks
         )
         self.speaks = self.ranks.rank == 0
+        if self.ranks.size > 1:
+            self.search = self.search_parts
         self._check()
 
     def _check(self) -> None:
@@ -198,12 +201,15 @@ class DistributedRun(Run):
         self.ranks.share_buffers(self.model)
         return super().evaluating()
 
-    def search(self, x: Tensor, y_target: Tensor, rng: Streams) -> SearchResult:
+    def search_parts(
+        self, model: nn.Module, x: Tensor, y_target: Tensor, *how: Any
+    ) -> SearchResult:
         """Every process searches for its part of the rows; all get the results of all."""
         own, _ = self.ranks.rows(len(x))
+        *_, rng = how
         reason = None
         try:
-            found = super().search(x[own], y_target[own], rng)
+            found = search_rows(model, x[own], y_target[own], *how)
         except ModelError as error:
             reason = str(error)
         reasons = [text for text in self.ranks.every(reason) if text is not None]

@@ -20,7 +20,8 @@ from counterfactual_training.constraints.stack_constraints import stack_constrai
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, StoppedWarning
-from counterfactual_training.generators import SearchResult, evaluating, search
+from counterfactual_training.generators import SearchResult, evaluating
+from counterfactual_training.generators.search import search_rows
 from counterfactual_training.generators.stack_generators import stack_generators
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.threads import sensible_threads
@@ -30,7 +31,6 @@ from counterfactual_training.training.method import Method
 from counterfactual_training.training.network import Gradients
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import TrainingRows
-from counterfactual_training.training.sampling import Streams
 
 # Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs
 # time.
@@ -181,6 +181,7 @@ class Run:
         self.slots = list(range(len(models)))
         self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
+        self.search: Callable[..., SearchResult] = search_rows  # Eq. 1
         self.speaks = True  # of several processes, one prints
         model = StackedModel(models) if stack or len(models) > 1 else models[0]
         self.learner = self.make_learner(model, optimizer)
@@ -327,19 +328,6 @@ class Run:
     def evaluating(self) -> AbstractContextManager[None]:
         """Eval mode, for searches and validation rows."""
         return evaluating(self.model)
-
-    def search(self, x: Tensor, y_target: Tensor, rng: Streams) -> SearchResult:
-        """Eq. 1 at the current weights."""
-        return search(
-            self.model,
-            x,
-            y_target,
-            self.generator,
-            self.constraints,
-            rng,
-            diagnose=False,
-            threads=torch.get_num_threads(),  # already chosen for the whole training
-        )
 
     def record(self, columns: dict[str, list[Any]], training: set[int]) -> None:
         """Add the record of an epoch, one value per row of the stack, of members that trained."""
