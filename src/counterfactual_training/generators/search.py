@@ -190,7 +190,9 @@ def search_rows(
             if wishes.diagnose:
                 part = diagnose_rows(part, network, x_part, y_part, generator, constraints)
             parts.append(part)
-    found = SearchResult.join(parts)
+    found = parts[0]
+    if len(parts) > 1:
+        found = SearchResult.join(parts)
     return _shaped(found, x.detach(), feature_shape, generator.num_answers)
 
 
@@ -351,6 +353,13 @@ def _noise(
     steps = generator.max_steps
     if rng is None or isinstance(rng, torch.Generator):
         return generator.space.noise(int(torch.as_tensor(steps).max()) + 2, rng, x)
+    return _noise_of_members(generator, rng, x)
+
+
+def _noise_of_members(
+    generator: Generator, rng: Sequence[torch.Generator], x: Tensor
+) -> Tensor:
+    steps = generator.max_steps
     if isinstance(steps, Tensor):
         limits = steps.tolist()
     else:

@@ -41,8 +41,8 @@ class Epoch:
         self.run = run
         self.started = time.perf_counter()
         config = run.config
-        rngs = _seed(run)
-        self.rng: Streams = rngs if run.lead else rngs[0]
+        self.rngs = _seed(run)
+        self.rng: Streams = self.rngs if run.lead else self.rngs[0]
         run.learner.begin_epoch()
         self.tally = Tally(run)
         self.objective = run.objective_for(self.tally.explaining)
@@ -68,11 +68,7 @@ class Epoch:
         batches = run.data.batches(run.config.batch_size, order, run.lead)
         for size, rows in zip_longest(self.sizes, batches):
             if size is None or rows is None:
-                how = "fewer" if rows is None else "more"
-                raise InputError(
-                    f"The DataLoader gives {how} batches than its len(), {len(self.sizes)}; "
-                    "correct its sampler's."
-                )
+                raise _miscounted(rows is None, len(self.sizes))
             self.done += 1
             yield Batch(*rows)
             if self.over:
@@ -83,16 +79,14 @@ class Epoch:
         is due.
         """
         self.found = None
-        due = self.searching and (self.per_batch or self.stock is None)
-        if due:
+        if self.searching and (self.per_batch or self.stock is None):
             sizes = [self.sizes[self.done - 1]] if self.per_batch else self.sizes
-            attempt = Attempt(self, sum(sizes))
-            while any(active := self.run.explaining()):
-                attempt.begin(active)
+            attempt = self.attempt(sum(sizes))
+            while attempt.failed and any(self.run.explaining()):
+                attempt.failed = False
                 yield attempt
-                if not attempt.failed:
-                    self._keep(attempt.found, sizes)
-                    break
+            if any(self.run.explaining()):
+                self._keep(attempt.found, sizes)
             else:
                 # All members that search have stopped; others may train conventionally.
                 self.searching = False
@@ -100,6 +94,12 @@ class Epoch:
                 self.over = not self.run.running
         if self.searching and self.stock is not None:
             self.found = next(self.stock)
+
+    def attempt(self, num: int) -> Attempt:
+        """To search so many counterfactuals."""
+        if self.run.lead:
+            return FleetAttempt(self, num)
+        return Attempt(self, num)
 
     def _keep(self, found: Any, sizes: list[int]) -> None:
         """Count what was found, and divide it among batches."""
@@ -133,11 +133,15 @@ class Epoch:
         """One optimizer step for every running member whose loss and gradient are finite."""
         run = self.run
         run.gradients = gradients
-        run.call("before_step", self.tally.notice_stops)
+        for callback in run.listeners("before_step"):
+            run.call(callback.before_step)
+            self.tally.notice_stops()
         bad = run.learner.bad(run.gradients, self.tally.idle)
         run.learner.step(run.gradients, bad)
         self.tally.bad.append(bad)
-        run.call("on_batch_end", self.tally.notice_stops)
+        for callback in run.listeners("on_batch_end"):
+            run.call(callback.on_batch_end)
+            self.tally.notice_stops()
 
     def close(self) -> None:
         """Write the records, and stop members that diverged."""
@@ -147,33 +151,22 @@ class Epoch:
 
 
 class Attempt(AbstractContextManager["Attempt"]):
-    """A search for all members; members whose logits are not finite are stopped, the others draw as
-    if nothing had happened.
+    """A search; if the logits of the model are not finite, it stops.
 
     Attributes:
         num: counterfactuals to search.
         active: ``(members,)`` mask of those that train with what is found; ``None`` if there is one
             model.
         found: the result.
+        failed: whether to try (again).
     """
 
     def __init__(self, epoch: Epoch, num: int) -> None:
         self.epoch = epoch
-        self.run = epoch.run
         self.num = num
-        self.failed = False
         self.active: Tensor | None = None
         self.found: Any = None
-        rng = epoch.rng
-        self.rngs = [rng] if isinstance(rng, torch.Generator) else list(rng)
-        self.states = [own.get_state() for own in self.rngs]
-
-    def begin(self, active: list[bool]) -> None:
-        """Once more, for these rows of the stack."""
-        if self.run.lead:
-            self.active = torch.tensor(active, device=self.run.device)
-        for own, state in zip(self.rngs, self.states, strict=True):
-            own.set_state(state)
+        self.failed = True
 
     def __exit__(
         self,
@@ -181,16 +174,12 @@ class Attempt(AbstractContextManager["Attempt"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if error is not None and not isinstance(error, ModelError):
-            return False
-        run = self.run
-        self.failed = error is not None
-        if error is None:
-            return True
-        broken = [0]
-        if run.lead:
-            explaining = run.explaining()
-            broken = [slot for slot in _unusable(run) if explaining[slot]]
+        return isinstance(error, ModelError) and self.stop(error)
+
+    def stop(self, error: ModelError) -> bool:
+        """Stop the members that failed; whether training is the cause."""
+        run = self.epoch.run
+        broken = self.broken()
         # Before the first update, training is not the cause.
         if not broken or (run.epoch == 0 and not self.epoch.tally.bad):
             return False
@@ -198,6 +187,40 @@ class Attempt(AbstractContextManager["Attempt"]):
             run.fail(slot, run.epoch + 1, str(error).rstrip("."))
         self.epoch.tally.notice_stops()
         return True
+
+    def broken(self) -> list[int]:
+        """Rows of the stack that failed."""
+        return [0]
+
+
+class FleetAttempt(Attempt):
+    """A search for all members; those that fail are stopped, the others draw again as if nothing
+    had happened.
+    """
+
+    def __init__(self, epoch: Epoch, num: int) -> None:
+        super().__init__(epoch, num)
+        self.states = [own.get_state() for own in epoch.rngs]
+        self._look()
+
+    def _look(self) -> None:
+        """Who searches now."""
+        run = self.epoch.run
+        explaining = run.explaining()
+        self.active = torch.tensor(explaining, device=run.device)
+        self.failed = True
+
+    def stop(self, error: ModelError) -> bool:
+        training = super().stop(error)
+        for own, state in zip(self.epoch.rngs, self.states, strict=True):
+            own.set_state(state)
+        self._look()
+        return training
+
+    def broken(self) -> list[int]:
+        run = self.epoch.run
+        explaining = run.explaining()
+        return [slot for slot in _unusable(run) if explaining[slot]]
 
 
 def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
@@ -222,6 +245,13 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
             "A method's find returned None; return what its loss needs, or () if that is nothing."
         )
     return found
+
+
+def _miscounted(fewer: bool, num: int) -> InputError:
+    how = "fewer" if fewer else "more"
+    return InputError(
+        f"The DataLoader gives {how} batches than its len(), {num}; correct its sampler's."
+    )
 
 
 def _unusable(run: Run) -> list[int]:

@@ -140,6 +140,18 @@ def _recorded(terms: LossTerms, hits: Tensor, batches: Sequence[Batch], dim: int
     return torch.stack([value.detach().to(total.dtype) for value in values], dim)
 
 
+def accumulated(every: Iterator[Gradients], num: int) -> Iterator[Gradients]:
+    """Means over so many gradients each; the last one may be of fewer."""
+    # The next backward pass overwrites the gradients, so they are copied.
+    copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
+    while held := list(islice(copies, num)):
+        given = [
+            [grad for grad in column if grad is not None] for column in zip(*held, strict=True)
+        ]
+        # Divided by all: a batch that gives a parameter no gradient counts as zero.
+        yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
+
+
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
     """The modules in training mode; for a model in eval mode, those that its own ``train()`` puts
     there.
@@ -214,18 +226,9 @@ class Learner:
         A generator, so that each gradient is computed after the update before it.
         """
         every = self.gradient.gradients(objective, batches)
-        if accumulate == 1:
-            yield from every
-            return
-        # The next backward pass overwrites the gradients, so they are copied.
-        copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
-        while held := list(islice(copies, accumulate)):
-            given = [
-                [grad for grad in column if grad is not None]
-                for column in zip(*held, strict=True)
-            ]
-            # Divided by all: a batch that gives a parameter no gradient counts as zero.
-            yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
+        if accumulate > 1:
+            return accumulated(every, accumulate)
+        return every
 
     def whole_terms(self, terms: Tensor) -> Tensor:
         """The terms ``(batches, 7, *lead)`` of an epoch, of all its rows."""
@@ -270,6 +273,9 @@ class Learner:
         readable = idle is None and self.none.device.type == "cpu"
         if readable and isfinite(sum(float(value.sum()) for value in values)):
             return self.none
+        return self._bad_members(values, idle)
+
+    def _bad_members(self, values: Sequence[Tensor], idle: Tensor | None) -> Tensor:
         sums = sum(
             (at_least_single(value).reshape(*self.lead, -1).sum(-1) for value in values),
             self.none,
@@ -282,10 +288,13 @@ class Learner:
 
     def step(self, grads: Gradients, bad: Tensor) -> None:
         """One update of all members that are not bad."""
-        optimizer = self.optimizer
-        if isinstance(optimizer, AdamOptimizer):
-            optimizer.apply(grads, None if bad is self.none else bad)
-            return
+        if isinstance(self.optimizer, AdamOptimizer):
+            self.optimizer.apply(grads, None if bad is self.none else bad)
+        else:
+            self._step_by_torch(self.optimizer, grads, bad)
+
+    def _step_by_torch(self, optimizer: Optimizer, grads: Gradients, bad: Tensor) -> None:
+        """The same with a user's optimizer."""
         self.expose(grads)
         if skips_by_flag(optimizer):
             optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]

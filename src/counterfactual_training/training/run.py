@@ -268,21 +268,17 @@ class Run:
         if saver is not None:
             saver.save(self)
 
-    def call(self, event: str, heard: Callable[[], None]) -> None:
-        """Call the callbacks of an update; honour the gradients, modes and stops they make."""
-        for callback in self.listeners(event):
-            shown = list(self.gradients)
-            self.gradients = list(self.gradients)
-            self.learner.expose(shown)
-            getattr(callback, event)(self)
-            given = zip(self.parameters, shown, self.gradients, strict=True)
-            # Callbacks may put a new tensor into run.gradients or, as torch's own functions do,
-            # into ``.grad``.
-            self.gradients = [
-                mine if own.grad is grad else own.grad for own, grad, mine in given
-            ]
-            self.learner.train_mode()
-            heard()
+    def call(self, hear: Callable[[Run], None]) -> None:
+        """Call a callback of an update; honour the gradients and modes that it sets."""
+        shown = list(self.gradients)
+        self.gradients = list(self.gradients)
+        self.learner.expose(shown)
+        hear(self)
+        given = zip(self.parameters, shown, self.gradients, strict=True)
+        # Callbacks may put a new tensor into run.gradients or, as torch's own functions do, into
+        # ``.grad``.
+        self.gradients = [mine if own.grad is grad else own.grad for own, grad, mine in given]
+        self.learner.train_mode()
 
     def stop(self, reason: str, i: int | None = None) -> None:
         """Stop one member with its current weights, or all members."""
@@ -368,6 +364,10 @@ class Run:
         ]
         if all(factor == 1 for factor in factors) or self.method.loss is not None:
             return self.objective
+        return self._weakened(factors)
+
+    def _weakened(self, factors: list[float]) -> Objective:
+        """Eq. 2 with these factors, one per row of the stack, of all weights but λ_class."""
         if self.lead:
             factor: Number = torch.tensor(factors, device=self.device, dtype=torch.float32)
         else:
@@ -399,6 +399,14 @@ class Run:
             .tolist()
         )
         self.bad_updates = list(streaks)
+        if all(finite) and not any(streaks) and len(self.running) == len(self.slots):
+            self.good = weights
+        else:
+            self._sort_out(weights, finite)
+
+    def _sort_out(self, weights: dict[str, Tensor], finite: list[bool]) -> None:
+        """Keep sound weights, stop members that diverged."""
+        streaks = self.bad_updates
         for slot, i in enumerate(self.slots):
             limit = self.methods[i].training.max_bad_updates
             place = self._place(slot)

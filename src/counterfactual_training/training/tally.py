@@ -68,18 +68,35 @@ class Tally:
             bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0)
         else:
             bad |= bad
-        limits = [run.methods[i].training.max_bad_updates for i in run.slots]
-        ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
-        made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
+        # Usually every update counts; only otherwise does the order of updates matter.
+        made = ~bad
+        skipped = [0] * slots
+        streaks = [0] * slots
+        if bad.any() or any(run.bad_updates) or self.ends:
+            made, skipped, streaks = admitted(
+                bad, run.bad_updates, self._limits(), self._ends()
+            )
         columns: dict[str, Any] = {
             **self._means(terms, made),
             "skipped": skipped,
             **self._search(),
         }
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
-        columns["validation_loss"], columns["validation_accuracy"] = self._validation()
+        columns["validation_loss"] = [float("nan")] * slots
+        columns["validation_accuracy"] = [float("nan")] * slots
+        if run.validation is not None and run.validation.num_rows > 0:
+            columns["validation_loss"], columns["validation_accuracy"] = self._validation()
         run.record(columns, self.training)
         return streaks
+
+    def _limits(self) -> list[int]:
+        """Bad updates in a row at which every row stops."""
+        return [self.run.methods[i].training.max_bad_updates for i in self.run.slots]
+
+    def _ends(self) -> list[int]:
+        """Updates after which every row has stopped."""
+        last = len(self.bad)
+        return [self.ends.get(slot, (last, 0))[0] for slot in range(len(self.run.slots))]
 
     def _on_host(self, parts: list[Tensor], width: int) -> np.ndarray:
         """Tensors ``(n, width, *lead)``, concatenated, as ``(N, width, rows)``."""
@@ -119,8 +136,6 @@ class Tally:
 
     def _validation(self) -> list[list[float]]:
         """Loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
-        if self.run.validation is None or self.run.validation.num_rows == 0:
-            return [[float("nan")] * len(self.run.slots)] * 2
         sums, rows = self.run.validate()
         means = sums / max(rows, 1)
         told = torch.where(
@@ -144,11 +159,9 @@ def admitted(
     made = ~bad
     skipped = np.zeros(len(limits), int)
     now = np.array(streaks)
-    # Usually every update counts; only otherwise does the order of updates matter.
-    if bad.any() or now.any() or min(ends) < len(bad):
-        for update, missed in enumerate(bad):
-            live = (now < limits) & (update < np.array(ends))
-            made[update] = live & ~missed
-            skipped += live & missed
-            now = np.where(live, (now + 1) * missed, now)
+    for update, missed in enumerate(bad):
+        live = (now < limits) & (update < np.array(ends))
+        made[update] = live & ~missed
+        skipped += live & missed
+        now = np.where(live, (now + 1) * missed, now)
     return made, skipped.tolist(), now.tolist()
