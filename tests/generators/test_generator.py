@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_training import ecco, generic, line, revise
+from counterfactual_training import ecco, generic, revise
 from counterfactual_training.errors import InputError
-from counterfactual_training.generators import Distance, Generator, Greedy
+from counterfactual_training.generators import Distance, Generator
 from counterfactual_training.models import VAE
 
 NUMBERS = {"decision_threshold": 0.6, "max_steps": 9, "learning_rate": 0.2, "epsilon": 0.4}
@@ -84,24 +84,3 @@ def test_a_step_rule_is_one_of_two_and_moves_features():
         ecco(step_rule="lines")
     with pytest.raises(InputError, match="not in a LatentSpace"):
         revise(VAE(2), step_rule="line")
-
-
-def test_a_recipe_keeps_its_own_weights_and_steps():
-    """Weights of another recipe are copied if someone stated them, and steps are what some recipes
-    are about.
-    """
-    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
-    assert make_alike("wachter", ecco(), x).numbers()["lambda_cost"] == 0.1
-    assert make_alike("wachter", ecco(lambda_cost=0.7), x).numbers()["lambda_cost"] == 0.7
-    assert make_alike("wachter", ecco(), x, lambda_cost=0.001).numbers()["lambda_cost"] == 0.001
-    stacked = ecco().with_numbers({"lambda_cost": torch.tensor([0.1, 0.2])})
-    assert make_alike("claproar", stacked).numbers()["lambda_cost"].tolist() == pytest.approx(
-        [0.1, 0.2]
-    )
-    made = make_alike("greedy", line(learning_rate=0.01, epsilon=0.5))
-    assert made.step_rule == Greedy() and (
-        made.learning_rate,
-        made.max_steps,
-        made.epsilon,
-    ) == (0.1, 100, 0.5)
-    assert make_alike("generic", line()).step_rule == "line"
