@@ -155,14 +155,18 @@ def network_of(model: nn.Module, parameters: Sequence[Tensor]) -> Network:
         return Network(model, parameters)
     if isinstance(model, StackedModel):
         return _stacked(model) or Network(model, parameters)
+    return _lone(model, parameters) or Network(model, parameters)
+
+
+def _lone(model: nn.Module, parameters: Sequence[Tensor]) -> ChainNetwork | None:
     chain = chain_of(model)
     if chain is None:
-        return Network(model, parameters)
+        return None
     known = {id(own): i for i, own in enumerate(parameters)}
     held = [own for pair in chain.weights for own in pair]
     places = [known.get(id(own)) for own in held]
     if all(place is None for place in places):
-        return Network(model, parameters)
+        return None
     return ChainNetwork(model, parameters, chain, places)
 
 

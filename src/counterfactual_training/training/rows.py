@@ -358,13 +358,15 @@ def _kinds(item: Any) -> str:
     return f"({', '.join(type(value).__name__ for value in item)})"
 
 
+def _is_labelled(batch: Any) -> bool:
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        return False
+    return all(isinstance(value, Tensor) for value in batch)
+
+
 def _unpacked(batch: Any) -> Labelled:
     """``(x, y)`` or ``(x, y, weight)`` of a collated batch."""
-    if (
-        not isinstance(batch, tuple | list)
-        or len(batch) not in (2, 3)
-        or not all(isinstance(v, Tensor) for v in batch)
-    ):
+    if not _is_labelled(batch):
         raise InputError(
             "A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got "
             f"{_kinds(batch)}."
