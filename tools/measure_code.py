@@ -2,6 +2,15 @@
 
 Style is counted in the source of the package. Frames, lines and modules are counted while it runs:
 one small training, and one cell of a quick reproduction in a process of its own.
+
+*Lines to read for one epoch*: a plain network of two layers trains by plain ``ct`` on forty points.
+Of every function of the package that runs between the start of an epoch of Algorithm 1 and its end
+(:data:`EPOCH`), all lines are counted once, without docstrings, comments and blanks; a function
+that runs counts whole, with the branches that this training does not take. *Lines to read for one
+training*: the same of all that runs from the call of ``ct.train`` to its return, which is arguments
+and their checks, the run, the epochs, callbacks and the result. Imports and class bodies do not
+count. Version 0.1 (commit 8ce5593) was counted by the same two functions:
+``python -m tools.measure_code --lines`` with PYTHONPATH at its ``src`` prints its numbers.
 """
 
 from __future__ import annotations
@@ -11,8 +20,9 @@ import inspect
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -23,6 +33,8 @@ import counterfactual_training as ct
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+# The function that is one epoch of Algorithm 1, by file and name: now, and in version 0.1.
+EPOCH = (("training/algorithm.py", "one_epoch"), ("training/loop.py", "advance"))
 _WHOLE = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAMED = (*_WHOLE, ast.ClassDef)
 # What adds a way through a function.
@@ -37,11 +49,12 @@ _BRANCHES = (
 )
 # Parameters by which the classifier is told how to train.
 _ASKED_BY = ("method", "preset", "regime", "objective", "setting", "recipe", "generator")
-# Version 0.1, counted by the authors of the plan, and what the plan asks for.
+# Version 0.1, counted by the authors of the plan but for lines to read, and what the plan asks for.
 _PLAN = {
     "ways to ask for CT": ("5", "1"),
     "frames from `ct.train` to Eq. 1": ("12", "≤ 6"),
-    "lines to read for one epoch": ("2,515", "≤ 700"),
+    "lines to read for one epoch": ("1,323", "≤ 700"),
+    "lines to read for one training": ("1,976", ""),
     "modules loaded by one `ct reproduce` cell": ("243", "≤ 110"),
     "public names defined in two or more modules": ("76", "≤ 10"),
     "files that name the rule `max_change`": ("13", "≤ 5"),
@@ -66,17 +79,27 @@ def sources() -> Iterator[tuple[Path, str, ast.Module]]:
 
 def code_lines(text: str, tree: ast.Module) -> list[str]:
     """Lines without docstrings, comments and blanks."""
+    described = docstring_lines(tree)
+    return [
+        line.strip()
+        for number, line in enumerate(text.splitlines(), 1)
+        if number not in described and is_code(line)
+    ]
+
+
+def docstring_lines(tree: ast.Module) -> set[int]:
     described: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, *_NAMED)) and ast.get_docstring(node) is not None:
             first = node.body[0]
             described.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    lines = [
-        line.strip()
-        for number, line in enumerate(text.splitlines(), 1)
-        if number not in described
-    ]
-    return [line for line in lines if line and not line.startswith("#")]
+    return described
+
+
+def is_code(line: str) -> bool:
+    """Neither blank nor a comment."""
+    text = line.strip()
+    return bool(text) and not text.startswith("#")
 
 
 def is_tuple_assignment(node: ast.Assign) -> bool:
@@ -144,56 +167,92 @@ def style() -> dict[str, str]:
 
 
 class Watch:
-    """Which functions of the package run during a training, and how deep Eq. 1 is."""
+    """Which functions run in a training and in its epochs, and how deep Eq. 1 is."""
 
     def __init__(self) -> None:
-        self.ran: set[CodeType] = set()
+        self.source = str(Path(ct.__file__).parents[1])
+        self.training: set[CodeType] = set()
+        self.epoch: set[CodeType] = set()
+        self.epochs = 0  # that are running now
         self.depth: int | None = None
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or not _is_ours(frame):
+        if event not in ("call", "return") or not self.is_ours(frame):
             return
-        self.ran.add(frame.f_code)
-        if self.depth is None and frame.f_code.co_filename.endswith("generators/gradient.py"):
-            self.depth = self._frames_since_train(frame)
+        code = frame.f_code
+        if any(
+            code.co_filename.endswith(file) and code.co_name == name for file, name in EPOCH
+        ):
+            self.epochs += 1 if event == "call" else -1
+        if event == "return":
+            return
+        self.training.add(code)
+        if self.epochs:
+            self.epoch.add(code)
+        if self.depth is None and code.co_filename.endswith("/gradient.py"):
+            self.depth = self.frames_since_train(frame)
 
-    def _frames_since_train(self, frame: FrameType) -> int:
+    def is_ours(self, frame: FrameType) -> bool:
+        return frame.f_code.co_filename.startswith(self.source)
+
+    def frames_since_train(self, frame: FrameType) -> int:
         count = 0
         above: FrameType | None = frame
         while above is not None and above.f_code.co_name != "train":
-            count += _is_ours(above)
+            count += self.is_ours(above)
             above = above.f_back
         return count
 
-    def lines(self) -> int:
-        """Of the functions that ran; what contains another one counts once."""
-        seen: set[tuple[str, int]] = set()
-        for code in self.ran:
-            text, first = inspect.getsourcelines(code)
-            seen |= {(code.co_filename, first + at) for at in range(len(text))}
-        return len(seen)
+
+def lines_to_read(codes: Iterable[CodeType]) -> int:
+    """Lines of code of these functions; what contains another one counts once."""
+    seen: set[tuple[str, int]] = set()
+    for code in codes:
+        lines, first = inspect.getsourcelines(code)
+        text = textwrap.dedent("".join(lines))
+        # Of a lambda or a comprehension, source begins in the middle of a statement.
+        described = set()
+        if text.startswith(("def ", "async def ", "@")):
+            described = docstring_lines(ast.parse(text))
+        for at, line in enumerate(lines, 1):
+            if at not in described and is_code(line):
+                seen.add((code.co_filename, first + at))
+    return len(seen)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(str(SOURCE))
-
-
-def one_training() -> dict[str, str]:
-    """Two epochs of Counterfactual Training on forty points."""
-    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
-    y = (x.sum(-1) > 0).long()
-    method = ct.methods.ct(epochs=2)
-    # The first training imports and caches; the second one is watched.
-    ct.train(ct.mlp(2, 2), x, y, method, progress=False)
+def watched(train: Callable[[], object]) -> Watch:
+    """What runs in a training that has run before: the first one imports and caches."""
+    train()
     watch = Watch()
     sys.setprofile(watch)
     try:
-        ct.train(ct.mlp(2, 2), x, y, method, progress=False)
+        train()
     finally:
         sys.setprofile(None)
+    if not watch.epoch:
+        raise RuntimeError(f"No epoch was seen; does EPOCH name its function? {EPOCH}")
+    return watch
+
+
+def plain_training() -> object:
+    """Two epochs of Counterfactual Training on forty points."""
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(-1) > 0).long()
+    if hasattr(ct, "methods"):
+        how: dict[str, Any] = {"method": ct.methods.ct(epochs=2)}
+    else:
+        # Version 0.1.
+        how = {"generator": "ecco", "config": ct.TrainConfig(epochs=2)}
+    return ct.train(ct.mlp(2, 2), x, y, **how, progress=False)
+
+
+def one_training() -> dict[str, str]:
+    """What a reader of a training has to read."""
+    watch = watched(plain_training)
     return {
         "frames from `ct.train` to Eq. 1": str(watch.depth),
-        "lines to read for one epoch": f"{watch.lines():,}",
+        "lines to read for one epoch": f"{lines_to_read(watch.epoch):,}",
+        "lines to read for one training": f"{lines_to_read(watch.training):,}",
     }
 
 
@@ -232,13 +291,19 @@ def classifier() -> dict[str, str]:
 
 def main() -> None:
     torch.set_num_threads(1)
+    if "--lines" in sys.argv:
+        print(*(f"{name}: {value}" for name, value in one_training().items()), sep="\n")
+        return
     found = {**classifier(), **one_training(), **one_cell(), **style()}
     lines = [
         "# What a reader has to hold",
         "",
         f"`python -m tools.measure_code`, counterfactual-training {ct.__version__}, torch "
         f"{torch.__version__}, Python {sys.version.split()[0]}. The column *0.1* and the aims are "
-        "those of the plan; some were counted by hand, by other rules than these.",
+        "those of the plan; some were counted by hand, by other rules than these. *Lines to read* "
+        "are lines of code, without docstrings, comments and blanks, of all functions that run "
+        "in an epoch of plain `ct` on a plain network, or from the call of `ct.train` to its end; "
+        "0.1 (commit 8ce5593) was counted alike, by `--lines`.",
         "",
         "| | 0.1 | now | aim |",
         "|---|--:|--:|--:|",

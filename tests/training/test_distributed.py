@@ -17,7 +17,8 @@ from torch.testing import assert_close
 
 from counterfactual_training.persistence import load_file
 from counterfactual_training.training import epoch
-from counterfactual_training.training.distributed import Ranks, shares
+from counterfactual_training.training.distributed import Ranks
+from counterfactual_training.training.sampling import shares
 
 pytestmark = pytest.mark.check
 

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfactual_training.training.distributed import shares
 from counterfactual_training.training.sampling import (
     draw_positives,
     draw_rows,
     draw_targets,
     epoch_rng,
+    shares,
 )
 
 DRAWS = 6000

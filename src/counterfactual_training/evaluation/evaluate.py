@@ -126,10 +126,7 @@ def evaluate(
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
     for name, method in _methods(find, explainers).items():
         given = (data, protocol, rules, method, own)
-        if lone:
-            found = [counterfactual_table(models[0], *given)]
-        else:
-            found = counterfactual_tables(models, *given)
+        found = _individuals(models, lone, given)
         for mine, table in zip(tables, found, strict=True):
             mine[name] = table
     each = [
@@ -143,6 +140,15 @@ def evaluate(
     if explainers is None:
         out = out.drop(columns="explainer")
     return out
+
+
+def _individuals(
+    models: Sequence[nn.Module], lone: bool, given: tuple[Any, ...]
+) -> Sequence[pd.DataFrame]:
+    """The counterfactuals of every model."""
+    if lone:
+        return [counterfactual_table(models[0], *given)]
+    return counterfactual_tables(models, *given)
 
 
 def _check_named(argument: str, given: Mapping[str, Any] | None) -> None:

@@ -314,6 +314,15 @@ _SEARCH_TOLERANCE = 1e-3
 _KEYS = ("data", "setting", "tau")
 
 
+def _twin(name: str, baseline: str | Mapping[str, str]) -> str:
+    """What a model is compared with; without a twin with itself: it shows its values, and no
+    test.
+    """
+    if isinstance(baseline, str):
+        return baseline
+    return baseline.get(name, name)
+
+
 def summarise_stepfree(
     table: pd.DataFrame,
     baseline: str | Mapping[str, str] = "BL",
@@ -357,25 +366,15 @@ def summarise_stepfree(
         known = floors[floors["data"] == keys[0]]
         by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
         for name, part in by_model.items():
-            # A model without a twin is compared with itself: it shows its values, and no test.
-            if isinstance(baseline, str):
-                other = baseline
-            else:
-                other = baseline.get(name, name)
+            other = _twin(name, baseline)
             if other not in by_model:
                 raise InputError(
                     f"{name!r} is compared with {other!r}, which is not in the table for {keys}."
                 )
+            who = {**dict(zip(_KEYS, keys, strict=True)), "model": name, "twin": other}
             for metric in metrics:
                 found = _compared(metric, part, by_model[other], known, alone=other == name)
-                records.append(
-                    {
-                        **dict(zip(_KEYS, keys, strict=True)),
-                        "model": name,
-                        "twin": other,
-                        **found,
-                    }
-                )
+                records.append({**who, **found})
     out = pd.DataFrame(records)
     if out.empty:
         return out

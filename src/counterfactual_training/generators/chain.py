@@ -97,22 +97,23 @@ def chain_layers(model: nn.Module) -> list[nn.Module] | None:
         type(layer) is nn.Linear or activation(layer) is not None for layer in layers
     ):
         return None
-    weights = [
-        weight
-        for layer in linear
-        for weight in (layer.weight, layer.bias)
-        if weight is not None
-    ]
+    if _have_plain_weights(linear):
+        return layers
+    return None
+
+
+def _have_plain_weights(linear: Sequence[nn.Linear]) -> bool:
+    """Whether each weight and bias is a parameter of its own."""
+    both = [weight for layer in linear for weight in (layer.weight, layer.bias)]
+    weights = [weight for weight in both if weight is not None]
     # Parametrised layers compute their weight anew at every access; only plain parameters can be
     # read once.
     if any(type(weight) is not nn.Parameter for weight in weights):
-        return None
+        return False
     # Tied weights would get one gradient each instead of their sum; empty tensors all have the
     # address 0.
     places = {(weight.device, weight.data_ptr() or id(weight)) for weight in weights}
-    if len(places) == len(weights):
-        return layers
-    return None
+    return len(places) == len(weights)
 
 
 def chain_of(model: nn.Module) -> Chain | None:
@@ -137,6 +138,12 @@ def stacked_chain_of(model: StackedModel, copied: bool = False) -> StackedChain 
     )
     if not linear or not known or hooked(model):
         return None
+    pairs = _stacked_weights(model, linear, copied)
+    return StackedChain([layer for _, layer in layers], pairs)
+
+
+def _stacked_weights(model: StackedModel, linear: Sequence[str], copied: bool) -> list[Pair]:
+    """Weight and bias of the linear layers with these names."""
     weights = {name: value.detach() for name, value in model.parameters_by_name().items()}
     pairs: list[Pair] = []
     for name in linear:
@@ -147,7 +154,7 @@ def stacked_chain_of(model: StackedModel, copied: bool = False) -> StackedChain 
         if copied:
             weight = weight.contiguous()
         pairs.append((weight, bias))
-    return StackedChain([layer for _, layer in layers], pairs)
+    return pairs
 
 
 class Differentiable(Protocol):

@@ -153,7 +153,9 @@ class FixedSteps:
         if early and rows.fresh is None and not bool(arrivals.any()):
             return  # the most common case, decided by one comparison
         arrived = arrivals.any(-1)
-        ready = self._ready(rows, arrived, step)
+        ready = arrived
+        if rows.num_answers > 1 and step > 0:
+            ready = self._ready(rows, arrived, step)
         # From here on rows may be done, which is rare enough for the slower operations.
         if early and not self.has_discrete:
             self._finish(rows, ready, Status.CONVERGED, step)
@@ -168,7 +170,9 @@ class FixedSteps:
             updates: int | Tensor = rows.limit.clamp_max(step)
         else:
             updates = min(step, rows.limit)
-        settled = self._snap(rows, ready, closing)
+        settled = rows.live
+        if rows.snapped is not None:
+            settled = self._snap(rows, rows.snapped, ready, closing)
         over = closing
         # If all that may move was snapped, further steps cannot change a row.
         if rows.snapped is not None and not rows.constraints.has_free_features:
@@ -188,22 +192,20 @@ class FixedSteps:
         """Of the rows at τ, those that need not wait: until all answers to their factual are there,
         and T/2 steps.
         """
-        if rows.num_answers == 1 or step == 0:
-            return arrived
         groups = (arrived | ~rows.live).unflatten(-1, (-1, rows.num_answers))
         together = groups.all(-1, keepdim=True).expand_as(groups).flatten(-2)
         halfway = torch.as_tensor(2 * step >= rows.limit, device=arrived.device)
         return arrived & together & halfway
 
-    def _snap(self, rows: LiveRows, arrived: Tensor, closing: Tensor) -> Tensor:
+    def _snap(
+        self, rows: LiveRows, snapped: Tensor, arrived: Tensor, closing: Tensor
+    ) -> Tensor:
         """Snap the rows that reached τ while relaxed (after the last step: all); mask ``(..., a)``
         of the others.
         """
         rows.fresh = None
         live = rows.live
-        if rows.snapped is None:
-            return live
-        fresh = live & ~rows.snapped & (arrived | closing)
+        fresh = live & ~snapped & (arrived | closing)
         if bool(fresh.any()):
             # The point before the snap, if nascent, is stored now; a later iterate within ε may
             # replace it (Eq. 4).
@@ -217,7 +219,7 @@ class FixedSteps:
                 closed = rows.bounds.lower == rows.bounds.upper
             rows.x_cf = rows.rounded(fresh, closed)
             rows.delta = rows.x_cf - rows.x
-            rows.snapped = rows.snapped | fresh
+            rows.snapped = snapped | fresh
             # The iteration was spent on snapping; num_steps takes it off again.
             rows.spent = rows.spent + (fresh & ~closing)
             # A negative radius: no later iterate of such a row counts as nascent.

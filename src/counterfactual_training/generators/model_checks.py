@@ -33,21 +33,24 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
             f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected x (n, *features) and "
             "one class per row."
         )
+    _check_device("y", y, x)
     # A model without parameters works on any device.
     parameter = next(model.parameters(), None)
-    for name, device in (
-        ("y", y.device),
-        ("the model", parameter.device if parameter is not None else x.device),
-    ):
-        if device != x.device:
+    if parameter is not None:
+        _check_device("the model", parameter, x)
+        if parameter.is_floating_point() and parameter.dtype != x.dtype:
             raise InputError(
-                f"x is on {x.device} but {name} on {device}; move them together with .to(device)."
+                f"x is {x.dtype} but the model {parameter.dtype}; convert one of them."
             )
-    if parameter is not None and parameter.is_floating_point() and parameter.dtype != x.dtype:
-        raise InputError(
-            f"x is {x.dtype} but the model {parameter.dtype}; convert one of them."
-        )
     check_finite(x.flatten(y.dim()))
+
+
+def _check_device(name: str, value: Tensor, x: Tensor) -> None:
+    if value.device != x.device:
+        raise InputError(
+            f"x is on {x.device} but {name} on {value.device}; move them together with "
+            ".to(device)."
+        )
 
 
 def check_finite(x: Tensor) -> None:
@@ -105,6 +108,13 @@ def first_logits(
             "other features?"
         ) from error
     check_logits(logits, y, num_classes)
+    return logits
+
+
+def finite_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """The output of a model that was checked before; its weights may have become unusable."""
+    logits = model(x)
+    check_finite_logits(logits)
     return logits
 
 

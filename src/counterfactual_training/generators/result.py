@@ -171,8 +171,6 @@ class SearchResult:
         """One result from results of consecutive blocks of rows, each with features flattened
         ``(..., n, d)``.
         """
-        if len(parts) == 1:
-            return parts[0]
         joined: dict[str, Any] = {}
         for name, first in vars(parts[0]).items():
             # Rows are the last dimension of values per row, and the one before features otherwise.

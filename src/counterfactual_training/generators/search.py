@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import repeat
 from math import prod
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +32,7 @@ from counterfactual_training.generators.live_rows import LiveRows
 from counterfactual_training.generators.model_checks import (
     check_inputs,
     check_tensor,
+    finite_logits,
     first_logits,
 )
 from counterfactual_training.generators.real_rows import KnowsRealRows
@@ -104,54 +104,96 @@ def search(
         ordinary(model)
         x = ordinary(x)
         y_target = ordinary(y_target)
-        held = ordinary(held)
-        difficulty = ordinary(difficulty)
         check_inputs(model, x, y_target)
-        feature_shape = x.shape[y_target.dim() :]
-        flat = x.detach().reshape(*y_target.shape, prod(feature_shape))  # images too
+        flat = x.detach().flatten(y_target.dim())
         if constraints is None:
             constraints = _unconstrained(flat.shape[-1])
         constraints = constraints.to(flat)
         constraints.check_factuals(flat)
         generator.check_features(flat.shape[-1])
-        flat = _repeated(flat, generator.num_answers, y_target.dim() - 1)
-        targets = _repeated(y_target.long(), generator.num_answers, y_target.dim() - 1)
-        # Once for all blocks, whose size must not matter.
-        noise = _noise(generator, rng, flat).unbind()
-        block = _block_size(flat, generator.num_answers)
-        parts = []
-        with sensible_threads(model, flat[..., :block, :], threads):
-            generator = generator.prepared(partial(_ask, model, flat, feature_shape))
-            network = differentiable(
-                model, feature_shape, flat.dim(), plain=not generator.gradients.automatic
-            )
-            # It works on (M, d, n), so lay out the rows like that in memory.
-            if isinstance(network, StackedChain):
-                flat = flat.mT.contiguous().mT
-            stills = _still(held, x, flat, block, generator.num_answers)
-            for x_part, y_part, still in zip(
-                flat.split(block, -2), targets.split(block, -1), stills, strict=False
-            ):
-                rows = LiveRows(x_part, y_part, generator, constraints)
-                solver: Solver
-                if generator.step_rule == "line":
-                    solver = LineSearch(network, rows, generator, still, difficulty, record)
-                else:
-                    solver = FixedSteps(network, rows, generator, noise, still, record)
-                for climbing in solver.rounds():
-                    descend(network, generator, climbing, solver)
-                part = solver.result()
-                if diagnose:
-                    part = diagnose_rows(part, network, x_part, y_part, generator, constraints)
-                parts.append(part)
-            found = _shaped(
-                SearchResult.join(parts), x.detach(), feature_shape, generator.num_answers
-            )
+        wishes = Wishes(
+            first_logits, _mask(ordinary(held), x), ordinary(difficulty), record, diagnose
+        )
+        some = flat[..., : _block_size(flat, generator.num_answers), :]
+        with sensible_threads(model, some, threads):
+            found = search_rows(model, x, y_target, generator, constraints, rng, wishes)
             if real_rows and isinstance(model, KnowsRealRows):
                 return model.try_real_rows(
                     x, y_target.long(), found, generator, constraints, held
                 )
     return found
+
+
+class Wishes(NamedTuple):
+    """What a search may be asked for beside x′ and x_adv.
+
+    Attributes:
+        look: asks the model for the first time, and raises if its logits are of no use.
+        held: mask like x of single cells that must keep their value.
+        difficulty: ``(d,)`` cost weight of each feature, for a line search.
+        record: keep all iterates.
+        diagnose: find which constraints keep rows from converging.
+    """
+
+    look: Callable[[Callable[[Tensor], Tensor], Tensor, Tensor], Tensor] = finite_logits
+    held: Tensor | None = None
+    difficulty: Tensor | None = None
+    record: bool = False
+    diagnose: bool = False
+
+
+def search_rows(
+    model: nn.Module,
+    x: Tensor,
+    y_target: Tensor,
+    generator: Generator,
+    constraints: Constraints,
+    rng: torch.Generator | Sequence[torch.Generator] | None = None,
+    wishes: Wishes = Wishes(),  # noqa: B008  # has no state
+) -> SearchResult:
+    """:func:`search` for rows, constraints and a generator that were checked before: what training
+    runs.
+    """
+    feature_shape = x.shape[y_target.dim() :]
+    flat = x.detach().reshape(*y_target.shape, prod(feature_shape))  # images too
+    flat = _repeated(flat, generator.num_answers, y_target.dim() - 1)
+    targets = _repeated(y_target.long(), generator.num_answers, y_target.dim() - 1)
+    constraints = constraints.to(flat)
+    # Once for all blocks, whose size must not matter.
+    noise = _noise(generator, rng, flat).unbind()
+    block = _block_size(flat, generator.num_answers)
+    parts = []
+    with gradients_on(), evaluating(model):
+        generator = generator.prepared(partial(_ask, model, flat, feature_shape))
+        network = differentiable(
+            model, feature_shape, flat.dim(), plain=not generator.gradients.automatic
+        )
+        # It works on (M, d, n), so lay out the rows like that in memory.
+        if isinstance(network, StackedChain):
+            flat = flat.mT.contiguous().mT
+        for start in range(0, max(1, flat.shape[-2]), block):
+            x_part = flat[..., start : start + block, :]
+            y_part = targets[..., start : start + block]
+            still = None
+            if wishes.held is not None:
+                still = _cells(wishes.held, flat, generator.num_answers, start, block)
+            rows = LiveRows(x_part, y_part, generator, constraints)
+            solver: Solver
+            if generator.step_rule == "line":
+                asked = (still, wishes.difficulty, wishes.record)
+                solver = LineSearch(network, rows, generator, *asked)
+            else:
+                solver = FixedSteps(network, rows, generator, noise, still, wishes.record)
+            for climbing in solver.rounds():
+                descend(network, generator, climbing, solver, wishes.look)
+            part = solver.result()
+            if wishes.diagnose:
+                part = diagnose_rows(part, network, x_part, y_part, generator, constraints)
+            parts.append(part)
+    found = parts[0]
+    if len(parts) > 1:
+        found = SearchResult.join(parts)
+    return _shaped(found, x.detach(), feature_shape, generator.num_answers)
 
 
 class Solver(Protocol):
@@ -188,7 +230,11 @@ class Solver(Protocol):
 
 
 def descend(
-    network: Differentiable, generator: Generator, rows: LiveRows, solver: Solver
+    network: Differentiable,
+    generator: Generator,
+    rows: LiveRows,
+    solver: Solver,
+    look: Callable[..., Tensor] = finite_logits,
 ) -> None:
     """Algorithm 1, line 5: minimise Eq. 1 for all rows at once, until each of them is done."""
     with torch.inference_mode(_needs_no_graph(network, generator, rows)):
@@ -196,7 +242,7 @@ def descend(
             if step:
                 logits = network.logits(rows.x_cf)
             else:
-                logits = first_logits(network.logits, rows.x_cf, rows.y_target)
+                logits = look(network.logits, rows.x_cf, rows.y_target)
             solver.judge(rows, logits, step)  # rows at τ are done
             if rows.live_width == 0:
                 break
@@ -250,18 +296,20 @@ def _shaped(
     return result.best_of(num_answers, x)
 
 
-def _still(
-    held: Tensor | None, x: Tensor, flat: Tensor, block: int, num: int
-) -> Iterator[Tensor | None]:
-    """The mask of the cells to hold, block by block; without one, ``None`` without end."""
-    if held is None:
-        return repeat(None)
-    if held.shape != x.shape:
+def _mask(held: Tensor | None, x: Tensor) -> Tensor | None:
+    """The mask of the cells to hold, checked."""
+    if held is not None and held.shape != x.shape:
         raise InputError(
             f"held must be a mask with the shape of x, {tuple(x.shape)}, got {tuple(held.shape)}."
         )
-    cells = held.reshape(*flat.shape[:-2], -1, flat.shape[-1]).repeat_interleave(num, -2)
-    return iter(cells.to(flat.device, torch.bool).split(block, -2))
+    return held
+
+
+def _cells(held: Tensor, flat: Tensor, num_answers: int, start: int, block: int) -> Tensor:
+    """The cells to hold of a block of rows ``(..., n, d)``, for each of their answers."""
+    cells = held.reshape(*flat.shape[:-2], -1, flat.shape[-1])
+    cells = cells.repeat_interleave(num_answers, -2)
+    return cells[..., start : start + block, :].to(flat.device, torch.bool)
 
 
 def _ask(model: nn.Module, x: Tensor, feature_shape: torch.Size, points: Tensor) -> Tensor:
@@ -305,6 +353,13 @@ def _noise(
     steps = generator.max_steps
     if rng is None or isinstance(rng, torch.Generator):
         return generator.space.noise(int(torch.as_tensor(steps).max()) + 2, rng, x)
+    return _noise_of_members(generator, rng, x)
+
+
+def _noise_of_members(
+    generator: Generator, rng: Sequence[torch.Generator], x: Tensor
+) -> Tensor:
+    steps = generator.max_steps
     if isinstance(steps, Tensor):
         limits = steps.tolist()
     else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.generators import SearchResult, Status, evaluating
+from counterfactual_training.generators import SearchResult, Status
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.epoch import Epoch, find_by_method
 from counterfactual_training.training.objective import CounterfactualBatch
@@ -25,21 +25,24 @@ def fit(run: Run, saver: Checkpoint | None = None, until: int | None = None) -> 
     """Train all members of a run: all epochs, or ``until`` so many are done."""
     with run.session(saver):
         while run.goes_on(until):  # line 1
-            epoch = Epoch(run)
-            with torch.no_grad():
-                for batch in epoch.batches():  # line 2
-                    for attempt in epoch.searches():  # lines 3-6; again, if a member fails
-                        with attempt:
-                            if run.method.find is None:
-                                attempt.found = counterfactuals(
-                                    run, attempt.num, epoch.rng, attempt.active
-                                )
-                            else:
-                                attempt.found = find_by_method(run, batch, epoch.rng)
-                    for gradients in epoch.gradients(batch):  # line 7: ∇ of Eq. 2
-                        epoch.update(gradients)  # line 8
-            epoch.close()
+            one_epoch(run)
             run.end_epoch(saver, compact=until is None)
+
+
+@torch.no_grad()
+def one_epoch(run: Run) -> None:
+    """Lines 2-8, for all rows once."""
+    epoch = Epoch(run)
+    for batch in epoch.batches():  # line 2
+        for attempt in epoch.searches():  # lines 3-6; again, if a member fails
+            with attempt:
+                if run.method.find is None:
+                    attempt.found = counterfactuals(run, attempt.num, epoch.rng, attempt.active)
+                else:
+                    attempt.found = find_by_method(run, batch, epoch.rng)
+        for gradients in epoch.gradients(batch):  # line 7: ∇ of Eq. 2
+            epoch.update(gradients)  # line 8
+    epoch.close()
 
 
 def counterfactuals(
@@ -58,22 +61,13 @@ def counterfactuals(
     data = run.data
     config = run.config
     x, y, weight = data.at(each(partial(draw_rows, data.num_rows, num), rng))
-    with evaluating(run.model):
+    with run.evaluating():
         logits = at_least_single(run.model(x))
     counts = data.class_counts.expand(*y.shape[:-1], -1)
     y_target = each(partial(draw_targets, config.target_rule), rng, logits, y, counts)
     if active is not None:  # a row that asks for its own class is done before the search starts
         y_target = torch.where(active.unsqueeze(-1), y_target, logits.argmax(-1))
-    result = run.search(
-        run.model,
-        x,
-        y_target,
-        run.generator,
-        run.constraints,
-        rng,
-        diagnose=False,
-        threads=torch.get_num_threads(),  # already chosen for the whole training
-    )
+    result = run.search(run.model, x, y_target, run.generator, run.constraints, rng)
     x_cf = result.x_cf
     x_pos = nearest_positives(run, x_cf, y_target, rng)
     # Before x⁺ is protected: both are then equal, and their divergence is zero.

@@ -23,12 +23,9 @@ from counterfactual_training.generators.model_checks import (
 )
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
-from counterfactual_training.training.distributed import Ranks
-from counterfactual_training.training.fingerprint import fingerprint_of_given
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.rows import FetchedRows, Read, TrainingRows
-from counterfactual_training.training.run import Run
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 Source = Tensor | Dataset | DataLoader
@@ -301,7 +298,7 @@ def with_constraints(method: Method, data: TrainingRows, member: int = 0) -> Met
 
 
 def check_modes(
-    model: nn.Module, method: Method, data: TrainingRows, ranks: Ranks | None = None
+    model: nn.Module, method: Method, data: TrainingRows, processes: int = 1
 ) -> None:
     """Warn about batch normalisation in eval mode; raise if a batch has a single row."""
     norms = [
@@ -319,9 +316,9 @@ def check_modes(
     plain = method.training.burn_in_epochs > 0 or not method.minimised.needs_counterfactuals
     least = data.smallest_batch(method.training.batch_size)
     where = ""
-    if ranks is not None and ranks.size > 1 and not data.divided:
-        least = least // ranks.size
-        where = f" on one of {ranks.size} processes"
+    if processes > 1 and not data.divided:
+        least = least // processes
+        where = f" on one of {processes} processes"
     if plain and least <= 1 and not _takes_one_row(model, data):
         raise InputError(
             f"{data.num_rows} rows in batches of {method.training.batch_size} leave one with a "
@@ -349,7 +346,6 @@ def check_optimizer(
     model: nn.Module,
     optimizer: Optimizer,
     method: Method,
-    ranks: Ranks,
     callbacks: Sequence[Callback],
 ) -> None:
     own = {id(parameter) for parameter in model.parameters()}
@@ -363,29 +359,13 @@ def check_optimizer(
         )
     if not isinstance(optimizer, torch.optim.LBFGS):
         return
-    if method.training.accumulate > 1 or ranks.size > 1:
+    if method.training.accumulate > 1:
         raise InputError(
-            "LBFGS asks for the loss of one batch again and again: accumulate=1 and one process "
-            "only."
+            "LBFGS asks for the loss of one batch again and again: accumulate=1 only."
         )
     if any(overrides(callback, "before_step") for callback in callbacks):
         raise InputError(
             "LBFGS computes its gradients itself, so callbacks cannot change them before its step."
-        )
-
-
-def check_ranks(run: Run) -> None:
-    """Raise unless all processes have the same rows and method; each takes its part of them."""
-    if run.ranks.size > 1 and run.method.loss is not None:
-        raise InputError(
-            f"The method {run.method.name!r} looks at whole batches: train on one process."
-        )
-    if run.ranks.size > 1 and len(set(run.ranks.every(fingerprint_of_given(run)))) > 1:
-        raise InputError(
-            "The processes were given different rows or methods. Give all of them the whole "
-            "training set and one "
-            "method; each takes its part by itself (or a DataLoader with a DistributedSampler "
-            "of the whole set)."
         )
 
 

@@ -60,11 +60,6 @@ class AccuracyBudget(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         """Make the twin."""
-        if run.ranks.size > 1:
-            raise InputError(
-                "A budget of accuracy needs a twin on all rows: train on one process, or set no "
-                "budget."
-            )
         self.twin = conventional_twin(run)
         self.kept = {}
         if run.epoch == 0:  # a resumed run has its strengths already

@@ -112,7 +112,7 @@ class EpochProgress(Callback):
         self.started = time.monotonic()
 
     def on_epoch_end(self, run: Run) -> None:
-        if not self.status.live or run.ranks.rank > 0:
+        if not self.status.live or not run.speaks:
             return
         left = (
             (time.monotonic() - self.started)
@@ -141,7 +141,7 @@ class PrintLoss(Callback):
     """A line on standard output per epoch, as scikit-learn's networks print with ``verbose``."""
 
     def on_epoch_end(self, run: Run) -> None:
-        for i in run.running if run.ranks.rank == 0 else ():
+        for i in run.running if run.speaks else ():
             record = run.histories[i].records[-1]
             if len(run.members) == 1:
                 who = ""

@@ -26,7 +26,7 @@ _DAMAGE = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, Rec
 
 
 class Checkpoint:
-    """One file, written atomically after epochs; of several processes the first one writes.
+    """One file, written atomically after epochs.
 
     Randomness needs no saving: every epoch draws from its own seed (:func:`sampling.epoch_rng`).
     """
@@ -34,7 +34,7 @@ class Checkpoint:
     def __init__(self, path: str | Path, run: Run, shared: bool = False) -> None:
         """With ``shared`` several runs may use the path; each gets a file of its own beside it."""
         self.path = Path(path)
-        self.fingerprint = run.ranks.first(fingerprint(run))
+        self.fingerprint = fingerprint(run)
         if shared:
             name = (
                 f"{self.path.stem}-{self.fingerprint[:12]}{self.path.suffix or '.safetensors'}"
@@ -46,8 +46,7 @@ class Checkpoint:
 
     def resume(self, run: Run) -> None:
         """Restore a new run from the file, if it exists; raises for the file of another run."""
-        # Only the first process reads: it wrote the file, and the others may not share its disk.
-        found = run.ranks.first(self._found() if run.ranks.rank == 0 else None)
+        found = self.found()
         if isinstance(found, FileError):
             raise found
         if found is None:
@@ -65,8 +64,8 @@ class Checkpoint:
             run.restore({**state, "epoch": content["epoch"], "records": content["records"]})
             self.pending = state
 
-    def _found(self) -> Any:
-        """The content of the file, or the error, which is shared with all processes."""
+    def found(self) -> Any:
+        """The content of the file, or the error."""
         try:
             if self.path.exists():
                 return load_file(self.path, _KIND)
@@ -91,7 +90,7 @@ class Checkpoint:
         """Write the file, unless that was done very recently; the last epoch is always written."""
         started = time.perf_counter()
         last = run.epoch == run.epochs or not run.running
-        if run.ranks.rank > 0 or (not last and started - self.saved < _SPARING * self.took):
+        if not last and started - self.saved < _SPARING * self.took:
             return
         state = {
             **run.state(),

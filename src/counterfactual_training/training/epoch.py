@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.generators import evaluating
-from counterfactual_training.training.distributed import shares
 from counterfactual_training.training.network import Gradients
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.round import Round
 from counterfactual_training.training.run import Run
-from counterfactual_training.training.sampling import Streams, each, epoch_rng
+from counterfactual_training.training.sampling import Streams, each, epoch_rng, shares
 from counterfactual_training.training.tally import Tally
 
 # Mini-batches are prepared in groups of about so many values: enough to save overhead, few enough
@@ -43,8 +41,8 @@ class Epoch:
         self.run = run
         self.started = time.perf_counter()
         config = run.config
-        rngs = _seed(run)
-        self.rng: Streams = rngs if run.lead else rngs[0]
+        self.rngs = _seed(run)
+        self.rng: Streams = self.rngs if run.lead else self.rngs[0]
         run.learner.begin_epoch()
         self.tally = Tally(run)
         self.objective = run.objective_for(self.tally.explaining)
@@ -70,11 +68,7 @@ class Epoch:
         batches = run.data.batches(run.config.batch_size, order, run.lead)
         for size, rows in zip_longest(self.sizes, batches):
             if size is None or rows is None:
-                how = "fewer" if rows is None else "more"
-                raise InputError(
-                    f"The DataLoader gives {how} batches than its len(), {len(self.sizes)}; "
-                    "correct its sampler's."
-                )
+                raise _miscounted(rows is None, len(self.sizes))
             self.done += 1
             yield Batch(*rows)
             if self.over:
@@ -85,16 +79,14 @@ class Epoch:
         is due.
         """
         self.found = None
-        due = self.searching and (self.per_batch or self.stock is None)
-        if due:
+        if self.searching and (self.per_batch or self.stock is None):
             sizes = [self.sizes[self.done - 1]] if self.per_batch else self.sizes
-            attempt = Attempt(self, sum(sizes))
-            while any(active := self.run.explaining()):
-                attempt.begin(active)
+            attempt = self.attempt(sum(sizes))
+            while attempt.failed and any(self.run.explaining()):
+                attempt.failed = False
                 yield attempt
-                if not attempt.failed:
-                    self._keep(attempt.found, sizes)
-                    break
+            if any(self.run.explaining()):
+                self._keep(attempt.found, sizes)
             else:
                 # All members that search have stopped; others may train conventionally.
                 self.searching = False
@@ -102,6 +94,12 @@ class Epoch:
                 self.over = not self.run.running
         if self.searching and self.stock is not None:
             self.found = next(self.stock)
+
+    def attempt(self, num: int) -> Attempt:
+        """To search so many counterfactuals."""
+        if self.run.lead:
+            return FleetAttempt(self, num)
+        return Attempt(self, num)
 
     def _keep(self, found: Any, sizes: list[int]) -> None:
         """Count what was found, and divide it among batches."""
@@ -121,26 +119,29 @@ class Epoch:
             return
         if self.found is not None:
             batch = batch._replace(explanations=self.found)
-        self.group.append(run.ranks.part(batch, run.data.divided))
-        # With one search per batch, the search needs the weights after the update before it. The
-        # size of the whole batch, which is the same on all processes.
+        self.group.append(batch)
+        # With one search per batch, the search needs the weights after the update before it.
         full = self.per_batch or len(self.group) * batch.x.numel() > _GROUP_VALUES
         whole = full and len(self.group) % run.config.accumulate == 0
         if whole or self.done == len(self.sizes):
             group = self.group
             self.group = []
             yield from run.learner.gradients(self.objective, group, run.config.accumulate)
-            self.tally.add(group, run.learner.gradient.terms)
+            self.tally.terms.append(run.learner.gradient.terms)
 
     def update(self, gradients: Gradients) -> None:
         """One optimizer step for every running member whose loss and gradient are finite."""
         run = self.run
         run.gradients = gradients
-        run.call("before_step", self.tally.notice_stops)
+        for callback in run.listeners("before_step"):
+            run.call(callback.before_step)
+            self.tally.notice_stops()
         bad = run.learner.bad(run.gradients, self.tally.idle)
         run.learner.step(run.gradients, bad)
         self.tally.bad.append(bad)
-        run.call("on_batch_end", self.tally.notice_stops)
+        for callback in run.listeners("on_batch_end"):
+            run.call(callback.on_batch_end)
+            self.tally.notice_stops()
 
     def close(self) -> None:
         """Write the records, and stop members that diverged."""
@@ -150,34 +151,22 @@ class Epoch:
 
 
 class Attempt(AbstractContextManager["Attempt"]):
-    """A search for all members; members whose logits are not finite are stopped, the others draw as
-    if nothing had happened.
+    """A search; if the logits of the model are not finite, it stops.
 
     Attributes:
         num: counterfactuals to search.
         active: ``(members,)`` mask of those that train with what is found; ``None`` if there is one
             model.
         found: the result.
+        failed: whether to try (again).
     """
 
     def __init__(self, epoch: Epoch, num: int) -> None:
         self.epoch = epoch
-        self.run = epoch.run
         self.num = num
-        self.failed = False
         self.active: Tensor | None = None
         self.found: Any = None
-        rng = epoch.rng
-        self.rngs = [rng] if isinstance(rng, torch.Generator) else list(rng)
-        self.states = [own.get_state() for own in self.rngs]
-        self.run.ranks.share_buffers(self.run.model)
-
-    def begin(self, active: list[bool]) -> None:
-        """Once more, for these rows of the stack."""
-        if self.run.lead:
-            self.active = torch.tensor(active, device=self.run.device)
-        for own, state in zip(self.rngs, self.states, strict=True):
-            own.set_state(state)
+        self.failed = True
 
     def __exit__(
         self,
@@ -185,24 +174,53 @@ class Attempt(AbstractContextManager["Attempt"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if error is not None and not isinstance(error, ModelError):
-            return False
-        run = self.run
-        self.failed = run.ranks.any(error is not None, run.device)
-        if not self.failed:
-            return True
-        broken = [0]
-        if run.lead:
-            explaining = run.explaining()
-            broken = [slot for slot in _unusable(run) if explaining[slot]]
-        reason = error or ModelError("The model has failed on another process.")
+        return isinstance(error, ModelError) and self.stop(error)
+
+    def stop(self, error: ModelError) -> bool:
+        """Stop the members that failed; whether training is the cause."""
+        run = self.epoch.run
+        broken = self.broken()
         # Before the first update, training is not the cause.
         if not broken or (run.epoch == 0 and not self.epoch.tally.bad):
-            raise reason
+            return False
         for slot in broken:
-            run.fail(slot, run.epoch + 1, run.ranks.first(str(reason).rstrip(".")))
+            run.fail(slot, run.epoch + 1, str(error).rstrip("."))
         self.epoch.tally.notice_stops()
         return True
+
+    def broken(self) -> list[int]:
+        """Rows of the stack that failed."""
+        return [0]
+
+
+class FleetAttempt(Attempt):
+    """A search for all members; those that fail are stopped, the others draw again as if nothing
+    had happened.
+    """
+
+    def __init__(self, epoch: Epoch, num: int) -> None:
+        super().__init__(epoch, num)
+        self.states = [own.get_state() for own in epoch.rngs]
+        self._look()
+
+    def _look(self) -> None:
+        """Who searches now."""
+        run = self.epoch.run
+        explaining = run.explaining()
+        self.active = torch.tensor(explaining, device=run.device)
+        self.failed = True
+
+    def stop(self, error: ModelError) -> bool:
+        training = super().stop(error)
+        for own, state in zip(self.epoch.rngs, self.states, strict=True):
+            own.set_state(state)
+        self._look()
+        return training
+
+    def broken(self) -> list[int]:
+        run = self.epoch.run
+        explaining = run.explaining()
+        return [slot for slot in _unusable(run) if explaining[slot]]
 
 
 def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
@@ -220,7 +238,7 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
         run.epoch,
         rng,
     )
-    with evaluating(run.model):
+    with run.evaluating():
         found = run.method.find(now)
     if found is None:  # which the loss would take for an epoch without counterfactuals
         raise InputError(
@@ -229,10 +247,17 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
     return found
 
 
+def _miscounted(fewer: bool, num: int) -> InputError:
+    how = "fewer" if fewer else "more"
+    return InputError(
+        f"The DataLoader gives {how} batches than its len(), {num}; correct its sampler's."
+    )
+
+
 def _unusable(run: Run) -> list[int]:
     """Rows of the stack with non-finite logits on the training rows."""
     bad = torch.zeros(len(run.slots), dtype=torch.bool, device=run.device)
-    with evaluating(run.model):
+    with run.evaluating():
         for x, _, _ in run.data.batches(4096, None, run.lead):
             bad |= ~torch.isfinite(run.model(x)).flatten(1).all(-1)
     return bad.nonzero().flatten().tolist()

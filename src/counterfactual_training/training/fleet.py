@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import constraint_structure
@@ -28,7 +29,6 @@ from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.distributed import unwrapped
 from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.methods import ct
 from counterfactual_training.training.objective import Objective
@@ -100,7 +100,7 @@ class Fleet:
             raise InputError("A fleet needs at least one member.")
         first = members[0].method.training
         for i, member in enumerate(members):
-            if unwrapped(member.model) is not member.model:
+            if isinstance(member.model, DistributedDataParallel):
                 raise InputError(
                     f"Member {i} is distributed over processes; give ct.train one such model at "
                     "a time."

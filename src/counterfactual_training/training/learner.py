@@ -8,7 +8,6 @@ from math import isfinite
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from counterfactual_training.core.eq2 import Eq2, Role
@@ -17,7 +16,6 @@ from counterfactual_training.errors import ModelError
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.torch_internals import skips_by_flag
 from counterfactual_training.training.adam import AdamOptimizer
-from counterfactual_training.training.distributed import of_part, shares_of_terms, unwrapped
 from counterfactual_training.training.network import Gradients, Network, network_of
 from counterfactual_training.training.objective import (
     Batch,
@@ -31,8 +29,8 @@ class ByTable:
     """∇ of Eq. 2 for one batch after the other; the weights are updated in between.
 
     Attributes:
-        terms: ``(batches, 6, *lead)`` loss, its terms and the number of rows predicted right, of
-            the last batches.
+        terms: ``(batches, 7, *lead)`` loss, its terms, the number of rows predicted right and that
+            of all rows, of the last batches.
         witnesses: ``(*lead)`` per batch since the last check: finite if its loss is.
     """
 
@@ -58,8 +56,7 @@ class ByTable:
                 gradient = gradient.to(logits.dtype)
             self.present = (objective, batches[len(every)], x)
             every.append(logits)
-            # Only gradients are the same on all processes.
-            if gradient.energy is not None and network.processes == 1:
+            if gradient.energy is not None:
                 # The loss is summed up later; it is finite if the gradient and the squares of the
                 # logits are.
                 self.witnesses.append(torch.linalg.vector_norm(logits, dim=both))
@@ -67,7 +64,7 @@ class ByTable:
         # Not needed for the updates, so computed once for all batches.
         means = eq2.means(torch.cat(every, eq2.rows))
         terms = LossTerms.of(eq2.total(means), means, logits, objective)
-        self.terms = _recorded(terms, means[Role.CLASS].hits, 1)
+        self.terms = _recorded(terms, means[Role.CLASS].hits, batches, 1)
 
     def again(self) -> float:
         """The loss of the last batch, with its gradients in ``.grad``, for LBFGS."""
@@ -98,54 +95,61 @@ class ByLoss:
         """∂/∂parameters, batch by batch."""
         told = []
         for batch in batches:
-            told.append(self._backward(objective, batch))
+            told.append(self.backward(objective, batch))
             # LBFGS evaluates the same batch several times per step.
             self.present = (objective, batch)
-            # Only gradients are the same on all processes.
-            if not isinstance(self.model, DistributedDataParallel):
-                self.witnesses.append(told[-1][0])
+            self.witnesses.append(told[-1][0])
             yield [parameter.grad for parameter in self.parameters]
         self.terms = torch.stack(told)
 
     def again(self) -> float:
         """The loss of the last batch, with its gradients in ``.grad``, for LBFGS."""
-        return float(self._backward(*self.present)[0])
+        return float(self.backward(*self.present)[0])
 
-    def _backward(self, objective: Objective, batch: Batch) -> Tensor:
+    def backward(self, objective: Objective, batch: Batch) -> Tensor:
         for parameter in self.parameters:
             parameter.grad = None
         if batch.weight is None:
             more = {}
         else:
             more = {"weight": batch.weight}
-        own = objective
-        if batch.totals is not None:
-            own = of_part(objective, batch)
         with torch.enable_grad():
-            terms = own(self.model, batch.x, batch.y, batch.explanations, **more)
-            check_terms(terms, batch.y.shape[:-1], own.title)
+            terms = objective(self.model, batch.x, batch.y, batch.explanations, **more)
+            check_terms(terms, batch.y.shape[:-1], objective.title)
             if not terms.total.requires_grad:
                 raise ModelError(
                     "The loss does not depend on any parameter that may be trained."
                 )
             terms.total.sum().backward()
-        recorded = _recorded(terms, own.hits(terms.logits.detach(), batch.y), 0)
-        if batch.totals is None:
-            return recorded
-        return recorded * recorded.new_tensor(shares_of_terms(batch))
+        return _recorded(terms, objective.hits(terms.logits.detach(), batch.y), [batch], 0)
 
 
-def _recorded(terms: LossTerms, hits: Tensor, dim: int) -> Tensor:
-    """What the history shows, as a new dimension of 6."""
+def _recorded(terms: LossTerms, hits: Tensor, batches: Sequence[Batch], dim: int) -> Tensor:
+    """What the history shows, as a new dimension of 7."""
+    total = terms.total
+    rows = total.new_tensor([batch.y.shape[-1] for batch in batches])
     values = [
-        terms.total,
+        total,
         terms.class_loss,
         terms.divergence,
         terms.ridge,
         terms.adversarial,
         hits,
+        rows.reshape((*total.shape[:dim], *[1] * (total.dim() - dim))).expand_as(total),
     ]
-    return torch.stack([value.detach().to(terms.total.dtype) for value in values], dim)
+    return torch.stack([value.detach().to(total.dtype) for value in values], dim)
+
+
+def accumulated(every: Iterator[Gradients], num: int) -> Iterator[Gradients]:
+    """Means over so many gradients each; the last one may be of fewer."""
+    # The next backward pass overwrites the gradients, so they are copied.
+    copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
+    while held := list(islice(copies, num)):
+        given = [
+            [grad for grad in column if grad is not None] for column in zip(*held, strict=True)
+        ]
+        # Divided by all: a batch that gives a parameter no gradient counts as zero.
+        yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
 
 
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
@@ -181,15 +185,14 @@ class Learner:
             self.lead = torch.Size([model.num_members])
         else:
             self.lead = torch.Size()
-        self.whole = model  # with DDP around it, which averages gradients over processes
-        self.model = unwrapped(model)
+        self.model = model
         self.training = _modules_to_train(self.model)
         self.parameters: list[Tensor] = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ModelError("The model has no parameters that may be trained.")
         self.num_classes = num_classes
         self.closed = objective.has_closed_form
-        self.gradient = self._way()
+        self.gradient = self.way()
         if optimizer is None:
             optimizer = self._adam(rates)
         self.optimizer = optimizer
@@ -197,10 +200,11 @@ class Learner:
             self.lead, device=self.parameters[0].device, dtype=torch.float32
         )
 
-    def _way(self) -> ByTable | ByLoss:
+    def way(self) -> ByTable | ByLoss:
+        """To the gradient."""
         if self.closed:
-            return ByTable(network_of(self.whole, self.parameters), self.num_classes)
-        return ByLoss(self.whole, self.parameters)
+            return ByTable(network_of(self.model, self.parameters), self.num_classes)
+        return ByLoss(self.model, self.parameters)
 
     def _adam(self, rates: Sequence[float]) -> Optimizer:
         parameters = self.parameters
@@ -222,22 +226,17 @@ class Learner:
         A generator, so that each gradient is computed after the update before it.
         """
         every = self.gradient.gradients(objective, batches)
-        if accumulate == 1:
-            yield from every
-            return
-        # The next backward pass overwrites the gradients, so they are copied.
-        copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
-        while held := list(islice(copies, accumulate)):
-            given = [
-                [grad for grad in column if grad is not None]
-                for column in zip(*held, strict=True)
-            ]
-            # Divided by all: a batch that gives a parameter no gradient counts as zero.
-            yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
+        if accumulate > 1:
+            return accumulated(every, accumulate)
+        return every
+
+    def whole_terms(self, terms: Tensor) -> Tensor:
+        """The terms ``(batches, 7, *lead)`` of an epoch, of all its rows."""
+        return terms
 
     def begin_epoch(self) -> None:
         """Choose the way to the gradient anew, since hooks come and go; set the modes."""
-        self.gradient = self._way()
+        self.gradient = self.way()
         self.train_mode()
 
     def train_mode(self) -> None:
@@ -274,6 +273,9 @@ class Learner:
         readable = idle is None and self.none.device.type == "cpu"
         if readable and isfinite(sum(float(value.sum()) for value in values)):
             return self.none
+        return self._bad_members(values, idle)
+
+    def _bad_members(self, values: Sequence[Tensor], idle: Tensor | None) -> Tensor:
         sums = sum(
             (at_least_single(value).reshape(*self.lead, -1).sum(-1) for value in values),
             self.none,
@@ -286,10 +288,13 @@ class Learner:
 
     def step(self, grads: Gradients, bad: Tensor) -> None:
         """One update of all members that are not bad."""
-        optimizer = self.optimizer
-        if isinstance(optimizer, AdamOptimizer):
-            optimizer.apply(grads, None if bad is self.none else bad)
-            return
+        if isinstance(self.optimizer, AdamOptimizer):
+            self.optimizer.apply(grads, None if bad is self.none else bad)
+        else:
+            self._step_by_torch(self.optimizer, grads, bad)
+
+    def _step_by_torch(self, optimizer: Optimizer, grads: Gradients, bad: Tensor) -> None:
+        """The same with a user's optimizer."""
         self.expose(grads)
         if skips_by_flag(optimizer):
             optimizer.found_inf, optimizer.grad_scale = bad, None  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from counterfactual_training.core.eq2 import Rows
 from counterfactual_training.core.precision import at_least_single
@@ -43,10 +42,6 @@ class Network:
     def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
         self.model = model
         self.parameters = parameters
-        # DistributedDataParallel takes the mean over processes, Eq. 2 is a sum over all rows.
-        self.processes = 1
-        if isinstance(model, DistributedDataParallel):
-            self.processes = torch.distributed.get_world_size(model.process_group)
 
     def laid(self, batches: Sequence[Sequence[Rows]]) -> Iterable[Tensor]:
         """The rows of every batch as one tensor, laid out as this network likes them."""
@@ -69,8 +64,8 @@ class Network:
             raise ModelError("The loss does not depend on any parameter that may be trained.")
         for parameter in self.parameters:
             parameter.grad = None
-        # Not autograd.grad, which would call neither all hooks nor DistributedDataParallel.
-        self.output.backward(grad * self.processes if self.processes > 1 else grad)
+        # Not autograd.grad, which would not call all hooks, such as those of torch's wrappers.
+        self.output.backward(grad)
         return [parameter.grad for parameter in self.parameters]
 
 
@@ -160,14 +155,18 @@ def network_of(model: nn.Module, parameters: Sequence[Tensor]) -> Network:
         return Network(model, parameters)
     if isinstance(model, StackedModel):
         return _stacked(model) or Network(model, parameters)
+    return _lone(model, parameters) or Network(model, parameters)
+
+
+def _lone(model: nn.Module, parameters: Sequence[Tensor]) -> ChainNetwork | None:
     chain = chain_of(model)
     if chain is None:
-        return Network(model, parameters)
+        return None
     known = {id(own): i for i, own in enumerate(parameters)}
     held = [own for pair in chain.weights for own in pair]
     places = [known.get(id(own)) for own in held]
     if all(place is None for place in places):
-        return Network(model, parameters)
+        return None
     return ChainNetwork(model, parameters, chain, places)
 
 

@@ -274,6 +274,14 @@ def _literal(text: str) -> Any:
         return text
 
 
+def _is_valid(number: float, kind: _Kind) -> bool:
+    if not isfinite(number) or (kind.whole and not number.is_integer()):
+        return False
+    if kind.above and number == kind.least:
+        return False
+    return kind.least <= number <= kind.most
+
+
 def _checked(
     name: str, value: Any, parameter: inspect.Parameter, kinds: Mapping[str, _Kind]
 ) -> Any:
@@ -288,16 +296,10 @@ def _checked(
         )
     if kind is None or (value is None and parameter.default is None):
         return value
+    number = inf
     if isinstance(value, Real) and not isinstance(value, bool):
         number = float(value)
-    else:
-        number = inf
-    inside = (
-        isfinite(number)
-        and kind.least <= number <= kind.most
-        and not (kind.above and number == kind.least)
-    )
-    if not inside or (kind.whole and not number.is_integer()):
+    if not _is_valid(number, kind):
         raise InputError(f"{name} {kind.valid}, got {value!r}.")
     if kind.whole:
         return int(number)

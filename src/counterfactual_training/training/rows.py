@@ -69,22 +69,23 @@ class TrainingRows:
 
     def at(self, rows: Tensor | slice) -> Labelled:
         """The rows at indices ``(m,)``, or in a fleet ``(members, m)``; slices copy nothing."""
-        if isinstance(rows, slice):
-            index: Any = rows
-        else:
+        index: Any = rows
+        if isinstance(rows, Tensor):
             index = rows.to(self.y.device)
         if self.own:
-            every = (
-                slice(None)
-                if isinstance(rows, slice)
-                else torch.arange(len(rows), device=self.y.device)[:, None]
-            )
-            index = (every, index)
-        elif not isinstance(rows, slice) and rows.dim() == 1:
+            index = self._of_members(index)
+        if isinstance(index, Tensor) and index.dim() == 1:
             # Copies whole rows, in a third of the time of general indexing.
             x = self.x.index_select(0, index.to(self.x.device))
-            return x, self.y[index], None if self.weight is None else self.weight[index]
-        return self.x[index], self.y[index], None if self.weight is None else self.weight[index]
+        else:
+            x = self.x[index]
+        return x, self.y[index], None if self.weight is None else self.weight[index]
+
+    def _of_members(self, index: Tensor | slice) -> tuple[Any, Any]:
+        """The index of rows that every member has for itself."""
+        if isinstance(index, slice):
+            return slice(None), index
+        return torch.arange(len(index), device=self.y.device)[:, None], index
 
     def positives(self, y_target: Tensor, rng: Streams) -> Tensor:
         """Indices of rows that truly are of the target classes: both ``(..., m)``."""
@@ -102,15 +103,11 @@ class TrainingRows:
         """All rows in batches, in this order ``(*lead, n)`` or as they are; shared rows are
         expanded to ``lead``.
         """
-        for x, y, weight in self._parts(size, order):
-            if lead and y.dim() == 1:
-                x = x.expand(*lead, *x.shape)
-                y = y.expand(*lead, -1)
-                if weight is None:
-                    weight = None
-                else:
-                    weight = weight.expand(*lead, -1)
-            yield x, y, weight
+        for rows in self._parts(size, order):
+            if lead and rows[1].dim() == 1:
+                yield _expanded(rows, lead)
+            else:
+                yield rows
 
     def _parts(self, size: int, order: Tensor | None) -> Iterator[Labelled]:
         for start in range(0, self.num_rows, size):
@@ -136,6 +133,14 @@ class TrainingRows:
         else:
             weight = self.weight[members]
         return TrainingRows(self.x[members], self.y[members], self.num_classes, weight)
+
+
+def _expanded(rows: Labelled, lead: torch.Size) -> Labelled:
+    """The same rows for every member."""
+    x, y, weight = rows
+    if weight is not None:
+        weight = weight.expand(*lead, -1)
+    return x.expand(*lead, *x.shape), y.expand(*lead, -1), weight
 
 
 class FetchedRows(TrainingRows):
@@ -353,13 +358,15 @@ def _kinds(item: Any) -> str:
     return f"({', '.join(type(value).__name__ for value in item)})"
 
 
+def _is_labelled(batch: Any) -> bool:
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        return False
+    return all(isinstance(value, Tensor) for value in batch)
+
+
 def _unpacked(batch: Any) -> Labelled:
     """``(x, y)`` or ``(x, y, weight)`` of a collated batch."""
-    if (
-        not isinstance(batch, tuple | list)
-        or len(batch) not in (2, 3)
-        or not all(isinstance(v, Tensor) for v in batch)
-    ):
+    if not _is_labelled(batch):
         raise InputError(
             "A data set's items are (x, y) or (x, y, weight) of tensors or numbers, got "
             f"{_kinds(batch)}."

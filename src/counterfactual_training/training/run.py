@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from types import EllipsisType
 from typing import Any, Protocol
@@ -18,13 +18,14 @@ from torch.optim import Optimizer
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.core.broadcast import Number
+from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError, StoppedWarning
-from counterfactual_training.generators import search
+from counterfactual_training.generators import SearchResult, evaluating
+from counterfactual_training.generators.search import search_rows
 from counterfactual_training.generators.stack_generators import stack_generators
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.threads import sensible_threads
 from counterfactual_training.training.callbacks import Callback, overrides
-from counterfactual_training.training.distributed import Ranks, unwrapped
 from counterfactual_training.training.learner import Learner
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.network import Gradients
@@ -163,10 +164,9 @@ class Run:
         callbacks: Iterable[Callback] = (),
         stack: bool = False,
     ) -> None:
-        self._given = list(models)
         self.methods = list(methods)
         self.members = list(members)
-        self.models = [unwrapped(model) for model in models]
+        self.models = list(models)
         self.data = data
         self.validation = validation
         self.callbacks = list(callbacks)
@@ -181,12 +181,10 @@ class Run:
         self.slots = list(range(len(models)))
         self.bad_updates = [0] * len(models)  # consecutive ones up to now, by row of the stack
         self.gradients: Gradients = []
-        self.ranks = Ranks.from_model(models[0])
-        # Eq. 1; several processes divide the rows.
-        self.search = search if self.ranks.size == 1 else self.ranks.search
+        self.search: Callable[..., SearchResult] = search_rows  # Eq. 1
+        self.speaks = True  # of several processes, one prints
         model = StackedModel(models) if stack or len(models) > 1 else models[0]
-        rates = [method.training.learning_rate for method in self.methods]
-        self.learner = Learner(model, self.method.minimised, data.num_classes, rates, optimizer)
+        self.learner = self.make_learner(model, optimizer)
         self.model = self.learner.model
         self.optimizer = self.learner.optimizer
         self.device = self.learner.parameters[0].device
@@ -200,6 +198,12 @@ class Run:
             int, dict[str, Tensor]
         ] = {}  # final weights of stopped members of a fleet
         self._restack()
+
+    def make_learner(self, model: nn.Module, optimizer: Optimizer | None) -> Learner:
+        """What computes gradients and makes updates."""
+        rates = [method.training.learning_rate for method in self.methods]
+        objective = self.method.minimised
+        return Learner(model, objective, self.data.num_classes, rates, optimizer)
 
     @property
     def history(self) -> History:
@@ -259,27 +263,22 @@ class Run:
         """Call the callbacks, let stopped members leave the stack, and save."""
         for callback in self.callbacks:
             callback.on_epoch_end(self)
-        self.agree()  # several processes stop together
         if compact:
             self.compact()
         if saver is not None:
             saver.save(self)
 
-    def call(self, event: str, heard: Callable[[], None]) -> None:
-        """Call the callbacks of an update; honour the gradients, modes and stops they make."""
-        for callback in self.listeners(event):
-            shown = list(self.gradients)
-            self.gradients = list(self.gradients)
-            self.learner.expose(shown)
-            getattr(callback, event)(self)
-            given = zip(self.parameters, shown, self.gradients, strict=True)
-            # Callbacks may put a new tensor into run.gradients or, as torch's own functions do,
-            # into ``.grad``.
-            self.gradients = [
-                mine if own.grad is grad else own.grad for own, grad, mine in given
-            ]
-            self.learner.train_mode()
-            heard()
+    def call(self, hear: Callable[[Run], None]) -> None:
+        """Call a callback of an update; honour the gradients and modes that it sets."""
+        shown = list(self.gradients)
+        self.gradients = list(self.gradients)
+        self.learner.expose(shown)
+        hear(self)
+        given = zip(self.parameters, shown, self.gradients, strict=True)
+        # Callbacks may put a new tensor into run.gradients or, as torch's own functions do, into
+        # ``.grad``.
+        self.gradients = [mine if own.grad is grad else own.grad for own, grad, mine in given]
+        self.learner.train_mode()
 
     def stop(self, reason: str, i: int | None = None) -> None:
         """Stop one member with its current weights, or all members."""
@@ -322,6 +321,31 @@ class Run:
         """The callbacks that override this event."""
         return [callback for callback in self.callbacks if overrides(callback, event)]
 
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Eval mode, for searches and validation rows."""
+        return evaluating(self.model)
+
+    def record(self, columns: dict[str, list[Any]], training: set[int]) -> None:
+        """Add the record of an epoch, one value per row of the stack, of members that trained."""
+        for slot, i in enumerate(self.slots):
+            if i in training:
+                record = {name: values[slot] for name, values in columns.items()}
+                self.histories[i].records.append({"epoch": self.epoch, **record})
+
+    def validate(self) -> tuple[Tensor, int]:
+        """Loss and hits ``(2, rows of the stack)``, summed over validation rows; their number."""
+        sums = torch.zeros(2, len(self.slots), device=self.device)
+        rows = 0
+        if self.validation is None:
+            return sums, rows
+        with self.evaluating(), torch.no_grad():
+            for x, y, _ in self.validation.batches(4096, None, self.lead):
+                logits = at_least_single(self.model(x))
+                sums[0] += self.objective.fit_loss(logits, y) * y.shape[-1]
+                sums[1] += self.objective.hits(logits, y)
+                rows += y.shape[-1]
+        return sums, rows
+
     def explaining(self) -> list[bool]:
         """For each row of the stack, whether it trains with counterfactuals in this epoch."""
         running = self.running
@@ -340,6 +364,10 @@ class Run:
         ]
         if all(factor == 1 for factor in factors) or self.method.loss is not None:
             return self.objective
+        return self._weakened(factors)
+
+    def _weakened(self, factors: list[float]) -> Objective:
+        """Eq. 2 with these factors, one per row of the stack, of all weights but λ_class."""
         if self.lead:
             factor: Number = torch.tensor(factors, device=self.device, dtype=torch.float32)
         else:
@@ -371,6 +399,14 @@ class Run:
             .tolist()
         )
         self.bad_updates = list(streaks)
+        if all(finite) and not any(streaks) and len(self.running) == len(self.slots):
+            self.good = weights
+        else:
+            self._sort_out(weights, finite)
+
+    def _sort_out(self, weights: dict[str, Tensor], finite: list[bool]) -> None:
+        """Keep sound weights, stop members that diverged."""
+        streaks = self.bad_updates
         for slot, i in enumerate(self.slots):
             limit = self.methods[i].training.max_bad_updates
             place = self._place(slot)
@@ -421,12 +457,6 @@ class Run:
         text = f"{who} epoch {epoch}: {reason}. {kept} {advice}"
         warnings.warn(text, StoppedWarning, stacklevel=4)
 
-    def agree(self) -> None:
-        """Stop on all processes if one has stopped."""
-        if self.ranks.size > 1:
-            reasons = self.ranks.every(self.history.stopped)
-            self.history.stopped = next((why for why in reasons if why is not None), None)
-
     def compact(self) -> None:
         """Remove stopped members from the stack, once there are enough of them."""
         running = self.running
@@ -457,7 +487,7 @@ class Run:
             for i, model in enumerate(self.models):
                 model.load_state_dict(self.snapshot(i).state_dict())
         return [
-            TrainResult(m.eval(), h) for m, h in zip(self._given, self.histories, strict=True)
+            TrainResult(m.eval(), h) for m, h in zip(self.models, self.histories, strict=True)
         ]
 
     def state(self) -> dict[str, Any]:

@@ -69,3 +69,8 @@ def draw_positives(
         torch.rand(len(targets), generator=rng, dtype=torch.float64) * sizes[targets]
     ).long()
     return torch.cat(rows_by_class)[(starts[targets] + place).to(rows_by_class[0].device)]
+
+
+def shares(total: int, parts: int) -> list[int]:
+    """``total`` rows as nearly equal parts; the first ones get the surplus."""
+    return [total // parts + (i < total % parts) for i in range(parts)]

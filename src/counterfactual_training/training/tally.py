@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.generators import evaluating
-from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.run import Run
 
 _TERMS = ("loss", "class_loss", "divergence", "ridge", "adversarial")
@@ -32,8 +30,7 @@ class Tally:
         self.explaining = run.explaining()
         self.idle = run.idle_rows()
         self.bad: list[Tensor] = []
-        self.terms: list[Tensor] = []  # (batches, 6, *lead) each
-        self.rows: list[float] = []  # of every batch
+        self.terms: list[Tensor] = []  # (batches, 7, *lead) each
         self.rounds: list[Tensor] = []  # (1, 2, *lead) each: share mature, steps
         self.ends: dict[
             int, tuple[int, int]
@@ -54,24 +51,14 @@ class Tally:
         """Count a search: share mature and mean steps ``(2, *lead)``."""
         self.rounds.append(told.unsqueeze(0))
 
-    def add(self, batches: Sequence[Batch], terms: Tensor) -> None:
-        """Count batches with their loss terms and the rows predicted right ``(batches, 6,
-        *lead)``.
-        """
-        self.terms.append(terms)
-        for batch in batches:
-            if batch.totals is None:
-                self.rows.append(float(batch.y.shape[-1]))
-            else:
-                self.rows.append(float(batch.totals.here))
-
     def close(self, started: float) -> list[int]:
         """Write the records of the epoch; returns every row's number of consecutive bad updates."""
         run = self.run
         slots = len(self.run.slots)
-        if run.ranks.size > 1 and self.terms:
-            self._gather()
-        terms = self._on_host(self.terms, 6)
+        every = []
+        if self.terms:
+            every = [run.learner.whole_terms(torch.cat(self.terms))]
+        terms = self._on_host(every, 7)
         bad = (
             self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
         )
@@ -81,27 +68,35 @@ class Tally:
             bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0)
         else:
             bad |= bad
-        limits = [run.methods[i].training.max_bad_updates for i in run.slots]
-        ends = [self.ends.get(slot, (len(bad), 0))[0] for slot in range(slots)]
-        made, skipped, streaks = admitted(bad, run.bad_updates, limits, ends)
-        columns = {**self._means(terms, made), "skipped": skipped, **self._search()}
+        # Usually every update counts; only otherwise does the order of updates matter.
+        made = ~bad
+        skipped = [0] * slots
+        streaks = [0] * slots
+        if bad.any() or any(run.bad_updates) or self.ends:
+            made, skipped, streaks = admitted(
+                bad, run.bad_updates, self._limits(), self._ends()
+            )
+        columns: dict[str, Any] = {
+            **self._means(terms, made),
+            "skipped": skipped,
+            **self._search(),
+        }
         columns["seconds"] = [(time.perf_counter() - started) / len(self.training)] * slots
-        columns["validation_loss"], columns["validation_accuracy"] = self._validation()
-        columns = run.ranks.first(columns)  # so that callbacks decide alike on every process
-        for slot, i in enumerate(run.slots):
-            if i in self.training:
-                record = {name: values[slot] for name, values in columns.items()}
-                run.histories[i].records.append({"epoch": run.epoch, **record})
+        columns["validation_loss"] = [float("nan")] * slots
+        columns["validation_accuracy"] = [float("nan")] * slots
+        if run.validation is not None and run.validation.num_rows > 0:
+            columns["validation_loss"], columns["validation_accuracy"] = self._validation()
+        run.record(columns, self.training)
         return streaks
 
-    def _gather(self) -> None:
-        """Sums over the parts of all processes, which are the means over whole batches."""
-        terms = torch.cat(self.terms)
-        counts = terms.new_tensor(self.rows)
-        # A row that stands for none is no hit.
-        terms[:, 5] *= counts > 0
-        self.terms = [self.run.ranks.sum(terms)]
-        self.rows = self.run.ranks.sum(counts).tolist()
+    def _limits(self) -> list[int]:
+        """Bad updates in a row at which every row stops."""
+        return [self.run.methods[i].training.max_bad_updates for i in self.run.slots]
+
+    def _ends(self) -> list[int]:
+        """Updates after which every row has stopped."""
+        last = len(self.bad)
+        return [self.ends.get(slot, (last, 0))[0] for slot in range(len(self.run.slots))]
 
     def _on_host(self, parts: list[Tensor], width: int) -> np.ndarray:
         """Tensors ``(n, width, *lead)``, concatenated, as ``(N, width, rows)``."""
@@ -119,7 +114,7 @@ class Tally:
         adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
         always = np.ones_like(contrast)
         used = np.stack([always, always, contrast, contrast, adversarial])
-        rows = (np.array(self.rows)[:, None] * counts).sum(0)
+        rows = np.where(counts, terms[:, 6], 0.0).sum(0)
         sums = np.where(counts[:, None], terms, 0.0).sum(0)  # a product with 0 would keep NaN
         with np.errstate(invalid="ignore"):
             means = [*(sums[:5] * used / counts.sum(0)), sums[5] / rows]
@@ -141,22 +136,7 @@ class Tally:
 
     def _validation(self) -> list[list[float]]:
         """Loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
-        run = self.run
-        slots = len(self.run.slots)
-        if run.validation is None or run.validation.num_rows == 0:
-            return [[float("nan")] * slots] * 2
-        sums = torch.zeros(2, slots, device=run.device)
-        rows = 0
-        run.ranks.share_buffers(run.model)
-        with evaluating(run.model), torch.no_grad():
-            for x, y, _ in run.validation.batches(4096, None, run.lead):
-                logits = at_least_single(run.model(x))
-                sums[0] += run.objective.fit_loss(logits, y) * y.shape[-1]
-                sums[1] += run.objective.hits(logits, y)
-                rows += y.shape[-1]
-        if run.validation.divided:
-            sums = run.ranks.sum(sums)
-            rows = int(run.ranks.sum(torch.tensor(rows, device=run.device)))
+        sums, rows = self.run.validate()
         means = sums / max(rows, 1)
         told = torch.where(
             torch.isfinite(means), means, torch.nan
@@ -179,11 +159,9 @@ def admitted(
     made = ~bad
     skipped = np.zeros(len(limits), int)
     now = np.array(streaks)
-    # Usually every update counts; only otherwise does the order of updates matter.
-    if bad.any() or now.any() or min(ends) < len(bad):
-        for update, missed in enumerate(bad):
-            live = (now < limits) & (update < np.array(ends))
-            made[update] = live & ~missed
-            skipped += live & missed
-            now = np.where(live, (now + 1) * missed, now)
+    for update, missed in enumerate(bad):
+        live = (now < limits) & (update < np.array(ends))
+        made[update] = live & ~missed
+        skipped += live & missed
+        now = np.where(live, (now + 1) * missed, now)
     return made, skipped.tolist(), now.tolist()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
@@ -19,7 +20,11 @@ from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.distributed import Ranks, unwrapped
+from counterfactual_training.training.distributed import (
+    DistributedCheckpoint,
+    DistributedRun,
+    Ranks,
+)
 from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.registry import make_method
@@ -114,14 +119,22 @@ def train(
             checkpoint=checkpoint,
             progress=progress,
         )
-    inner = unwrapped(model)
+    inner = model
+    processes = 1
+    if isinstance(model, DistributedDataParallel):
+        inner = model.module
+        processes = Ranks.from_model(model).size
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight, chosen.values)
     held = arguments.validation_rows([inner], validation, data)
     chosen = arguments.with_constraints(chosen, data)
-    arguments.check_modes(inner, chosen, data, Ranks.from_model(model))
+    arguments.check_modes(inner, chosen, data, processes)
     listeners = arguments.listeners(callbacks, [chosen], progress)
-    run = _run(model, chosen, data, held, optimizer, listeners)
-    fit(run, None if checkpoint is None else Checkpoint(checkpoint, run))
+    if optimizer is not None:
+        if not isinstance(optimizer, Optimizer):
+            optimizer = optimizer(inner.parameters())
+        arguments.check_optimizer(inner, optimizer, chosen, listeners)
+    run, saver = _run(model, chosen, data, held, optimizer, listeners, checkpoint)
+    fit(run, saver)
     return run.results()[0]
 
 
@@ -130,21 +143,16 @@ def _run(
     method: Method,
     data: TrainingRows,
     held: TrainingRows | None,
-    given: Optimizer | OptimizerFactory | None,
+    optimizer: Optimizer | None,
     listeners: Sequence[Callback],
-) -> Run:
-    """The run of one model, by the user's optimizer if there is one, checked."""
-    inner = unwrapped(model)
-    made = None
-    if given is not None:
-        if isinstance(given, Optimizer):
-            made = given
-        else:
-            made = given(inner.parameters())
-        arguments.check_optimizer(inner, made, method, Ranks.from_model(model), listeners)
-    run = Run([model], [method], data, held, optimizer=made, callbacks=listeners)
-    arguments.check_ranks(run)
-    return run
+    checkpoint: str | Path | None,
+) -> tuple[Run, Checkpoint | None]:
+    """The run of one model, and what saves it."""
+    if isinstance(model, DistributedDataParallel):
+        shared = DistributedRun(model, method, data, held, optimizer, listeners)
+        return shared, None if checkpoint is None else DistributedCheckpoint(checkpoint, shared)
+    run = Run([model], [method], data, held, optimizer=optimizer, callbacks=listeners)
+    return run, None if checkpoint is None else Checkpoint(checkpoint, run)
 
 
 def _train_members(
