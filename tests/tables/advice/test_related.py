@@ -239,14 +239,14 @@ def test_files_keep_relations(classifier, refused, tmp_path, told):
 
 
 def test_training_searches_within_relations(make_quick, monkeypatch):
-    seen, original = [], training_run.search
+    seen, original = [], training_run.search_rows
 
     def search(model, x, y, generator, constraints, *args, **options):
         found = original(model, x, y, generator, constraints, *args, **options)
         seen.append((constraints.relations, x, found.x_cf))
         return found
 
-    monkeypatch.setattr(training_run, "search", search)
+    monkeypatch.setattr(training_run, "search_rows", search)
     make_quick(method="ct", gate="none", relations=RELATIONS[:2], epochs=3).fit(*draw())
     assert seen
     for relations, x, x_cf in seen:
