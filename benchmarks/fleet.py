@@ -41,8 +41,9 @@ NOTE = f"""
 MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon; times per member. Members differ in seed, λ_div,
 λ_reg, λ_cost and λ_energy. Before (version 0.1) and after: `ct.Fleet(...).train(...)`, each in
 a plain process, one epoch a turn; the quickest turn counts; MB is the most memory of the
-process. CT as published trains from the start for {EPOCHS} epochs, timed are those from {MIDDLE
-+ 2} on. All others start with the weights of its members after {MIDDLE} epochs. The JAX fleet
+process. CT as published trains from the start for {EPOCHS} epochs, timed are those from
+{MIDDLE + 2} on. All others start with the weights of its members after {MIDDLE} epochs. The JAX
+fleet
 (jax and optax in an environment of their own, bound to one core) does the same by one compiled
 program per epoch; compiling is not counted. Its shapes are fixed, so only the epoch in which no
 row ever arrives (τ = 1) is the same work for both. """
