@@ -23,7 +23,7 @@ from typing import Any
 import counterfactual_training as ct
 from benchmarks.timing import turns
 
-Contestants = dict[str, Callable[[], float]]
+Libraries = dict[str, Callable[[], float]]
 
 # Some of these leave needs of theirs undeclared: fastcore, nbdev, click.
 NEEDS = {
@@ -244,15 +244,15 @@ class Peer:
 def training_turns(
     places: Environments,
     jobs: dict[str, tuple[str, dict[str, Any]]],
-    others: Contestants,
+    others: Libraries,
     rounds: int,
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Seconds of each contestant's quickest epoch, and the weights of those that have made their
+    """Seconds of each library's quickest epoch, and the weights of those that have made their
     last one.
 
     Args:
-        jobs: by contestant the version of this library and what it trains, see ``foreign/ours.py``.
-        others: contestants that measure their own seconds.
+        jobs: by name the version of this library and what it trains, see ``foreign/ours.py``.
+        others: libraries that measure their own seconds.
         rounds: epochs of each that count, in turns; one more goes before them.
     """
     with contextlib.ExitStack() as stack:
@@ -262,7 +262,7 @@ def training_turns(
             peers[name] = stack.enter_context(peer)
         for peer in peers.values():  # all warm up at the same time
             peer.wait()
-        own: Contestants = {name: partial(_seconds, peer) for name, peer in peers.items()}
+        own: Libraries = {name: partial(_seconds, peer) for name, peer in peers.items()}
         seconds = turns({**own, **others}, rounds)
         ended = [
             name for name, (_, job) in jobs.items() if job["epochs"] == job["warm"] + rounds + 1

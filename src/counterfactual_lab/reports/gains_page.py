@@ -103,7 +103,10 @@ def quoted(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         same &= (by_seed["setting"] == "free") & (by_seed["metric"] == "nn5")
         by_seed = by_seed[same & (by_seed["tau"] != _STEPS)]
     columns = [name for name in (*_KEYS, *_NUMBERS) if name in truth]
-    return {"quoted": truth.loc[asked | (protected & ~steps), columns], "quoted_by_seed": by_seed}
+    return {
+        "quoted": truth.loc[asked | (protected & ~steps), columns],
+        "quoted_by_seed": by_seed,
+    }
 
 
 def _table(header: Iterable[str], rows: Sequence[tuple[str, ...]], title: str = "") -> str:

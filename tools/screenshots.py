@@ -1,6 +1,6 @@
 """Pictures of every panel of `ct serve`, at three widths, light and dark, to be looked at.
 
-    python -m benchmarks.screenshots OUT MODEL --data FILE [--against MODEL] [--target CLASS]
+    python -m tools.screenshots OUT MODEL --data FILE [--against MODEL] [--target CLASS]
     [--target-column COLUMN]
 
 Needs Playwright and Chromium or Chrome. Exits with an error if a panel is wider than the screen, or
@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+from counterfactual_lab.reports.style import palette_png
 
 PANELS = ("people", "plans", "map", "compare", "groups", "card", "receipt")
 WIDTHS = {1400: 900, 900: 1000, 400: 850}
@@ -67,7 +69,7 @@ def _serving(arguments: argparse.Namespace) -> Iterator[str]:
     for name in ("data", "against", "target", "target_column"):
         if getattr(arguments, name) is not None:
             command += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         [*command, "--port", "0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
     )
     try:
@@ -128,7 +130,8 @@ def _photograph(
         if not page.locator(f"#panel-{name}").is_visible():
             continue  # there is nothing to compare with, or no data
         _fill(page, name)
-        page.screenshot(path=out / f"{name}-{width}-{scheme}.png", full_page=True)
+        picture = palette_png(page.screenshot(full_page=True))
+        (out / f"{name}-{width}-{scheme}.png").write_bytes(picture)
         wide = page.evaluate("document.documentElement.scrollWidth")
         if wide > width:
             yield f"{name}, {width} pixels, {scheme}: the page is {wide} pixels wide"

@@ -1,6 +1,6 @@
 """The classifier's networks beside gradient boosting, on the paper's real data sets.
 
-``python -m benchmarks.models results``, with the data sets in ``CT_DATA_HOME``: about ten minutes
+``python -m lab.models results``, with the data sets in ``CT_DATA_HOME``: about ten minutes
 on one core. With ``--practice``, rows held out of the training rows stand in for the test rows, so
 that these are looked at only once.
 
@@ -241,7 +241,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "models.csv", table.to_csv(index=False).encode())
     words = [
-        "python -m benchmarks.models results",
+        "python -m lab.models results",
         *(["--practice"] if arguments.practice else []),
     ]
     if arguments.data is None:

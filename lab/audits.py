@@ -1,6 +1,6 @@
 """Audits of counterfactual training beside conventional training, on Adult and Cred.
 
-``python -m benchmarks.audits results`` trains both models with the paper's settings and one seed,
+``python -m lab.audits results`` trains both models with the paper's settings and one seed,
 holds fixed what people cannot change, and writes ``results/audit/``. Reads the data of
 ``CT_DATA_HOME``.
 """
@@ -130,7 +130,7 @@ def measured(plan: Plan, seed: int, epochs: int | None = None) -> Audit:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.audits", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m lab.audits", description=__doc__)
     parser.add_argument("out", type=Path, help="folder of results")
     parser.add_argument("--only", choices=list(PLANS), help="one of the audits")
     parser.add_argument("--seed", type=int, default=0)
@@ -141,9 +141,7 @@ def main() -> None:
             continue
         started = time.perf_counter()
         found = measured(plan, arguments.seed)
-        command = (
-            f"python -m benchmarks.audits {arguments.out} --only {name} --seed {arguments.seed}"
-        )
+        command = f"python -m lab.audits {arguments.out} --only {name} --seed {arguments.seed}"
         run = RunInfo(command, time.perf_counter() - started)
         # Another training beside the first: what differs between them is no property of the method.
         if arguments.seed == 0:

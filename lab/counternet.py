@@ -1,7 +1,7 @@
 """CounterNet on Adult: its accuracy, and the validity of the counterfactuals it answers with
 itself.
 
-``python -m benchmarks.counternet results``, with Adult in ``CT_DATA_HOME``: about five minutes on
+``python -m lab.counternet results``, with Adult in ``CT_DATA_HOME``: about five minutes on
 one core.
 
 Networks, epochs, learning rate, batch size and weights of the loss are those of its authors;
@@ -118,7 +118,7 @@ def page(table: pd.DataFrame, seconds: float) -> str:
     head = [*COLUMNS, "seconds"]
     text = [
         "# CounterNet on Adult\n",
-        f"`python -m benchmarks.counternet results`, seed {SEED}, {EPOCHS} epochs, {versions}, "
+        f"`python -m lab.counternet results`, seed {SEED}, {EPOCHS} epochs, {versions}, "
         f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds / 60:.1f} minutes of processor time.\n",
         (__doc__ or "").split("\n\n")[-1].strip() + "\n",
         _ABOUT + "\n",

@@ -1,6 +1,6 @@
 """From a CSV file to a page by ``ct`` alone: what a person types and reads.
 
-``python -m benchmarks.csv_story results`` writes ``csv_story.md``: a made-up file with an id,
+``python -m lab.csv_story results`` writes ``csv_story.md``: a made-up file with an id,
 blanks, ``;``, decimal commas and −9 for "no record" is described, trained on, measured, explained
 and reported. With ``--page FILE`` the page is kept.
 """
@@ -88,7 +88,7 @@ def main() -> None:
     started = time.time()
     told = [
         "# From a CSV file to a page\n",
-        f"`python -m benchmarks.csv_story results`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
+        f"`python -m lab.csv_story results`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
         f"version {ct.__version__}, "
         f"torch {torch.__version__}, Python {platform.python_version()}. The people are made up.\n",
         "```console",

@@ -1,7 +1,7 @@
 """What each part of training for cheap recourse adds, on rows cut from the training rows: no
 test row is read.
 
-``python -m benchmarks.recourse results``: ten minutes on one core.
+``python -m lab.recourse results``: ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def main() -> None:
         )
 
 
-ABOUT = """`python -m benchmarks.recourse results`, seeds 0 to {seeds}, {versions}, {minutes:.0f}
+ABOUT = """`python -m lab.recourse results`, seeds 0 to {seeds}, {versions}, {minutes:.0f}
 minutes.
 
 **Tuning rows**: all that is measured was cut from the training rows. {rows} rows and {epochs}

@@ -1,7 +1,7 @@
 """The regressor on California housing: beside gradient boosting, and trained conventionally or by
 counterfactuals.
 
-``python -m benchmarks.regression results``, with the data set in ``CT_DATA_HOME``: some minutes on
+``python -m lab.regression results``, with the data set in ``CT_DATA_HOME``: some minutes on
 one core. With ``--practice``, rows held out of the training rows stand in for the test rows, so
 that these are looked at only once.
 
@@ -182,7 +182,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "regression.csv", table.to_csv(index=False).encode())
     words = [
-        "python -m benchmarks.regression results",
+        "python -m lab.regression results",
         *(["--practice"] if arguments.practice else []),
     ]
     atomic_write(

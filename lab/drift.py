@@ -1,4 +1,4 @@
-"""How far a member of a fleet and the same run alone drift apart: ``python -m benchmarks.drift``, a
+"""How far a member of a fleet and the same run alone drift apart: ``python -m lab.drift``, a
 minute.
 
 Both make the same steps and round differently, by 1e-7 in single precision. Training makes small

