@@ -17,6 +17,11 @@ from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 
 # Tables of the figures that the page quotes beside those of the truth experiment.
 PICTURED = ("overshoot", "rescaled")
+# Rows and columns of the truth tables that the page quotes; see :func:`quoted`.
+QUOTED = ("quoted", "quoted_by_seed")
+_KEYS = ["data", "setting", "tau", "model", "twin", "metric"]
+_NUMBERS = ["value", "baseline", "real", "unmoved", "nearest_unlike", "change", "low", "high"]
+_NUMBERS += ["p_value", "diversity", "validity", "seeds", "verdict"]
 _STEPS = "50 × 0.1"
 _HALF = ".5"
 _SURE = ".95*"
@@ -36,6 +41,9 @@ _BEST = "conventional + best"
 _CHEAP = "cheap_recourse"
 _RESCALED = "conventional rescaled"
 _EVERY_SEED = "LS"
+_QUOTED_FREE = ("nn5", "ip", "ip_star", "boosting", "cost", "valid")
+_QUOTED_STEPS = ("nn5", "ip")
+_QUOTED_PROTECTED = ("nn5", "cost", "valid")
 _LEVEL = 0.05
 _ACCURACY = 0.005
 _VALID = 0.95
@@ -45,8 +53,8 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
     """The page as Markdown.
 
     Args:
-        tables: those of :func:`truth_tables`, and ``overshoot`` and ``rescaled`` of
-            :func:`picture_tables`.
+        tables: those of :func:`truth_tables`, or what :func:`quoted` leaves of ``truth`` and
+            ``truth_by_seed``; and ``overshoot`` and ``rescaled`` of :func:`picture_tables`.
         folder: where tables and ``figures/`` are, seen from the page.
         head: which rows were measured, and by which command.
     """
@@ -78,6 +86,27 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         if _BEST in set(truth["model"])
         else "",
     )
+
+
+def quoted(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """What the page needs of the two large tables: ``quoted`` of ``truth`` and ``quoted_by_seed``
+    of ``truth_by_seed``. The page made of them is the same.
+    """
+    truth = tables["truth"]
+    steps = truth["tau"] == _STEPS
+    asked = (truth["setting"] == "free") & truth["metric"].isin(_QUOTED_FREE)
+    asked &= ~steps | truth["metric"].isin(_QUOTED_STEPS)
+    protected = (truth["setting"] == "protected") & truth["metric"].isin(_QUOTED_PROTECTED)
+    by_seed = tables["truth_by_seed"]
+    if len(by_seed):
+        same = (by_seed["data"] == _EVERY_SEED) & (by_seed["model"] == _BEST)
+        same &= (by_seed["setting"] == "free") & (by_seed["metric"] == "nn5")
+        by_seed = by_seed[same & (by_seed["tau"] != _STEPS)]
+    columns = [name for name in (*_KEYS, *_NUMBERS) if name in truth]
+    return {
+        "quoted": truth.loc[asked | (protected & ~steps), columns],
+        "quoted_by_seed": by_seed,
+    }
 
 
 def _table(header: Iterable[str], rows: Sequence[tuple[str, ...]], title: str = "") -> str:
