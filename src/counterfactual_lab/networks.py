@@ -10,10 +10,12 @@ import torch
 from torch import nn
 
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.models import mlp
+from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.torch_modes import single_precision
-from counterfactual_training.training import History, Method, train
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
+from counterfactual_training.training.train import train
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -32,7 +32,7 @@ from counterfactual_training.errors import unknown
 from counterfactual_training.tables.advice.rules import Rules
 from counterfactual_training.tables.advice.words import plain_value
 from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # An unknown category is shown again in notes, so it is not to fill the screen.
 _LONGEST_CATEGORY = 200

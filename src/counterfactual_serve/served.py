@@ -18,7 +18,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS
 from counterfactual_training.tables.advice.words import plain_value
 from counterfactual_training.tables.columns.column import Column
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Of the API; a change that breaks its users makes another number.
 API = 1

@@ -55,9 +55,9 @@ from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.evaluation.stepfree import STEP_FREE, floor_table, stepfree_table
 from counterfactual_training.generators import GENERATORS as RECIPES
 from counterfactual_training.generators import Generator, make_generator, search
-from counterfactual_training.models import counternet_explainer
+from counterfactual_training.models.counternet import counternet_explainer
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.training import method_names
+from counterfactual_training.training.registry import method_names
 from counterfactual_training.versions import versions
 
 # Raised whenever stored results of older code must not be mixed with new ones.

@@ -37,17 +37,15 @@ from counterfactual_training.evaluation.stepfree import (
 )
 from counterfactual_training.gates import KINDS, fit_gate
 from counterfactual_training.generators import search
-from counterfactual_training.models import Ensemble, bend, counternet, mlp
-from counterfactual_training.training import (
-    ClipGradient,
-    EarlyStopping,
-    Fleet,
-    Member,
-    Method,
-    make_method,
-    train,
-)
+from counterfactual_training.models.classifiers import bend, mlp
+from counterfactual_training.models.counternet import counternet
+from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.training.callbacks import ClipGradient, EarlyStopping
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.train import train
 
 # Factors of the logits that the control tries.
 SCALES = (0.125, 0.18, 0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
@@ -302,7 +300,7 @@ def default_network(fit: Fit) -> nn.Module:
     numbers come standardised here, not by median and quartiles.
     """
     # Here, because nobody else needs the classifier of tables, which brings fifty modules.
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.parameters import BENT, usual_batch_size
 
     usual = CounterfactualClassifier()

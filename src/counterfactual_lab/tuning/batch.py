@@ -17,7 +17,10 @@ from counterfactual_lab.tuning.space import GATE, Choice
 from counterfactual_lab.tuning.study import Study
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.tables.estimators.validation import ValidationRows
-from counterfactual_training.training import Callback, Fleet, History, Member, Method, Run
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History, Run
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
 _RUNGS = (1 / 3, 2 / 3)

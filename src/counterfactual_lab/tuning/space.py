@@ -13,7 +13,9 @@ from typing import Any
 
 from counterfactual_training.errors import Argument, FileError, InputError, check_name
 from counterfactual_training.gates import KINDS
-from counterfactual_training.training import Method, Objective, TrainConfig
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.train_config import TrainConfig
 
 Number = float | int
 # The only choice that is not a number. Training ignores it: the gate is fitted to the trained

@@ -22,7 +22,7 @@ from counterfactual_training.rules import meaning
 
 if TYPE_CHECKING:
     from counterfactual_training.tables.columns.schema import Schema
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Rows explained if none are named.
 _FIRST = 3

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import Ensemble
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit

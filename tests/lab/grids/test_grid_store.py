@@ -15,8 +15,8 @@ from counterfactual_lab.grids.outcome import CellOutcome, check_versions
 from counterfactual_lab.grids.settings import usual
 from counterfactual_lab.grids.store import Store
 from counterfactual_training.errors import FileError
-from counterfactual_training.models import linear
-from counterfactual_training.training import make_method
+from counterfactual_training.models.classifiers import linear
+from counterfactual_training.training.registry import make_method
 from counterfactual_training.versions import versions
 
 

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
+from counterfactual_training.models.shapes import describe, make_network
+from counterfactual_training.models.vae import VAE
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.networks import MODELS
 from counterfactual_training.tables.estimators.parameters import learned_by, method_of
-from counterfactual_training.training import History, Method
-from counterfactual_training.training.method import FromRows
+from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.registry import is_known
+from counterfactual_training.training.run import History
 
 _KIND = "counterfactual classifier"
 _MODEL = "model."

@@ -51,7 +51,9 @@ from counterfactual_training.tables.estimators.value_measures import (
     usual_intervals,
 )
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Method
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
 
 # Training rows that are kept to judge what is plausible; an interval may hold few of them.
 _KEPT = 20_000

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from counterfactual_training.models import Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
+from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.persistence import blaming_file, load_file, save_file
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.file import (
@@ -25,7 +26,7 @@ from counterfactual_training.tables.estimators.file import (
     without_seconds,
 )
 from counterfactual_training.tables.estimators.parameters import method_of
-from counterfactual_training.training import History
+from counterfactual_training.training.run import History
 
 KIND = "counterfactual regressor"
 _MODEL = "model."
