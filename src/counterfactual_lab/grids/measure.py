@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,9 @@ from counterfactual_training.evaluation.findings import check_attacks, warn
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.models.vae import VAE
+
+if TYPE_CHECKING:
+    from counterfactual_training.models.vae import VAE
 
 Arrays = dict[str, np.ndarray]
 Rows = Mapping[str, tuple[Tensor, Tensor]]

@@ -21,7 +21,6 @@ from counterfactual_lab.grids.outcome import CellOutcome
 from counterfactual_lab.grids.store import is_full
 from counterfactual_lab.networks import with_weights
 from counterfactual_training.errors import StoppedWarning
-from counterfactual_training.gates import fit_gate
 from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.models.counternet import counternet
 from counterfactual_training.models.ensemble import Ensemble
@@ -121,6 +120,9 @@ def _gated(cell: Cell, model: nn.Module, source: GridData, rows: Rows) -> nn.Mod
     """
     if cell.gate == "none":
         return model
+    # Here, because few cells have a gate.
+    from counterfactual_training.gates import fit_gate
+
     rules = source.rules(cell.constraint_kinds[0])
     return fit_gate(model, *rows["train"], cell.gate, constraints=rules, seed=cell.seed)
 

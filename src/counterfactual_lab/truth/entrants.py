@@ -27,6 +27,7 @@ from counterfactual_lab.paper_data import IMAGES
 from counterfactual_lab.truth.caps import Caps
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.defaults import GATES
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import (
@@ -35,7 +36,6 @@ from counterfactual_training.evaluation.stepfree import (
     first_individuals,
     scale_of,
 )
-from counterfactual_training.gates import KINDS, fit_gate
 from counterfactual_training.generators import search
 from counterfactual_training.models.classifiers import bend, mlp
 from counterfactual_training.models.counternet import counternet
@@ -76,7 +76,7 @@ class Entrant:
     Attributes:
         text: as written by the user.
         method: text of the method that trains it, or :data:`DEFAULT_NETWORK`.
-        gate: kind of the gate that is added: one of :data:`KINDS`, ``"gated"``, ``"best"`` or
+        gate: kind of the gate that is added: one of :data:`GATES`, ``"gated"``, ``"best"`` or
             ``"none"``.
         rescaled: whether it is the control with rescaled logits.
         itself: whether the network answers in place of a search.
@@ -97,7 +97,7 @@ class Entrant:
             found = cls(text, rest or CONVENTIONAL, _GATED)
         elif " + " in text:
             method, _, gate = text.rpartition(" + ")
-            check_name("gate", gate.strip(), (*KINDS, _BEST))
+            check_name("gate", gate.strip(), (*GATES, _BEST))
             found = cls(text, method.strip(), gate.strip())
         elif text.endswith(f" {_RESCALED}"):
             found = cls(text, text.removesuffix(_RESCALED).strip(), rescaled=True)
@@ -353,6 +353,9 @@ def rescaled(model: nn.Module, fit: Fit) -> nn.Module:
 
 def with_gate(model: nn.Module, fit: Fit, kind: str) -> nn.Module:
     """The model with a gate fitted to the same rows, at the scale of .95*."""
+    # Here, because few entrants have a gate.
+    from counterfactual_training.gates import fit_gate
+
     scale = scale_of(model, fit.x, fit.y)
     return fit_gate(
         model, fit.x, fit.y, kind, constraints=fit.constraints, scale=scale, seed=fit.seed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ import torch
 from counterfactual_training.constraints import Follower, Implication, Relations
 from counterfactual_training.constraints.relations import ELSEWHERE
 from counterfactual_training.errors import ConstraintError
-from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.limits import (
     against,
@@ -22,6 +22,9 @@ from counterfactual_training.tables.columns.limits import (
     too_far,
 )
 from counterfactual_training.tables.columns.relations import Follows, Linear, RelationBook
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.column import Column
 
 # float32 codes of columns that are not rounded are known to this share of a standard deviation.
 _CODE = 1e-6
