@@ -384,14 +384,7 @@ class Fields:
             at = ""
         for name in value:
             if name not in self.kinds:
-                if len(name) <= _SHOWN:
-                    short = name
-                else:
-                    short = name[: _SHOWN - 1] + "…"
-                raise RefusedError(
-                    unknown(f"field in {where}" if where else "field", short, self.kinds),
-                    f"{at}{short}",
-                )
+                raise self._unknown(name, where, at)
         for name in self.required:
             if name not in value:
                 raise RefusedError(f"{at}{name} is missing.", f"{at}{name}")
@@ -403,6 +396,12 @@ class Fields:
             else self.defaults.get(name)
             for name, kind in self.kinds.items()
         }
+
+    def _unknown(self, name: str, where: str, at: str) -> RefusedError:
+        if len(name) > _SHOWN:
+            name = name[: _SHOWN - 1] + "…"
+        what = f"field in {where}" if where else "field"
+        return RefusedError(unknown(what, name, self.kinds), f"{at}{name}")
 
     def schema(self) -> dict[str, Any]:
         properties = {name: kind.schema() for name, kind in self.kinds.items()}

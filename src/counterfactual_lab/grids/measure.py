@@ -99,7 +99,6 @@ def measure(
     x = source.data.x_test
     y = source.data.y_test
     rows = source.rows(first)[first.measurement.on]
-    plain = first.measurement.protected != AS_TRAINED
     deciders = [decider(model, x) for model in models]
     found: list[tuple[Arrays, dict[str, float]]] = [
         ({}, performance(predict_logits(m, x), y)) for m in deciders
@@ -109,17 +108,9 @@ def measure(
         if not places:
             continue
         members = [models[i] for i in places]
-        protocol = first.protocol(kind)
         rules = source.rules(kind)
-        tables = _tables(members, rows, protocol, rules, first)
-        for i, table, means in zip(places, tables, _means(tables), strict=True):
-            arrays, numbers = found[i]
-            by_run = _by_run(means, protocol)
-            if plain:
-                arrays |= by_run
-            else:
-                arrays |= {f"published/{kind}/{name}": v for name, v in by_run.items()}
-                numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
+        tables = _tables(members, rows, first.protocol(kind), rules, first)
+        _add_published([found[i] for i in places], tables, first, kind)
         if first.measurement.paired:
             paired = first.paired_protocol(kind)
             tables = _tables(members, rows, paired, rules, first)
@@ -128,9 +119,31 @@ def measure(
                 found[i][0].update({f"paired/{kind}/{m}": v for m, v in by_row.items()})
     for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
         _add_attacks(cell, model, source, arrays, numbers)
-        if not plain and "protected" in cell.constraint_kinds:
+        if not _is_plain(first) and "protected" in cell.constraint_kinds:
             _add_attribution(first, model, source, arrays)
     return found
+
+
+def _is_plain(cell: Cell) -> bool:
+    """Whether it is measured under one kind of constraints, so that no name says which."""
+    return cell.measurement.protected != AS_TRAINED
+
+
+def _add_published(
+    found: Sequence[tuple[Arrays, dict[str, float]]],
+    tables: Sequence[pd.DataFrame],
+    cell: Cell,
+    kind: str,
+) -> None:
+    """Means by run of each model, by the grid's protocol."""
+    protocol = cell.protocol(kind)
+    for (arrays, numbers), table, means in zip(found, tables, _means(tables), strict=True):
+        by_run = _by_run(means, protocol)
+        if _is_plain(cell):
+            arrays |= by_run
+        else:
+            arrays |= {f"published/{kind}/{name}": v for name, v in by_run.items()}
+            numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
 
 
 def _means(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import with_trait
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.explanation import Explanation
 from counterfactual_training.tables.columns.feature import Feature
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
 
+# What may be stated of a column besides its kind; categories and codes are told apart from it.
+_RULES = tuple(
+    own.name
+    for own in fields(Feature)
+    if own.name not in ("name", "kind", "categories", "special")
+)
+# Those in the units of their column.
+_IN_UNITS = ("domain", "allowed", *with_trait("length"))
 # How far a number may be off after it went back through a step and forth again, as a share of the
 # column's range.
 _OFF = 1e-3
@@ -327,16 +337,7 @@ def _rules(
     plain = Feature(feature.name, feature.kind, categories=feature.categories)
     told = {
         field: getattr(feature, field)
-        for field in (
-            "unit",
-            "mutability",
-            "domain",
-            "allowed",
-            "forbidden",
-            "step",
-            "max_change",
-            "difficulty",
-        )
+        for field in _RULES
         if getattr(feature, field) != getattr(plain, field)
     }
     if not told:
@@ -380,9 +381,7 @@ def _in_other_units(
     else:
         shift = 0.0
     bends = not straight or abs(shift - round(shift)) > _OFF
-    if not rises or (
-        bends and not told.keys().isdisjoint(("domain", "allowed", "step", "max_change"))
-    ):
+    if not rises or (bends and not told.keys().isdisjoint(_IN_UNITS)):
         raise InputError(
             f"The classifier was told rules about {feature.name!r}, which a step before bends, "
             "shifts or turns round, "
@@ -397,7 +396,7 @@ def _in_other_units(
         )
     if feature.allowed is not None:
         found["allowed"] = tuple(float(slope * value + offset) for value in feature.allowed)
-    for name in ("step", "max_change"):
+    for name in with_trait("length"):
         if name in told:
             found[name] = float(slope * told[name])
     return found

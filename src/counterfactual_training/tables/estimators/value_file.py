@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -104,16 +104,7 @@ def _assembled(
     numbers = [float(content["target"][name]) for name in ("mean", "scale")] + [
         float(content["num_std"])
     ]
-    finite = all(bool(torch.isfinite(value).all()) for value in (x, y, torch.tensor(numbers)))
-    if (
-        x.shape != (len(y), width)
-        or y.dim() != 1
-        or not len(y)
-        or not finite
-        or not numbers[1] > 0
-        or numbers[2] < 0
-    ):
-        raise ValueError("its rows do not fit its columns, or are not finite numbers")
+    _check_rows(x, y, numbers, width)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
     regressor._adopt(
         encoder,
@@ -128,3 +119,12 @@ def _assembled(
     if content["named_columns"]:
         regressor.feature_names_in_ = encoder.feature_names_in_
     return regressor
+
+
+def _check_rows(x: torch.Tensor, y: torch.Tensor, numbers: Sequence[float], width: int) -> None:
+    """Raise unless rows ``(n, width)``, targets ``(n,)`` and mean, scale and num_std make sense."""
+    _, scale, num_std = numbers
+    finite = all(bool(torch.isfinite(value).all()) for value in (x, y, torch.tensor(numbers)))
+    fits = y.dim() == 1 and len(y) > 0 and x.shape == (len(y), width)
+    if not (fits and finite and scale > 0 and num_std >= 0):
+        raise ValueError("its rows do not fit its columns, or are not finite numbers")
