@@ -382,6 +382,15 @@ class Fields:
             at = f"{where}."
         else:
             at = ""
+        self._check_names(value, where, at)
+        return {
+            name: kind.read(value[name], f"{at}{name}")
+            if name in value
+            else self.defaults.get(name)
+            for name, kind in self.kinds.items()
+        }
+
+    def _check_names(self, value: Mapping[str, Any], where: str, at: str) -> None:
         for name in value:
             if name not in self.kinds:
                 raise self._unknown(name, where, at)
@@ -390,12 +399,6 @@ class Fields:
                 raise RefusedError(f"{at}{name} is missing.", f"{at}{name}")
         if self.one_of and sum(name in value for name in self.one_of) != 1:
             raise RefusedError(f"{where} must have either {' or '.join(self.one_of)}.", where)
-        return {
-            name: kind.read(value[name], f"{at}{name}")
-            if name in value
-            else self.defaults.get(name)
-            for name, kind in self.kinds.items()
-        }
 
     def _unknown(self, name: str, where: str, at: str) -> RefusedError:
         if len(name) > _SHOWN:

@@ -264,11 +264,9 @@ def run_arena(
     """
     engine = engine or Engine()
     bouts = [bout for bout in arena.bouts if not arena.numbers(bout).exists()]
-    if stream is not None and bouts:
-        stream.writelines(
-            f"{b.data} {b.method}: left out, it cannot be made of such data\n"
-            for b in arena.left_out
-        )
+    if bouts:
+        for left in arena.left_out:
+            _say(stream, f"{left.data} {left.method}: left out, it cannot be made of such data")
     # Workers of a cluster see no disk of ours; the user's own data no worker can load.
     sent = [
         data
@@ -284,10 +282,14 @@ def run_arena(
             failures[label] = said = result.reason
         else:
             _save(arena, bout, result)
-        if stream is not None:
-            stream.write(f"[{count}/{len(bouts)}] {label}: {said}\n")
-            stream.flush()
+        _say(stream, f"[{count}/{len(bouts)}] {label}: {said}")
     return failures
+
+
+def _say(stream: TextIO | None, line: str) -> None:
+    if stream is not None:
+        stream.write(f"{line}\n")
+        stream.flush()
 
 
 def _save(arena: Arena, bout: Bout, result: Result) -> None:

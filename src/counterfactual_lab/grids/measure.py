@@ -114,19 +114,37 @@ def measure(
         if first.measurement.paired:
             paired = first.paired_protocol(kind)
             tables = _tables(members, rows, paired, rules, first)
-            for i, table in zip(places, tables, strict=True):
-                by_row = _by_row(table, paired, len(rows[1]))
-                found[i][0].update({f"paired/{kind}/{m}": v for m, v in by_row.items()})
+            _add_paired([found[i] for i in places], tables, paired, kind, len(rows[1]))
     for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
         _add_attacks(cell, model, source, arrays, numbers)
-        if not _is_plain(first) and "protected" in cell.constraint_kinds:
+        if _has_attribution(cell):
             _add_attribution(first, model, source, arrays)
     return found
+
+
+def _has_attribution(cell: Cell) -> bool:
+    return not _is_plain(cell) and "protected" in cell.constraint_kinds
+
+
+def _named(start: str, arrays: Arrays) -> Arrays:
+    return {f"{start}/{name}": values for name, values in arrays.items()}
 
 
 def _is_plain(cell: Cell) -> bool:
     """Whether it is measured under one kind of constraints, so that no name says which."""
     return cell.measurement.protected != AS_TRAINED
+
+
+def _add_paired(
+    found: Sequence[tuple[Arrays, dict[str, float]]],
+    tables: Sequence[pd.DataFrame],
+    protocol: EvaluationProtocol,
+    kind: str,
+    num_rows: int,
+) -> None:
+    """Values by individual of each model, the same individuals for all."""
+    for (arrays, _), table in zip(found, tables, strict=True):
+        arrays.update(_named(f"paired/{kind}", _by_row(table, protocol, num_rows)))
 
 
 def _add_published(
@@ -142,7 +160,7 @@ def _add_published(
         if _is_plain(cell):
             arrays |= by_run
         else:
-            arrays |= {f"published/{kind}/{name}": v for name, v in by_run.items()}
+            arrays |= _named(f"published/{kind}", by_run)
             numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
 
 

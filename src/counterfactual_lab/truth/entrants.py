@@ -264,12 +264,7 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
         if change is not None:
             method = change(fit, method)
         members.append(Member(_network(fit, method.name), replace(method, members=1)))
-    if len(each) == 1:
-        x = fits[0].x
-        y = fits[0].y
-    else:
-        x = torch.stack([fit.x for fit in each])
-        y = torch.stack([fit.y for fit in each])
+    x, y = _rows_of(each)
     callbacks = []
     if members[0].method.name.removeprefix("ensemble of ") in OWN_NETWORK:
         callbacks = [ClipGradient(_CLIP)]
@@ -281,6 +276,13 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
     if size == 1:
         return models
     return [Ensemble(models[i : i + size]) for i in range(0, len(models), size)]
+
+
+def _rows_of(fits: Sequence[Fit]) -> tuple[Tensor, Tensor]:
+    """The rows of a fleet: stacked, unless there is one."""
+    if len(fits) == 1:
+        return fits[0].x, fits[0].y
+    return torch.stack([fit.x for fit in fits]), torch.stack([fit.y for fit in fits])
 
 
 def _network(fit: Fit, name: str) -> nn.Module:

@@ -21,6 +21,7 @@ from counterfactual_training.errors import InputError, check_name, lookup
 from counterfactual_training.rules import meaning, with_trait
 
 if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.feature import Feature
     from counterfactual_training.tables.columns.schema import Schema
     from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
@@ -216,17 +217,21 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
         if not feature.is_category:
             found |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
             continue
-        ordered = feature.kind == "ordinal"
-        known = {str(category): category for category in feature.levels}
-        what = f"category of {name} in --domain"
-        if text in known and not ordered:
-            ends = [text]
-        else:
-            ends = text.split(":" if ordered else ",")
-        if ordered and len(ends) != 2:
-            raise InputError(
-                f"--domain of {name!r}, whose categories have an order, takes LOW:HIGH, got "
-                f"{text!r}."
-            )
-        found[name] = [lookup(what, end, known) if end or not ordered else None for end in ends]
+        found[name] = _categories(feature, text)
     return found or None
+
+
+def _categories(feature: Feature, text: str) -> list[Any]:
+    """Two ends of ordered categories, ``None`` where open; of others, a list."""
+    known = {str(category): category for category in feature.levels}
+    what = f"category of {feature.name} in --domain"
+    if feature.kind != "ordinal":
+        listed = [text] if text in known else text.split(",")
+        return [lookup(what, category, known) for category in listed]
+    ends = text.split(":")
+    if len(ends) != 2:
+        raise InputError(
+            f"--domain of {feature.name!r}, whose categories have an order, takes LOW:HIGH, got "
+            f"{text!r}."
+        )
+    return [lookup(what, end, known) if end else None for end in ends]

@@ -108,11 +108,8 @@ class Feature:
             "difficulty",
             "special",
         ):
-            value = getattr(self, field)
             default = getattr(Feature, field)
-            if (value is None and not default) or (
-                default == () and isinstance(value, (list, tuple)) and not value
-            ):
+            if _is_empty(getattr(self, field), default):
                 checked = default  # not stated
             elif field in _NOT_FOR and self.kind in _NOT_FOR[field][0]:
                 raise self._not_for(field)
@@ -460,6 +457,13 @@ def _plain_tuple(values: Any, what: str) -> tuple[Any, ...]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_empty(value: Any, default: Any) -> bool:
+    """Whether a value states no more than the default."""
+    if value is None:
+        return not default
+    return default == () and isinstance(value, (list, tuple)) and not value
 
 
 # ---- words ---------------------------------------------------------------------------------------

@@ -359,6 +359,14 @@ def _rules(
     return _in_other_units(feature, told, inner, frame[name])
 
 
+def _shifts(told: dict[str, Any], slope: float, offset: float) -> bool:
+    """Whether multiples of a stated step are none any more: they are only if the offset is one."""
+    if "step" not in told:
+        return False
+    shift = offset / (slope * told["step"])
+    return abs(shift - round(shift)) > _OFF
+
+
 def _in_other_units(
     feature: Feature, told: dict[str, Any], inner: pd.Series, frame: pd.Series
 ) -> dict[str, Any]:
@@ -375,12 +383,7 @@ def _in_other_units(
     rises = slope > 0 and bool(
         (np.diff(before[np.argsort(after, kind="stable")]) >= -off).all()
     )
-    # Multiples of a step stay multiples only if the offset is one.
-    if "step" in told:
-        shift = offset / (slope * told["step"])
-    else:
-        shift = 0.0
-    bends = not straight or abs(shift - round(shift)) > _OFF
+    bends = not straight or _shifts(told, slope, offset)
     if not rises or (bends and not told.keys().isdisjoint(_IN_UNITS)):
         raise InputError(
             f"The classifier was told rules about {feature.name!r}, which a step before bends, "
@@ -389,7 +392,14 @@ def _in_other_units(
             "of the pipeline: "
             "ct.Explainer(pipeline, frame, schema=…)."
         )
-    found = dict(told)
+    return told | _rescaled(feature, told, slope, offset)
+
+
+def _rescaled(
+    feature: Feature, told: dict[str, Any], slope: float, offset: float
+) -> dict[str, Any]:
+    """The rules in the units of the column, by a factor and an offset."""
+    found = dict[str, Any]()
     if feature.domain is not None:
         found["domain"] = tuple(
             None if end is None else float(slope * end + offset) for end in feature.domain
