@@ -10,10 +10,12 @@ A rule is one of three things:
 To add a rule, describe it here and write the function that keeps it: a filter of numbers in
 ``NUMBER_RULES`` of ``tables/columns/plan_judge.py``, one of categories in ``may_become`` of
 ``tables/columns/constrain.py``, a check in ``worsened`` of ``tables/columns/relate.py``. It is
-stated in a field of :class:`Feature`, of ``tables.advice.rules.Rules``, or of both. The reference
-page, the help of ``ct``, drafts of ``ct schema``, the document of the HTTP API and the page of
-``ct serve`` read their words from here. Importing this loads nothing else, because help is to come
-at once.
+stated in a field of :class:`Feature`, which checks it and says it in words (``_IN_WORDS``), of
+``tables.advice.rules.Rules``, or of both; then it is an argument of ``explain``, too. Everything
+else reads this list. The reference page, the help of ``ct``, drafts of ``ct schema``, the document
+of the HTTP API and the page of ``ct serve`` take their words from here. Flags of ``ct explain``,
+requests, what ``ct serve`` tells of a column and rules led back through a pipeline follow from the
+``traits``. Importing this loads nothing else, because help is to come at once.
 """
 
 from __future__ import annotations
