@@ -22,10 +22,10 @@ from counterfactual_lab.networks import encoder_of, fit_model, untrained
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.tables.audits import Audit, Subject, audit
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.pages.audit_page import write_audit
 from counterfactual_training.tables.pages.files import RunInfo
-from counterfactual_training.training import Method
+from counterfactual_training.training.method import Method
 
 _ADULT = (
     "age",

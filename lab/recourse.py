@@ -28,7 +28,7 @@ from counterfactual_training.evaluation.stepfree import (
     summarise_stepfree,
 )
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.training import Method
+from counterfactual_training.training.method import Method
 
 DATA = ("LS", "CH", "GMSC", "Cred")
 SEEDS = 4

@@ -21,8 +21,9 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.training import Callback, Fleet, Member
 from counterfactual_training.training import fleet as fleet_module
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.fleet import Fleet, Member
 
 ROWS = 120
 

@@ -360,12 +360,7 @@ def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame)
     p_values = pd.concat([cell["p_value"] for _, cell, _ in (*wanted, *cheap)])
     p_aims = pd.Series(holm(p_values.to_numpy()), index=p_values.index)
     rows = [_counted(*aim, p_aims) for aim in wanted]
-    for setting, tau in ((s, t) for s in ("free", "protected") for t in taus):
-        lowest = _select(truth, _BEST, "valid", tau, setting).sort_values("value").iloc[0]
-        worst, twin = (number(100 * lowest[name], 1) for name in ("value", "baseline"))
-        title = f"lowest validity, {setting}, τ = {taus[tau]}"
-        out = f"{worst} % ({lowest['data']}; twin {twin} %)"
-        rows.append((f"{_BEST}: {title}", "≥ 95 %", out, lowest["value"] >= _VALID))
+    rows += _lowest_validity(truth, taus)
     change = performance[performance["model"] == _BEST].groupby("metric")["change"]
     drop = change.min()["accuracy"]
     rise = change.max()["calibration_error"]
@@ -385,16 +380,41 @@ def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame)
             rise <= 0,
         )
     )
-    for tau in taus if _EVERY_SEED in set(by_seed["data"]) else ():
-        own = _select(by_seed[by_seed["data"] == _EVERY_SEED], _BEST, "nn5", tau)
-        nearer = int((own["value"] < own["baseline"]).sum())
-        said = f"training seeds of {_EVERY_SEED} that are nearer, τ = {taus[tau]}"
-        rows.append((f"{_BEST}: {said}", "all", f"{nearer} of {len(own)}", nearer == len(own)))
+    rows += _nearer_seeds(by_seed, taus)
     rows += [_counted(*aim, p_aims) for aim in cheap if _CHEAP in set(truth["model"])]
     return _table(
         ("aim", "wanted", "came out", "met"),
         [(*words, "yes" if met else "no") for *words, met in rows],
     )
+
+
+_Aim = tuple[str, str, str, bool]
+
+
+def _lowest_validity(truth: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
+    """The data set with the lowest validity, by setting and τ."""
+    rows = []
+    for setting, tau in ((s, t) for s in ("free", "protected") for t in taus):
+        lowest = _select(truth, _BEST, "valid", tau, setting).sort_values("value").iloc[0]
+        worst, twin = (number(100 * lowest[name], 1) for name in ("value", "baseline"))
+        title = f"lowest validity, {setting}, τ = {taus[tau]}"
+        out = f"{worst} % ({lowest['data']}; twin {twin} %)"
+        rows.append((f"{_BEST}: {title}", "≥ 95 %", out, lowest["value"] >= _VALID))
+    return rows
+
+
+def _nearer_seeds(by_seed: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
+    """Whether every training seed of one data set gains."""
+    every = by_seed[by_seed["data"] == _EVERY_SEED]
+    rows: list[_Aim] = []
+    if every.empty:
+        return rows
+    for tau, shown in taus.items():
+        own = _select(every, _BEST, "nn5", tau)
+        nearer = int((own["value"] < own["baseline"]).sum())
+        title = f"training seeds of {_EVERY_SEED} that are nearer, τ = {shown}"
+        rows.append((f"{_BEST}: {title}", "all", f"{nearer} of {len(own)}", nearer == len(own)))
+    return rows
 
 
 def _counted(

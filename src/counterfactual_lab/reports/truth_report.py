@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from counterfactual_lab.reports import truth_figures as draw
-from counterfactual_lab.reports.gains_page import PICTURED, gains_page, quoted
 from counterfactual_lab.reports.style import METRIC_NAMES
 from counterfactual_lab.truth.truth import Scope
 from counterfactual_training.tables.pages.files import csv_text, write_files
@@ -96,6 +95,8 @@ def write_truth_page(
             files.
         tables: of :func:`truth_tables` and :func:`picture_tables` together.
     """
+    from counterfactual_lab.reports.gains_page import PICTURED, gains_page, quoted
+
     page = Path(page)
     folder = Path(folder)
     beside = quoted(tables)
