@@ -159,9 +159,7 @@ class Beam:
                 self.settle(candidates, num_options)
             if self.most >= TRIED and not self.finder.late:
                 self._helped_by_two = np.isfinite(self.best)
-                candidates = find_triples(self)
-                self.levels.append(candidates)
-                self.settle(candidates, num_options)
+                self.settle(find_triples(self), num_options)
             self._go_further()
 
     def run_alone(self, num_options: int) -> Pool:
@@ -177,10 +175,9 @@ class Beam:
         with self.oracle.asking():
             missed = np.isinf(self.best)
             for candidates in self.levels:
-                self.settle(candidates, 1)
-                rows = np.flatnonzero(missed[candidates.person])
-                if num_options > 1 and len(rows):
-                    self._settle_others(candidates.take(rows), num_options)
+                self._settle_alone(candidates, missed, num_options)
+            if self.most >= TRIED and not self.finder.late:
+                self._settle_alone(find_triples(self), missed, num_options)
             self._go_further()
         alone = self.pool
         self.pool = plausible
@@ -188,6 +185,17 @@ class Beam:
         self.effort_score = score
         self.oracle.gated = self.finder.gate is not None
         return alone
+
+    def _settle_alone(
+        self, candidates: Candidates, missed: np.ndarray, num_options: int
+    ) -> None:
+        """Ease candidates that may be the best; of people with no answer that the gate lets pass,
+        those that may be further options, too.
+        """
+        self.settle(candidates, 1)
+        rows = np.flatnonzero(missed[candidates.person])
+        if num_options > 1 and len(rows):
+            self._settle_others(candidates.take(rows), num_options)
 
     def _go_further(self) -> None:
         """Larger sets and other columns, for those who have no answer or might find a cheaper one.

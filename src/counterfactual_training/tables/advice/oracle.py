@@ -247,10 +247,17 @@ class Oracle:
                 found[part] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
         return found
 
+    @property
+    def enough_of_gate(self) -> float:
+        """The log-odds that the gate must give at least, whatever the model says."""
+        if self.finder.decision:
+            return _logit(0.5 + DIGITS)
+        return _logit(min(self.threshold + DIGITS, 1 - 1e-9))
+
     def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
         """Mask ``(a,)`` of points whose odds of model and gate reach the bar."""
         if self.finder.decision or not self.gated:
-            return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
+            return (odds >= self.enough) & (gate >= self.enough_of_gate)
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
 
