@@ -428,7 +428,7 @@ def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, kno
         beam.singles(1)
         # Of one person all triples may be cheaper, of the next hardly any.
         beam.best[:] = np.where(known, np.linspace(2.0, 6.0, len(people)), np.inf)
-        found = find_triples(beam)
+        found = find_triples(beam, np.arange(len(people)))
     moves = beam.coarse
     sets = np.array(list(itertools.combinations(range(len(moves.feature)), 3)))
     sets = sets[(np.diff(moves.feature[sets], axis=1) > 0).all(1)]

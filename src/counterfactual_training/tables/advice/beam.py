@@ -159,7 +159,8 @@ class Beam:
                 self.settle(candidates, num_options)
             if self.most >= TRIED and not self.finder.late:
                 self._helped_by_two = np.isfinite(self.best)
-                self.settle(find_triples(self), num_options)
+                everybody = np.arange(len(self.x))
+                self.settle(find_triples(self, everybody), num_options)
             self._go_further()
 
     def run_alone(self, num_options: int) -> Pool:
@@ -173,11 +174,13 @@ class Beam:
         score = self.effort_score.copy()
         self.oracle.gated = False
         with self.oracle.asking():
-            missed = np.isinf(self.best)
+            before = self.best.copy()
+            missed = np.isinf(before)
             for candidates in self.levels:
                 self._settle_alone(candidates, missed, num_options)
             if self.most >= TRIED and not self.finder.late:
-                self._settle_alone(find_triples(self), missed, num_options)
+                people = np.flatnonzero(missed | (self.best == before))
+                self._settle_alone(find_triples(self, people), missed, num_options)
             self._go_further()
         alone = self.pool
         self.pool = plausible

@@ -22,8 +22,8 @@ _SHARE = 0.7
 _DOUBT = 4.0
 
 
-def find_triples(beam: Beam) -> Candidates:
-    """Triples of coarser moves in three columns that the model lets pass.
+def find_triples(beam: Beam, people: np.ndarray) -> Candidates:
+    """Triples of coarser moves in three columns that the model lets pass, of some people.
 
     Whether a triple promises enough depends on its own moves, not on what else a question allows:
     a freer question has all triples of a tighter one that may be cheaper than its best answer.
@@ -32,10 +32,10 @@ def find_triples(beam: Beam) -> Candidates:
     none = np.zeros((0, 3), dtype=np.int64)
     found = [beam.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
     size = max(1, TOGETHER // max(1, len(beam.pairs[0])))
-    for start in range(0, len(beam.x), size):
-        people = np.arange(start, min(start + size, len(beam.x)))
-        who, sets = _promising(beam, people)
-        person = people[who]
+    for start in range(0, len(people), size):
+        some = people[start : start + size]
+        who, sets = _promising(beam, some)
+        person = some[who]
         found.append(beam.passing(moves, person, sets, *beam.ask_sets(moves, person, sets)))
     return Candidates.joined(found)
 
@@ -50,13 +50,17 @@ def _promising(beam: Beam, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Of pairs, those that the best move of a later column could complete.
     behind = np.searchsorted(moves.feature, moves.feature, side="right")
     first, second = beam.pairs
-    worth = np.ones((len(people), len(first)), dtype=bool)
-    for value, need in criteria:
-        more = value + _best_from(value)[:, behind]
-        worth &= value[:, first] + more[:, second] >= need[:, None]
-    who, pair = worth.nonzero()
+    value, need = criteria[0]
+    more = value + _best_from(value)[:, behind]
+    who, pair = (value[:, first] + more[:, second] >= need[:, None]).nonzero()
     first = first[pair]
     second = second[pair]
+    for value, need in criteria[1:]:
+        more = value + _best_from(value)[:, behind]
+        worth = value[who, first] + more[who, second] >= need[who]
+        who = who[worth]
+        first = first[worth]
+        second = second[worth]
     # Each with all moves of later columns.
     start = behind[second]
     count = size - start
