@@ -48,7 +48,7 @@ from counterfactual_training.tables.advice.candidates import (
 )
 from counterfactual_training.tables.advice.easing import Easing
 from counterfactual_training.tables.advice.moves import MoveBook, Moves
-from counterfactual_training.tables.advice.oracle import TOGETHER, Oracle
+from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.points import Factuals
 from counterfactual_training.tables.advice.states import Reached, States
 from counterfactual_training.tables.advice.swaps import swap_columns
@@ -62,13 +62,15 @@ if TYPE_CHECKING:
 _PAIRS = 5000
 _COARSEST = 4
 _FINEST = 12
+# Pairs of all people that are looked at together: more would not stay in the processor's cache.
+_TOGETHER = 2**17
 # Pairs of a person that are put to the model first.
 _NEAR = 800
 # Columns up to which the levels try every set that may be the answer.
 TRIED = 3
 # Candidates of a person that are eased at a time: few first, because most of the others are then
 # known to be dearer.
-_EASED = (8, 64)
+_EASED = (8, 64, 256, 1024)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST = 48
 _DEEP = 16
@@ -271,7 +273,7 @@ class Beam:
             first = first[:0]
             second = second[:0]
         limit = self.limit(num_options)
-        people = max(1, TOGETHER // max(1, len(first)))
+        people = max(1, _TOGETHER // max(1, len(first)))
         none = np.zeros((0, 2), dtype=np.int64)
         found = [self.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
         for start in range(0, len(self.x), people):

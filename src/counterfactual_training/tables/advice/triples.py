@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from counterfactual_training.tables.advice.candidates import COLUMN, Candidates
-from counterfactual_training.tables.advice.oracle import TOGETHER
 
 if TYPE_CHECKING:
     from counterfactual_training.tables.advice.beam import Beam
@@ -20,6 +19,8 @@ _SHARE = 0.7
 # … and if the gate's log-odds, forecast in the same way, miss the bar by no more than this. Of the
 # triples that the gate let pass 96 in 100 did, of all that the model did one in seven.
 _DOUBT = 4.0
+# Pairs of all people that are extended together: more would not stay in the processor's cache.
+_TOGETHER = 2**16
 
 
 def find_triples(beam: Beam, people: np.ndarray) -> Candidates:
@@ -31,7 +32,7 @@ def find_triples(beam: Beam, people: np.ndarray) -> Candidates:
     moves = beam.coarse
     none = np.zeros((0, 3), dtype=np.int64)
     found = [beam.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
-    size = max(1, TOGETHER // max(1, len(beam.pairs[0])))
+    size = max(1, _TOGETHER // max(1, len(beam.pairs[0])))
     for start in range(0, len(people), size):
         some = people[start : start + size]
         who, sets = _promising(beam, some)
