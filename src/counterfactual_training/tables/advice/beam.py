@@ -5,7 +5,8 @@ level:
 
 1. Every single move.
 2. Every pair of a coarser choice of moves that may be cheaper than what is known.
-3. Every triple of these that promises enough and may be cheaper (:mod:`triples`).
+3. Every triple of these that promises enough, of model and gate, and may be cheaper
+   (:mod:`triples`).
 4. For those whom three columns do not help: a beam of larger sets. Half of it is chosen by the cost
    so far and what is probably still missing, half by how much is reached. What an extension gives
    is forecast as the sum of what its moves give alone; only the most promising are put to the
