@@ -71,7 +71,7 @@ _NEAR = 800
 TRIED = 3
 # Candidates of a person that are eased at a time: few first, because most of the others are then
 # known to be dearer.
-_EASED = (8, 64, 256, 1024)
+_EASED = (32, 256, 1024)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST = 48
 _DEEP = 16
