@@ -1,4 +1,9 @@
-"""Audits of a model's advice: burden of recourse by group, proxies, and validity later."""
+"""Audits of a model's advice: burden of recourse by group, proxies, and validity later.
+
+Start with ``audit.py``. ``measures.py`` holds burden, gaps and NAWB by group, with intervals;
+``proxies.py`` asks whether a group can be guessed, from columns or from advice; ``later.py``
+checks whether advice stays valid after retraining and under noise.
+"""
 
 from counterfactual_training.tables.audits.audit import audit
 from counterfactual_training.tables.audits.groups import make_groupings, usual_groups
