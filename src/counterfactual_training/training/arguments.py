@@ -276,7 +276,7 @@ def with_constraints(method: Method, data: TrainingRows, member: int = 0) -> Met
             len(read.low), domain=read.box(method.num_std)
         )
     else:
-        if data.own:
+        if data.separate:
             rows = data.x[member]
         else:
             rows = data.x

@@ -125,7 +125,7 @@ class AccuracyBudget(Callback):
         twin.epoch = saved["epoch"]
         twin.model.load_state_dict(saved["model"])
         twin.optimizer.load_state_dict(saved["optimizer"])
-        twin.settle(*[0] * len(twin.slots))  # these weights are sound
+        twin.keep_sound_weights(*[0] * len(twin.slots))  # these weights are sound
         twin.bad_updates = saved["bad_updates"]
         for i, records, stopped in zip(
             twin.slots, saved["records"], saved["stopped"], strict=True

@@ -239,7 +239,7 @@ def _ready(methods: Sequence[Method], data: TrainingRows) -> list[Method]:
     for i, method in enumerate(methods):
         if isinstance(method.generator, FromRows):
             # Members that share recipe and rows share what is learned.
-            key = (id(method.generator), i if data.own else 0)
+            key = (id(method.generator), i if data.separate else 0)
             if key not in learned:
                 rows = data.for_members(i)
                 if isinstance(rows, FetchedRows):
