@@ -308,7 +308,7 @@ class TableModel(SavedModel):
         rows = wanted(frame, self.classifier.schema_.names, file)
         target = target or (self.origin.target if self.origin is not None else None)
         if target is None or (target not in frame.columns and self.origin is not None):
-            return frame, None, None  # new people, whose class nobody knows
+            return frame, None, None  # new people, whose class is unknown
         target = need_target(Path(file), frame, target)
         known = frame[target].notna()
         # People whose class is not known are not shown: they could be neither measured nor told

@@ -30,7 +30,7 @@ Find = Callable[..., SearchResult]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The counterfactuals of one run and λ_energy, and all that a metric may look at. Nobody here
+    """The counterfactuals of one run and λ_energy, and all that a metric may look at. No row here
     was of their target.
 
     Attributes:

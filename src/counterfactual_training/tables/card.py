@@ -15,7 +15,7 @@ from counterfactual_training.defaults import CARD_PEOPLE
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.models import describe
 from counterfactual_training.tables.audits import Audit, audit, usual_groups
-from counterfactual_training.tables.audits.later import module_of
+from counterfactual_training.tables.audits.robustness import module_of
 from counterfactual_training.tables.card_numbers import by_group, measures, percent_span, span
 from counterfactual_training.tables.card_parts import Card, CardSection, CardTable
 from counterfactual_training.versions import versions
@@ -114,7 +114,7 @@ def _audited(
 ) -> tuple[Audit | None, str]:
     """The audit, or why there is none."""
     if target is None:
-        return None, "Nobody said which class people want, so advice was not measured."
+        return None, "It is not known which class people want, so advice was not measured."
     named = usual_groups(frame, classifier.schema_) if groups is None else groups
     try:
         return audit(

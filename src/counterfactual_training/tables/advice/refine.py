@@ -97,7 +97,7 @@ class Shortener:
         owner: ``(d,)`` the feature that each encoded column belongs to.
         pixels: ``(m,)`` pixel features, which are not shortened one by one.
         constraints: rounding to valid values.
-        difficulty: ``(m,)`` how dear a change of each feature is.
+        difficulty: ``(m,)`` cost weight of each feature.
         related: points ``(a, d)`` of the given rows ``(a,)`` with what follows others computed
             anew, and whether they keep the relations between columns; ``None`` if there are none.
     """

@@ -383,5 +383,5 @@ def _values(feature: Feature) -> str:
             ranks = ""
         parts.append(f"changes by at most {feature.max_change:.10g}{ranks}")
     if feature.difficulty != 1:
-        parts.append(f"{feature.difficulty:.10g} times as dear to change")
+        parts.append(f"{feature.difficulty:.10g} times the usual cost")
     return "; ".join(parts)

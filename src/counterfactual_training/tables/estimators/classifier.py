@@ -31,7 +31,7 @@ from counterfactual_training.tables.estimators.file import (
     save_classifier,
 )
 from counterfactual_training.tables.estimators.inputs import frame_of, restate, stated_rules
-from counterfactual_training.tables.estimators.learns import Learns
+from counterfactual_training.tables.estimators.learning import LearningMethods
 from counterfactual_training.tables.estimators.nested import NestedMethod
 from counterfactual_training.tables.estimators.networks import ACTIVATION, HIDDEN
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
@@ -40,7 +40,9 @@ from counterfactual_training.training import Callback, History, Method
 ModelFactory = Callable[[int, int], nn.Module]
 
 
-class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, BaseEstimator):
+class CounterfactualClassifier(
+    LearningMethods, Explains, NestedMethod, ClassifierMixin, BaseEstimator
+):
     """A scikit-learn classifier of data frames that explains what would have to change for another
     decision.
 
@@ -127,7 +129,7 @@ class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, 
         tuning_: all trials, if :meth:`tune` made this classifier.
         origin_: of a model that ``ct train`` made, the column of the class, the class that people
             want, and which rows it was trained on; files keep it, another ``fit`` drops it.
-            ``None`` if nobody said.
+            ``None`` if unknown.
 
     Examples:
         >>> import counterfactual_training as ct

@@ -30,7 +30,7 @@ from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import History
 
 
-class Learns:
+class LearningMethods:
     """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
 
     n_restarts: int
