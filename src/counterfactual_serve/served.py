@@ -173,7 +173,7 @@ class Served:
 
     def percentile(self, which: str, target: Any, plausibility: float) -> float | None:
         """The share of real rows of a class, in percent, that are less plausible; ``None`` if
-        is not known.
+        unknown.
         """
         model = self.named(which)
         if self.rows is None or model.classifier.gate_ is None or math.isnan(plausibility):

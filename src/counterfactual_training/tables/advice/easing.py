@@ -41,8 +41,7 @@ class Easing:
         """Take a number of some points back from ``high`` towards ``low`` ``(a,)``, up to the bar.
 
         Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
-        tried. A number that is known to cost ``most`` ``(a,)`` or more is left there: no answer needs
-        it.
+        tried. A number that is known to cost ``most`` ``(a,)`` or more is left there.
         """
         low = low.copy()
         high = high.copy()
