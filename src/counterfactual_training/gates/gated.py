@@ -175,7 +175,7 @@ class Gated(nn.Module):
         self,
         x: Tensor,
         y_target: Tensor,
-        found: SearchResult,
+        result: SearchResult,
         generator: Generator,
         constraints: Constraints,
         held: Tensor | None,
@@ -187,5 +187,5 @@ class Gated(nn.Module):
         member.
         """
         if x.dim() == y_target.dim() + 1 and self.gate.real_rows is not None:
-            found = anchors.lead(self, x, y_target, found, generator, constraints, held)
-        return anchors.mark_implausible(self, y_target, found, generator)
+            result = anchors.lead(self, x, y_target, result, generator, constraints, held)
+        return anchors.mark_implausible(self, y_target, result, generator)

@@ -50,12 +50,12 @@ class CardRows:
     Attributes:
         labels: their true classes; without them, advice is measured, but not whether decisions are
             right.
-        said: which rows these are, in words.
+        description: which rows these are, in words.
     """
 
     frame: pd.DataFrame | None = None
     labels: Any = None
-    said: str = ""
+    description: str = ""
 
 
 _NO_FACTS = ModelFacts()
@@ -88,7 +88,7 @@ def make_card(
     sections = [
         _what(classifier, about.facts, about.sha256),
         _use(classifier, target),
-        _data(classifier, about.facts, frame, labels, rows.said),
+        _data(classifier, about.facts, frame, labels, rows.description),
         _columns(classifier),
         measures(classifier, frame, labels, found, reason, seed),
         *([by_group(found)] if found is not None and len(found.groupings) > 1 else []),

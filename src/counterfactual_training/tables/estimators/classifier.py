@@ -313,7 +313,7 @@ class CounterfactualClassifier(
         self.history_ = history
         self.gate_ = gate
         # Kept, because it learns much of the columns that every question needs.
-        self._found = Finder(model, encoder, self.constraints_, gate)
+        self._finder_of_fit = Finder(model, encoder, self.constraints_, gate)
         # Whoever trains says anew which rows these were.
         self.origin_: Origin | None = None
         # Remembered as text, to notice what set_params changes later.
@@ -338,10 +338,10 @@ class CounterfactualClassifier(
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _finder(self) -> Finder:
-        found = self._found
+        finder = self._finder_of_fit
         # Somebody may have set another model or gate.
-        if found.model is self.model_ and found.gate is self.gate_:
-            return found
+        if finder.model is self.model_ and finder.gate is self.gate_:
+            return finder
         return Finder(self.model_, self.encoder_, self.constraints_, self.gate_)
 
     def _asked(self, rows: Any) -> pd.DataFrame:
@@ -350,9 +350,9 @@ class CounterfactualClassifier(
         return frame_of(self, rows, empty=True)
 
     def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+        self, generator: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
-        return parameters.make_explainer(self.generator_, given, confidence, max_steps)
+        return parameters.make_explainer(self.generator_, generator, confidence, max_steps)
 
     def _encoded(self, x: Any) -> torch.Tensor:
         check_is_fitted(self, "model_")

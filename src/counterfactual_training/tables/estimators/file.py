@@ -116,17 +116,17 @@ def _assembled(
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         classifier.set_params(schema=encoder.schema_)
     params = classifier.get_params(deep=False)
-    own = callable(params["model"])
-    if not own:
+    own_model = callable(params["model"])
+    if not own_model:
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
-    if own:
+    if own_model:
         make: Callable[[int, int], nn.Module] = params["model"]
     else:
         make = partial(make_network, content["network"])
-    if own and "members" in content:  # an ensemble of a user's own networks
+    if own_model and "members" in content:  # an ensemble of a user's own networks
         make = partial(make_ensemble, make, content["members"])
-    model = load_model(make, *sizes, own, under(_MODEL, tensors), source)
+    model = load_model(make, *sizes, own_model, under(_MODEL, tensors), source)
     if content["vae"] is None:
         vae = None
     else:
@@ -157,12 +157,12 @@ def load_model(
     make: Callable[[int, int], nn.Module],
     num_features: int,
     num_classes: int,
-    own: bool,
+    own_model: bool,
     state: dict[str, Tensor],
     source: str,
 ) -> nn.Module:
     """The trained network; ``own`` if a user's function makes it."""
-    if own:
+    if own_model:
         model = make(num_features, num_classes)
         load_weights(model, state, source)
     else:
@@ -254,9 +254,9 @@ def _fill(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
             f"{source!r} is damaged or was altered: its weights are not finite numbers."
         )
     # Assigned, because `to_empty` imports sympy, which takes longer than all the rest.
-    own = module.to(dtype).state_dict()
+    dtypes = module.to(dtype).state_dict()
     module.load_state_dict(
-        {name: value.to(own[name].dtype) for name, value in state.items()}, assign=True
+        {name: value.to(dtypes[name].dtype) for name, value in state.items()}, assign=True
     )
 
 
@@ -315,16 +315,16 @@ def _named(value: Any) -> dict[str, Any]:
 
 
 def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
-    own = {name: params[name]["object"] for name in OWN if "object" in params[name]}
-    absent = [name for name in own if objects.get(name) is None]
+    needed = {name: params[name]["object"] for name in OWN if "object" in params[name]}
+    absent = [name for name in needed if objects.get(name) is None]
     if absent:
-        said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
+        listed = " and ".join(f"a {name} of your own ({needed[name]})" for name in absent)
         advice = (
             "pass it again, as to the constructor: load(path, "
             f"{', '.join(f'{name}=…' for name in absent)})"
         )
         raise FileError(
-            f"{source!r} was trained with {said}, which a file cannot hold; {advice}.",
+            f"{source!r} was trained with {listed}, which a file cannot hold; {advice}.",
             code="needs_objects",
             field=absent[0],
         )
