@@ -151,7 +151,7 @@ class Served:
 
     @cached_property
     def decided(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of all rows, the position of the class decided for, and its probability."""
+        """For all rows: the position of the predicted class, and its probability."""
         probability = self.model.classifier.predict_proba(self.people)
         return probability.argmax(1), probability.max(1)
 

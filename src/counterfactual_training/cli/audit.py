@@ -208,7 +208,10 @@ def _both(
         )
     if shared.all():
         return people
-    description = f"{int(shared.sum()):,} rows that neither model was trained on (of {people.description})"
+    description = (
+        f"{int(shared.sum()):,} rows that neither model was trained on "
+        f"(of {people.description})"
+    )
     labels = [
         label for label, is_shared in zip(people.labels, shared, strict=True) if is_shared
     ]

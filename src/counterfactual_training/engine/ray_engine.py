@@ -89,7 +89,7 @@ def on_ray(
 
 
 def num_processors(engine: Engine) -> int:
-    """Of the cluster, at this moment; at least one."""
+    """The number of processors of the cluster at this moment; at least one."""
     ray = require_ray()
     if _address(engine) == "local" and not ray.is_initialized():
         return engine.workers

@@ -110,7 +110,7 @@ class Both(Gate):
 
     @property
     def real_rows(self) -> Tensor | None:
-        """Of the first part that stores some."""
+        """The rows of the first part that stores some."""
         stored = (part.real_rows for part in self.lone)
         return next((rows for rows in stored if rows is not None), None)
 

@@ -96,7 +96,7 @@ class FixedSteps:
         yield self.rows
 
     def time(self, step: int) -> int:
-        """Of penalties that decay."""
+        """The step that penalties see."""
         return step
 
     def class_gradient(self, rows: LiveRows, logits: Tensor) -> Tensor:
@@ -191,9 +191,7 @@ class FixedSteps:
         rows.add(one_hot=one_hot, goals=torch.where(one_hot > 0, tau, torch.inf))
 
     def _ready(self, rows: LiveRows, arrived: Tensor, step: int) -> Tensor:
-        """Of the rows at τ, those that need not wait: until all answers to their factual are there,
-        and T/2 steps.
-        """
+        """Rows at τ that need not wait: all answers to their factual are there, after T/2 steps."""
         groups = (arrived | ~rows.live).unflatten(-1, (-1, rows.num_answers))
         together = groups.all(-1, keepdim=True).expand_as(groups).flatten(-2)
         halfway = torch.as_tensor(2 * step >= rows.limit, device=arrived.device)

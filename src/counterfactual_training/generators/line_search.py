@@ -169,7 +169,7 @@ class LineSearch:
         return {"value": value, "confidence": odds.sigmoid(), "gap": gap}
 
     def time(self, step: int) -> int:
-        """Of penalties that decay: always the first step, because values of one function are
+        """The step that penalties see: always the first, because values of one function are
         compared.
         """
         return 0

@@ -391,7 +391,7 @@ def _total(weight: Tensor | None, label: Tensor) -> float:
 
 
 def _weight(weight: Tensor | None, label: Tensor, own: slice, here: int) -> Tensor | None:
-    """Of the rows of a part; 0 for the one that stands for none."""
+    """The weights of the rows of a part; 0 for the row that stands for none."""
     if here:
         return None if weight is None else weight[own]
     return torch.zeros(1, device=label.device)

@@ -232,7 +232,7 @@ class Shortener:
         feature: Tensor,
         real: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of features ``(n, a)``, where ``real``: whether each can go with all before it, whether
+        """For features ``(n, a)``, where ``real``: whether each can go with all before it, whether
         it can go alone; and the points ``(n, a, d)`` without it and all before it."""
         (n, ahead), d = feature.shape, x.shape[-1]
         row = torch.arange(n, device=x.device).repeat_interleave(2 * ahead)

@@ -420,7 +420,7 @@ class Origin:
         return cls(target, positive, reading, **marks)
 
     def seen(self, marks: np.ndarray) -> np.ndarray:
-        """Of each row of a table ``(n,)``, whether it is one of the rows trained on.
+        """For each row of a table ``(n,)``, whether the model was trained on it.
 
         Rows of the same content cannot be told apart. As many of them as were held out count as
         held out.
@@ -437,7 +437,7 @@ class Origin:
         return known
 
     def held(self, marks: np.ndarray) -> np.ndarray:
-        """Of each row of a table ``(n,)``, whether it was held out when the model was trained."""
+        """For each row of a table ``(n,)``, whether it was held out when the model was trained."""
         return ~self.seen(marks) & np.isin(marks, self.held_out)
 
 
