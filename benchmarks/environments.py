@@ -18,12 +18,12 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import counterfactual_training as ct
 from benchmarks.timing import turns
 
-Contestants = dict[str, Callable[[], float]]
+Libraries = dict[str, Callable[[], float]]
 
 # Some of these leave needs of theirs undeclared: fastcore, nbdev, click.
 NEEDS = {
@@ -34,7 +34,7 @@ NEEDS = {
     "art": ("adversarial-robustness-toolbox", "torch==2.13.0"),
     "mapie": ("mapie",),
 }
-BEFORE = "5195718"  # the last commit in which lone models and fleets had loops of their own
+BEFORE = "8ce5593"  # version 0.1
 SCRIPTS = Path(__file__).parent / "foreign"
 
 # XLA and Eigen have no switch that is always obeyed; a process bound to one core has one thread
@@ -241,18 +241,31 @@ class Peer:
         self.log.close()
 
 
+class Turns(NamedTuple):
+    """What trainings took.
+
+    Attributes:
+        seconds: of the quickest epoch of each.
+        weights: of those that have made their last epoch.
+        peaks: the most memory of each process up to now, in MB.
+    """
+
+    seconds: dict[str, float]
+    weights: dict[str, list[float]]
+    peaks: dict[str, float]
+
+
 def training_turns(
     places: Environments,
     jobs: dict[str, tuple[str, dict[str, Any]]],
-    others: Contestants,
+    others: Libraries,
     rounds: int,
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Seconds of each contestant's quickest epoch, and the weights of those that have made their
-    last one.
+) -> Turns:
+    """What trainings took that made an epoch each, in turns.
 
     Args:
-        jobs: by contestant the version of this library and what it trains, see ``foreign/ours.py``.
-        others: contestants that measure their own seconds.
+        jobs: by name the version of this library and what it trains, see ``foreign/ours.py``.
+        others: libraries that measure their own seconds.
         rounds: epochs of each that count, in turns; one more goes before them.
     """
     with contextlib.ExitStack() as stack:
@@ -262,13 +275,18 @@ def training_turns(
             peers[name] = stack.enter_context(peer)
         for peer in peers.values():  # all warm up at the same time
             peer.wait()
-        own: Contestants = {name: partial(_seconds, peer) for name, peer in peers.items()}
+        peaks: dict[str, float] = {}
+        own: Libraries = {
+            name: partial(_seconds, peer, name, peaks) for name, peer in peers.items()
+        }
         seconds = turns({**own, **others}, rounds)
         ended = [
             name for name, (_, job) in jobs.items() if job["epochs"] == job["warm"] + rounds + 1
         ]
-        return seconds, {name: peers[name].ask()["weights"] for name in ended}
+        return Turns(seconds, {name: peers[name].ask()["weights"] for name in ended}, peaks)
 
 
-def _seconds(peer: Peer) -> float:
-    return float(peer.ask()["seconds"])
+def _seconds(peer: Peer, name: str, peaks: dict[str, float]) -> float:
+    told = peer.ask()
+    peaks[name] = told["peak"]
+    return float(told["seconds"])

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import counterfactual_training as ct
-from benchmarks.environments import Contestants, Environments, Peer, training_turns
+from benchmarks.environments import Environments, Libraries, Peer, Turns, training_turns
 from benchmarks.foreign import api
 from benchmarks.report import Table, Value
 from counterfactual_training.datasets.synthetic import moons
@@ -31,18 +31,22 @@ COLUMNS = (
     "before",
     "after",
     "before / after",
+    "before, MB",
+    "after, MB",
     "JAX fleet",
     "before / JAX",
     "after / JAX",
 )
 NOTE = f"""
-MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon; times per member. Members differ in seed, λ_div, λ_reg,
-λ_cost and λ_energy. Before and after: `ct.Fleet(...).train(...)`, each in a plain process, one
-epoch a turn; the quickest turn counts. CT as published trains from the start for {EPOCHS} epochs,
-timed are those from {MIDDLE + 2} on. All others start with the weights of its members after
-{MIDDLE} epochs. The JAX fleet (jax and optax in an environment of their own, bound to one core)
-does the same by one compiled program per epoch; compiling is not counted. Its shapes are fixed, so
-only the epoch in which no row ever arrives (τ = 1) is the same work for both. """
+MLP 2-{HIDDEN}-2 on {ROWS:,} rows of Moon; times per member. Members differ in seed, λ_div,
+λ_reg, λ_cost and λ_energy. Before (version 0.1) and after: `ct.Fleet(...).train(...)`, each in
+a plain process, one epoch a turn; the quickest turn counts; MB is the most memory of the
+process. CT as published trains from the start for {EPOCHS} epochs, timed are those from
+{MIDDLE + 2} on. All others start with the weights of its members after {MIDDLE} epochs. The JAX
+fleet
+(jax and optax in an environment of their own, bound to one core) does the same by one compiled
+program per epoch; compiling is not counted. Its shapes are fixed, so only the epoch in which no
+row ever arrives (τ = 1) is the same work for both. """
 
 
 @dataclass(frozen=True)
@@ -187,23 +191,22 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                     jobs = {
                         name: (name, kind.job(num, file, warm)) for name in places.sources()
                     }
-                    others: Contestants = {}
+                    others: Libraries = {}
                     if jax is not None:
                         others["jax"] = partial(_ask, jax, kind, num, compiling)
-                    rows.append(
-                        _row(kind, num, training_turns(places, jobs, others, rounds)[0])
-                    )
+                    rows.append(_row(kind, num, training_turns(places, jobs, others, rounds)))
     return [Table(COLUMNS, rows, note=NOTE + _compiling(compiling))], skipped
 
 
-def _row(kind: Kind, num: int, seconds: dict[str, float]) -> tuple[Value, ...]:
-    each = {name: value / kind.per_epoch / num for name, value in seconds.items()}
+def _row(kind: Kind, num: int, took: Turns) -> tuple[Value, ...]:
+    each = {name: value / kind.per_epoch / num for name, value in took.seconds.items()}
     shown: list[Value] = [each.get(name, "") for name in ("before", "after")]
     ratios = [
         f"{each[one] / each[other]:.2f}" if one in each and other in each else ""
         for one, other in (("before", "after"), ("before", "jax"), ("after", "jax"))
     ]
-    return (kind.name, num, *shown, ratios[0], each.get("jax", ""), *ratios[1:])
+    memory: list[Value] = [took.peaks.get(name, "") for name in ("before", "after")]
+    return (kind.name, num, *shown, ratios[0], *memory, each.get("jax", ""), *ratios[1:])
 
 
 def _ask(jax: Peer, kind: Kind, num: int, compiling: dict[str, float]) -> float:

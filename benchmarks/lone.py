@@ -22,7 +22,8 @@ DATA = {"Moon": 18, "Adult": 5}  # epochs before the first that counts
 CT_COLUMNS = ("data", "before, ms", "after, ms", "before / after", "weights differ by")
 CT_NOTE = """
 An epoch of CT by `train`, one thread, with the paper's settings for the data set: MLP with 32
-hidden units, λ, τ, batches and counterfactuals as published. Both versions train from the start and
+hidden units, λ, τ, batches and counterfactuals as published; *own module*: the same layers in a
+class of one's own. Before is version 0.1. Both versions train from the start and
 take turns, an epoch each; the quickest counts, of those from epoch {starts}. The last column: the
 largest difference between any two weights at the end. """
 PLAIN_COLUMNS = (
@@ -57,7 +58,12 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     else:
         skipped = [places.no_before()]
     starts = " (Moon) and ".join(str(warm + 2) for warm in DATA.values()) + " (Adult) on"
-    published = [row for data in DATA for row in _published(places, data, quick, skipped)]
+    published = [
+        row
+        for data in DATA
+        for own in (False, True)
+        for row in _published(places, data, own, quick, skipped)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         plain = [
             _beside_plain(places, Path(folder), chain, quick)
@@ -70,7 +76,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 
 def _published(
-    places: Environments, data: str, quick: bool, skipped: list[str]
+    places: Environments, data: str, own: bool, quick: bool, skipped: list[str]
 ) -> list[tuple[Value, ...]]:
     """The row of a data set; none where its files are missing."""
     try:
@@ -86,13 +92,15 @@ def _published(
     else:
         warm = DATA[data]
         rounds = 14
-    job = {"training": "published", "data": data, "warm": warm, "epochs": warm + rounds + 1}
-    seconds, weights = training_turns(
+    epochs = warm + rounds + 1
+    job = {"training": "published", "data": data, "own": own, "warm": warm, "epochs": epochs}
+    seconds, weights, _ = training_turns(
         places, {name: (name, job) for name in places.sources()}, {}, rounds
     )
     before, after = (1e3 * seconds.get(name, float("nan")) for name in ("before", "after"))
+    name = f"{data}, own module" if own else data
     return [
-        (data, before, after, f"{before / after:.2f}", _difference(weights, "before", "after"))
+        (name, before, after, f"{before / after:.2f}", _difference(weights, "before", "after"))
     ]
 
 
@@ -120,7 +128,7 @@ def _beside_plain(
         name: (name, {**job, "training": "conventional"}) for name in places.sources()
     }
     jobs["plain"] = ("after", {**job, "training": "plain"})
-    seconds, weights = training_turns(places, jobs, {}, rounds)
+    seconds, weights, _ = training_turns(places, jobs, {}, rounds)
     plain, before, after = (
         1e3 * seconds.get(name, float("nan")) for name in ("plain", "before", "after")
     )

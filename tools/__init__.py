@@ -11,6 +11,8 @@
   should notice it, in forks of one process.
 - ``golden.py`` compares predictions, advice, HTTP answers and a quick reproduction with golden
   files.
+- ``random_tables.py`` makes random tables and rules, for golden files and the laws of advice.
+- ``screenshots.py`` takes a picture of every panel of ``ct serve``.
 - ``measure_code.py`` counts what a reader has to hold in mind: frames, lines of one epoch, modules
   of one cell, names defined twice, style.
 """

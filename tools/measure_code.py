@@ -257,7 +257,11 @@ def one_training() -> dict[str, str]:
 
 
 def one_cell() -> dict[str, str]:
-    """Modules of the package after one cell of a quick reproduction."""
+    """Modules after one cell of a quick reproduction, planned, trained, measured and reported in
+    one process.
+
+    By default, other processes train, and whatever only they load would not be seen.
+    """
     code = (
         "import sys; from counterfactual_training.cli import main; main(sys.argv[1:]); "
         "print(sum(name.startswith('counterfactual_') for name in sys.modules), file=sys.stderr)"
@@ -271,8 +275,12 @@ def one_cell() -> dict[str, str]:
             "LS",
             "--seeds",
             "1",
+            "--workers",
+            "1",
             "--out",
             folder,
+            "--runs",
+            f"{folder}/runs",
         ]
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True

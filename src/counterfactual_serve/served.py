@@ -15,10 +15,10 @@ import pandas as pd
 
 import counterfactual_training
 from counterfactual_training.errors import InputError
-from counterfactual_training.rules import WAYS
+from counterfactual_training.rules import WAYS, with_trait
 from counterfactual_training.tables.advice.words import plain_value
 from counterfactual_training.tables.columns.column import Column
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Of the API; a change that breaks its users makes another number.
 API = 1
@@ -265,10 +265,8 @@ def _column(column: Column, follows: bool) -> dict[str, Any]:
         "range": None if feature.is_category else _slider(column),
         "categories": levels,
         "allowed": None if feature.allowed is None else _plain(feature.allowed),
-        "step": feature.step,
+        **{rule: getattr(feature, rule) for rule in with_trait("number")},
         "decimals": column.decimals,
-        "max_change": feature.max_change,
-        "difficulty": feature.difficulty,
         "special": _plain(feature.special),
         "follows": follows,
         "typical": int(typical) if feature.kind == "integer" else plain_value(typical),

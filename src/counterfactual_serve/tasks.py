@@ -11,6 +11,7 @@ from counterfactual_serve.answers import answers_of, rounded
 from counterfactual_serve.questions import PageQuestion
 from counterfactual_serve.served import Served
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import with_trait
 
 
 def explain_served(
@@ -52,7 +53,8 @@ def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
     stated = [(name, "is locked in this question") for name in rules.get("lock", ())]
     stated += [
         (name, "is limited in this question")
-        for name in (*rules.get("domain", ()), *rules.get("max_change", ()))
+        for rule in with_trait("reach")
+        for name in rules.get(rule, ())
     ]
     if "vary" in rules:
         stated += [(name, "may change, and nothing else may") for name in rules["vary"]]

@@ -245,7 +245,7 @@ def test_a_rival_of_other_columns_is_blamed_itself(files, tmp_path, capsys):
 
 
 def test_retraining_needs_the_rows_of_the_training(files, tmp_path, capsys):
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.file import Origin
 
     forgetful, data = str(tmp_path / "forgetful.safetensors"), str(files / "people.csv")

@@ -13,7 +13,7 @@ import pytest
 
 from counterfactual_training.cli import main
 from counterfactual_training.cli.saved_models import open_model
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 OPTIONS = [
     "--target",

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_serve.answers import answers_of
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def test_a_change_that_only_follows_others_is_marked():

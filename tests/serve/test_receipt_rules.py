@@ -13,7 +13,7 @@ from counterfactual_serve.reading import RefusedError
 from counterfactual_serve.receipt import _digest, make_receipt, verify_receipt
 from counterfactual_serve.served import Model
 from counterfactual_training import cli
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 ROW = {"balance": 91_234, "region": "Atlantis", "income": 60_000, "rate": 0.3, "rooms": 2}
 

@@ -9,7 +9,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from counterfactual_training.tables.card import CardRows, ModelFacts, make_card
 from counterfactual_training.tables.card_numbers import calibration_gap, wilson
-from counterfactual_training.tables.estimators import CounterfactualClassifier, Explainer
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+from counterfactual_training.tables.estimators.explainer import Explainer
 
 ODD = "a|b*c_<i>"
 

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import counterfactual_training as ct
 from counterfactual_training.core import eq2
@@ -64,6 +65,20 @@ def own_loop(x, y):
     ct.Objective()(mlp(), x, y).total.backward()
 
 
+def autocast(x, y):
+    with torch.autocast("cpu", torch.bfloat16):
+        ct.train(mlp(), x, y, quick())
+
+
+def processes(x, y):
+    """One of one: what runs is what runs on many."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        ct.train(DistributedDataParallel(mlp()), x, y, quick())
+    finally:
+        distributed.destroy_process_group()
+
+
 KINDS = {
     "a lone MLP": lone(mlp),
     "an own module": lone(OwnModule),
@@ -77,6 +92,8 @@ KINDS = {
     "a fleet of own modules": fleet(OwnModule),
     "a fleet of modules that are no chains": fleet(Residual),
     "an ensemble": ensemble,
+    "autocast": autocast,
+    "processes": processes,
     "the classifier": classifier,
     "an own loop": own_loop,
 }

@@ -55,9 +55,9 @@ from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.evaluation.stepfree import STEP_FREE, floor_table, stepfree_table
 from counterfactual_training.generators import GENERATORS as RECIPES
 from counterfactual_training.generators import Generator, make_generator, search
-from counterfactual_training.models import counternet_explainer
+from counterfactual_training.models.counternet import counternet_explainer
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.training import method_names
+from counterfactual_training.training.registry import method_names
 from counterfactual_training.versions import versions
 
 # Raised whenever stored results of older code must not be mixed with new ones.
@@ -264,11 +264,9 @@ def run_arena(
     """
     engine = engine or Engine()
     bouts = [bout for bout in arena.bouts if not arena.numbers(bout).exists()]
-    if stream is not None and bouts:
-        stream.writelines(
-            f"{b.data} {b.method}: left out, it cannot be made of such data\n"
-            for b in arena.left_out
-        )
+    if bouts:
+        for left in arena.left_out:
+            _say(stream, f"{left.data} {left.method}: left out, it cannot be made of such data")
     # Workers of a cluster see no disk of ours; the user's own data no worker can load.
     sent = [
         data
@@ -284,10 +282,14 @@ def run_arena(
             failures[label] = said = result.reason
         else:
             _save(arena, bout, result)
-        if stream is not None:
-            stream.write(f"[{count}/{len(bouts)}] {label}: {said}\n")
-            stream.flush()
+        _say(stream, f"[{count}/{len(bouts)}] {label}: {said}")
     return failures
+
+
+def _say(stream: TextIO | None, line: str) -> None:
+    if stream is not None:
+        stream.write(f"{line}\n")
+        stream.flush()
 
 
 def _save(arena: Arena, bout: Bout, result: Result) -> None:

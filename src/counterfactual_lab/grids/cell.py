@@ -17,8 +17,9 @@ from counterfactual_lab.grids.settings import (
     method_from,
 )
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
-from counterfactual_training.training import Method, make_method
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.registry import make_method
 
 # Increase it whenever results of older code must not be mixed with new ones.
 FORMAT = 2

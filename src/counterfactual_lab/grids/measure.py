@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,9 @@ from counterfactual_training.evaluation.findings import check_attacks, warn
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.models.vae import VAE
+
+if TYPE_CHECKING:
+    from counterfactual_training.models.vae import VAE
 
 Arrays = dict[str, np.ndarray]
 Rows = Mapping[str, tuple[Tensor, Tensor]]
@@ -96,7 +99,6 @@ def measure(
     x = source.data.x_test
     y = source.data.y_test
     rows = source.rows(first)[first.measurement.on]
-    plain = first.measurement.protected != AS_TRAINED
     deciders = [decider(model, x) for model in models]
     found: list[tuple[Arrays, dict[str, float]]] = [
         ({}, performance(predict_logits(m, x), y)) for m in deciders
@@ -106,28 +108,60 @@ def measure(
         if not places:
             continue
         members = [models[i] for i in places]
-        protocol = first.protocol(kind)
         rules = source.rules(kind)
-        tables = _tables(members, rows, protocol, rules, first)
-        for i, table, means in zip(places, tables, _means(tables), strict=True):
-            arrays, numbers = found[i]
-            by_run = _by_run(means, protocol)
-            if plain:
-                arrays |= by_run
-            else:
-                arrays |= {f"published/{kind}/{name}": v for name, v in by_run.items()}
-                numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
+        tables = _tables(members, rows, first.protocol(kind), rules, first)
+        _add_published([found[i] for i in places], tables, first, kind)
         if first.measurement.paired:
             paired = first.paired_protocol(kind)
             tables = _tables(members, rows, paired, rules, first)
-            for i, table in zip(places, tables, strict=True):
-                by_row = _by_row(table, paired, len(rows[1]))
-                found[i][0].update({f"paired/{kind}/{m}": v for m, v in by_row.items()})
+            _add_paired([found[i] for i in places], tables, paired, kind, len(rows[1]))
     for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
         _add_attacks(cell, model, source, arrays, numbers)
-        if not plain and "protected" in cell.constraint_kinds:
+        if _has_attribution(cell):
             _add_attribution(first, model, source, arrays)
     return found
+
+
+def _has_attribution(cell: Cell) -> bool:
+    return not _is_plain(cell) and "protected" in cell.constraint_kinds
+
+
+def _named(start: str, arrays: Arrays) -> Arrays:
+    return {f"{start}/{name}": values for name, values in arrays.items()}
+
+
+def _is_plain(cell: Cell) -> bool:
+    """Whether it is measured under one kind of constraints, so that no name says which."""
+    return cell.measurement.protected != AS_TRAINED
+
+
+def _add_paired(
+    found: Sequence[tuple[Arrays, dict[str, float]]],
+    tables: Sequence[pd.DataFrame],
+    protocol: EvaluationProtocol,
+    kind: str,
+    num_rows: int,
+) -> None:
+    """Values by individual of each model, the same individuals for all."""
+    for (arrays, _), table in zip(found, tables, strict=True):
+        arrays.update(_named(f"paired/{kind}", _by_row(table, protocol, num_rows)))
+
+
+def _add_published(
+    found: Sequence[tuple[Arrays, dict[str, float]]],
+    tables: Sequence[pd.DataFrame],
+    cell: Cell,
+    kind: str,
+) -> None:
+    """Means by run of each model, by the grid's protocol."""
+    protocol = cell.protocol(kind)
+    for (arrays, numbers), table, means in zip(found, tables, _means(tables), strict=True):
+        by_run = _by_run(means, protocol)
+        if _is_plain(cell):
+            arrays |= by_run
+        else:
+            arrays |= _named(f"published/{kind}", by_run)
+            numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
 
 
 def _means(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:

@@ -104,6 +104,15 @@ class GridWork:
             if cell.data in self.data
         }
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """By label, why cells cannot run: their data set could not be loaded."""
+        return {
+            cell.label: self.unavailable[cell.data]
+            for cell in self.cells
+            if cell.data in self.unavailable
+        }
+
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
         left = sum(seconds for cell, seconds in self.costs.items() if cell.id not in done)
@@ -154,11 +163,7 @@ def run_grid(
     store = Store(root)
     # A cluster that does not answer raises before anything is written.
     workers = capacity(engine)
-    failures = {
-        cell.label: work.unavailable[cell.data]
-        for cell in work.cells
-        if cell.data in work.unavailable
-    }
+    failures = work.failures
     with store.writing():
         spent = {grid: store.spent(grid) for grid in work.grids}
 

@@ -9,18 +9,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from counterfactual_training.datasets.dataset import PaperSettings
+from counterfactual_training.defaults import GATES
 from counterfactual_training.errors import InputError, check_name
-from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.generators import GENERATORS, Generator, ecco
 from counterfactual_training.generators.generator import NUMBERS
-from counterfactual_training.models import mlp
-from counterfactual_training.models.classifiers import ACTIVATIONS
-from counterfactual_training.training import (
-    Method,
-    Objective,
-    TrainConfig,
-    make_method,
-)
+from counterfactual_training.models.classifiers import ACTIVATIONS, mlp
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.train_config import TrainConfig
 
 Settings = dict[str, Any]
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -25,7 +25,6 @@ from counterfactual_lab.grids.cell import FORMAT, Cell
 from counterfactual_lab.grids.grid import Grid
 from counterfactual_lab.grids.outcome import CellOutcome
 from counterfactual_training.errors import FileError
-from counterfactual_training.models.vae import VAE, fit_vae
 from counterfactual_training.persistence import (
     atomic_write,
     load_file,
@@ -34,6 +33,9 @@ from counterfactual_training.persistence import (
     save_file,
 )
 from counterfactual_training.versions import PACKAGE, versions
+
+if TYPE_CHECKING:
+    from counterfactual_training.models.vae import VAE
 
 _MARKER = "grid-store.json"
 _LOCK = ".lock"
@@ -165,6 +167,8 @@ class Store:
 
     def vae(self, x: Tensor) -> VAE:
         """The VAE of these training rows, fitted once for all grids of the folder."""
+        from counterfactual_training.models.vae import VAE, fit_vae
+
         name = hashlib.sha256(x.contiguous().numpy().tobytes()).hexdigest()[:20]
         path = self.root / "vae" / f"{name}.safetensors"
         if not path.exists():

@@ -21,9 +21,12 @@ from counterfactual_lab.grids.outcome import CellOutcome
 from counterfactual_lab.grids.store import is_full
 from counterfactual_lab.networks import with_weights
 from counterfactual_training.errors import StoppedWarning
-from counterfactual_training.gates import fit_gate
-from counterfactual_training.models import Ensemble, counternet, mlp
-from counterfactual_training.training import Callback, Fleet, Member, Run, TrainResult
+from counterfactual_training.models.classifiers import mlp
+from counterfactual_training.models.counternet import counternet
+from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.run import Run, TrainResult
 
 # Columns of the training history that are kept for members of a fleet; a table of hundreds of
 # models needs no others.
@@ -117,6 +120,9 @@ def _gated(cell: Cell, model: nn.Module, source: GridData, rows: Rows) -> nn.Mod
     """
     if cell.gate == "none":
         return model
+    # Here, because few cells have a gate.
+    from counterfactual_training.gates import fit_gate
+
     rules = source.rules(cell.constraint_kinds[0])
     return fit_gate(model, *rows["train"], cell.gate, constraints=rules, seed=cell.seed)
 

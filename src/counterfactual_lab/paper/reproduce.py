@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pandas as pd
 
@@ -18,9 +18,7 @@ from counterfactual_lab.grids.grid import Grid
 from counterfactual_lab.grids.run import GridWork, load_data, run_grid
 from counterfactual_lab.grids.store import Store
 from counterfactual_lab.networks import untrained
-from counterfactual_lab.panels import DecisionPanel
 from counterfactual_lab.paper import summaries
-from counterfactual_lab.paper.digits import Digits, digits, pick_factuals
 from counterfactual_lab.paper.names import (
     ALL,
     EXPERIMENTS,
@@ -37,6 +35,10 @@ from counterfactual_training.errors import check_name
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.persistence import load_weights
 from counterfactual_training.versions import versions
+
+if TYPE_CHECKING:
+    from counterfactual_lab.panels import DecisionPanel
+    from counterfactual_lab.paper.digits import Digits
 
 Summary = Callable[[Results], pd.DataFrame]
 _WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")
@@ -297,6 +299,8 @@ def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any
 
 
 def _digits(results: Results) -> list[Digits]:
+    from counterfactual_lab.paper.digits import digits, pick_factuals
+
     images = {
         model: found[0] for (data, model), found in results.cells.items() if data in IMAGES
     }

@@ -24,7 +24,6 @@ from counterfactual_lab.paper.reproduce import (
 )
 from counterfactual_lab.reports import paper_figures as draw
 from counterfactual_lab.reports.files import Image, Section, fill_template
-from counterfactual_lab.reports.panel_figures import draw_panels
 from counterfactual_lab.reports.paper_tables import text_tables
 from counterfactual_training.errors import InputError
 from counterfactual_training.persistence import atomic_write
@@ -116,6 +115,8 @@ def _images(one: Reproduction) -> list[Image]:
                 Image(name, caption, getattr(draw, f"{name}_figure")(*tables, remark=remark))
             )
     if one.panels:
+        from counterfactual_lab.reports.panel_figures import draw_panels
+
         images.append(Image("figure1", _FIGURE1_CAPTION, draw_panels(one.panels)))
     return images + _digits(one, remark)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from counterfactual_lab.reports import truth_figures as draw
-from counterfactual_lab.reports.gains_page import PICTURED, gains_page
 from counterfactual_lab.reports.style import METRIC_NAMES
 from counterfactual_lab.truth.truth import Scope
 from counterfactual_training.tables.pages.files import csv_text, write_files
@@ -96,15 +95,20 @@ def write_truth_page(
             files.
         tables: of :func:`truth_tables` and :func:`picture_tables` together.
     """
+    from counterfactual_lab.reports.gains_page import PICTURED, gains_page, quoted
+
     page = Path(page)
     folder = Path(folder)
+    beside = quoted(tables)
     files: dict[str, str | bytes] = {f"{name}.csv": csv_text(tables[name]) for name in PICTURED}
+    files |= {f"{name}.csv": csv_text(table) for name, table in beside.items() if len(table)}
     for name, make in _PICTURES.items():
         if len(tables[name]):
             files[f"figures/{name}.png"] = make(tables[name])
     # From the tables as they are written, so that the page follows from the files to the last
     # digit.
     written = {name: table for name, table in tables.items() if name != "digits"}
+    written |= {"truth": beside["quoted"], "truth_by_seed": beside["quoted_by_seed"]}
     for name in (name for name, table in written.items() if len(table)):
         written[name] = pd.read_csv(io.StringIO(csv_text(written[name])), dtype={"tau": str})
     text = gains_page(written, Path(os.path.relpath(folder, page.parent)).as_posix(), head)

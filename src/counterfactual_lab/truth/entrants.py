@@ -27,6 +27,7 @@ from counterfactual_lab.paper_data import IMAGES
 from counterfactual_lab.truth.caps import Caps
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.defaults import GATES
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import (
@@ -35,19 +36,16 @@ from counterfactual_training.evaluation.stepfree import (
     first_individuals,
     scale_of,
 )
-from counterfactual_training.gates import KINDS, fit_gate
 from counterfactual_training.generators import search
-from counterfactual_training.models import Ensemble, bend, counternet, mlp
-from counterfactual_training.training import (
-    ClipGradient,
-    EarlyStopping,
-    Fleet,
-    Member,
-    Method,
-    make_method,
-    train,
-)
+from counterfactual_training.models.classifiers import bend, mlp
+from counterfactual_training.models.counternet import counternet
+from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.training.callbacks import ClipGradient, EarlyStopping
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.train import train
 
 # Factors of the logits that the control tries.
 SCALES = (0.125, 0.18, 0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
@@ -78,7 +76,7 @@ class Entrant:
     Attributes:
         text: as written by the user.
         method: text of the method that trains it, or :data:`DEFAULT_NETWORK`.
-        gate: kind of the gate that is added: one of :data:`KINDS`, ``"gated"``, ``"best"`` or
+        gate: kind of the gate that is added: one of :data:`GATES`, ``"gated"``, ``"best"`` or
             ``"none"``.
         rescaled: whether it is the control with rescaled logits.
         itself: whether the network answers in place of a search.
@@ -99,7 +97,7 @@ class Entrant:
             found = cls(text, rest or CONVENTIONAL, _GATED)
         elif " + " in text:
             method, _, gate = text.rpartition(" + ")
-            check_name("gate", gate.strip(), (*KINDS, _BEST))
+            check_name("gate", gate.strip(), (*GATES, _BEST))
             found = cls(text, method.strip(), gate.strip())
         elif text.endswith(f" {_RESCALED}"):
             found = cls(text, text.removesuffix(_RESCALED).strip(), rescaled=True)
@@ -266,12 +264,7 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
         if change is not None:
             method = change(fit, method)
         members.append(Member(_network(fit, method.name), replace(method, members=1)))
-    if len(each) == 1:
-        x = fits[0].x
-        y = fits[0].y
-    else:
-        x = torch.stack([fit.x for fit in each])
-        y = torch.stack([fit.y for fit in each])
+    x, y = _rows_of(each)
     callbacks = []
     if members[0].method.name.removeprefix("ensemble of ") in OWN_NETWORK:
         callbacks = [ClipGradient(_CLIP)]
@@ -283,6 +276,13 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
     if size == 1:
         return models
     return [Ensemble(models[i : i + size]) for i in range(0, len(models), size)]
+
+
+def _rows_of(fits: Sequence[Fit]) -> tuple[Tensor, Tensor]:
+    """The rows of a fleet: stacked, unless there is one."""
+    if len(fits) == 1:
+        return fits[0].x, fits[0].y
+    return torch.stack([fit.x for fit in fits]), torch.stack([fit.y for fit in fits])
 
 
 def _network(fit: Fit, name: str) -> nn.Module:
@@ -302,7 +302,7 @@ def default_network(fit: Fit) -> nn.Module:
     numbers come standardised here, not by median and quartiles.
     """
     # Here, because nobody else needs the classifier of tables, which brings fifty modules.
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.parameters import BENT, usual_batch_size
 
     usual = CounterfactualClassifier()
@@ -355,6 +355,9 @@ def rescaled(model: nn.Module, fit: Fit) -> nn.Module:
 
 def with_gate(model: nn.Module, fit: Fit, kind: str) -> nn.Module:
     """The model with a gate fitted to the same rows, at the scale of .95*."""
+    # Here, because few entrants have a gate.
+    from counterfactual_training.gates import fit_gate
+
     scale = scale_of(model, fit.x, fit.y)
     return fit_gate(
         model, fit.x, fit.y, kind, constraints=fit.constraints, scale=scale, seed=fit.seed

@@ -25,11 +25,11 @@ from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.defaults import EPOCHS, SEED, TRAININGS_PER_TRIAL
 from counterfactual_training.errors import InputError
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import VALIDATION_SHARE, PreparedFit, prepare
 from counterfactual_training.tables.estimators.inputs import frame_and_labels
 from counterfactual_training.tables.estimators.validation import MEASURED, ValidationRows
-from counterfactual_training.training import Method
+from counterfactual_training.training.method import Method
 
 _NOTE = "confirmation"
 

@@ -18,11 +18,12 @@ from counterfactual_training.cli.parsing import (
     pick_rows,
 )
 from counterfactual_training.errors import InputError, check_name, lookup
-from counterfactual_training.rules import meaning
+from counterfactual_training.rules import meaning, with_trait
 
 if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.feature import Feature
     from counterfactual_training.tables.columns.schema import Schema
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Rows explained if none are named.
 _FIRST = 3
@@ -80,9 +81,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-changes", type=int, metavar="N", help=meaning("max_changes"))
     leads = f"{meaning('domain')}; write debt=0:30 or job=clerk,nurse"
     parser.add_argument("--domain", **several("COLUMN=RANGE"), help=leads)
-    parser.add_argument("--step", **several("COLUMN=NUMBER"), help=meaning("step"))
-    parser.add_argument("--max-change", **several("COLUMN=NUMBER"), help=meaning("max_change"))
-    parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=meaning("difficulty"))
+    for rule in with_trait("number"):
+        parser.add_argument(_flag(rule), **several("COLUMN=NUMBER"), help=meaning(rule))
     parser.add_argument(
         "--relations",
         **several("RELATION"),
@@ -190,13 +190,20 @@ def _question(
         "vary": columns(arguments.vary, schema.names, "--vary") or None,
         "max_changes": arguments.max_changes,
         "domain": _domains(arguments.domain, schema),
-        "step": assignments(arguments.step, "step", "COLUMN=NUMBER", float) or None,
-        "max_change": assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float)
-        or None,
-        "difficulty": assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float)
-        or None,
+        **{rule: _numbers(arguments, rule) for rule in with_trait("number")},
         "relations": arguments.relations,
     }
+
+
+def _flag(rule: str) -> str:
+    return f"--{rule.replace('_', '-')}"
+
+
+def _numbers(arguments: argparse.Namespace, rule: str) -> dict[str, float] | None:
+    """``--step debt=100`` and the like by column."""
+    stated = getattr(arguments, rule)
+    name = _flag(rule).removeprefix("--")
+    return assignments(stated, name, "COLUMN=NUMBER", float) or None
 
 
 def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:
@@ -211,19 +218,21 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
         if not feature.is_category:
             domains |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
             continue
-        ordered = feature.kind == "ordinal"
-        known = {str(category): category for category in feature.levels}
-        what = f"category of {name} in --domain"
-        if text in known and not ordered:
-            ends = [text]
-        else:
-            ends = text.split(":" if ordered else ",")
-        if ordered and len(ends) != 2:
-            raise InputError(
-                f"--domain of {name!r}, whose categories have an order, takes LOW:HIGH, got "
-                f"{text!r}."
-            )
-        domains[name] = [
-            lookup(what, end, known) if end or not ordered else None for end in ends
-        ]
+        domains[name] = _categories(feature, text)
     return domains or None
+
+
+def _categories(feature: Feature, text: str) -> list[Any]:
+    """Two ends of ordered categories, ``None`` where open; of others, a list."""
+    known = {str(category): category for category in feature.levels}
+    what = f"category of {feature.name} in --domain"
+    if feature.kind != "ordinal":
+        listed = [text] if text in known else text.split(",")
+        return [lookup(what, category, known) for category in listed]
+    ends = text.split(":")
+    if len(ends) != 2:
+        raise InputError(
+            f"--domain of {feature.name!r}, whose categories have an order, takes LOW:HIGH, got "
+            f"{text!r}."
+        )
+    return [lookup(what, end, known) if end else None for end in ends]

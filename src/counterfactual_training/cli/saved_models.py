@@ -26,10 +26,10 @@ from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.defaults import VARIANT
 from counterfactual_training.errors import FileError, InputError, check_name, lookup
-from counterfactual_training.models import describe, shape_in_words
+from counterfactual_training.models.shapes import describe, shape_in_words
 from counterfactual_training.persistence import file_kind
 from counterfactual_training.tables.columns.schema import Schema
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.file import Origin, row_marks
 from counterfactual_training.tables.estimators.value_file import KIND as REGRESSOR_KIND
 from counterfactual_training.tables.portfolio import BLOCK_ROWS, Portfolio, file_mark

@@ -212,14 +212,19 @@ def _useless(column: pd.Series) -> str | None:
     # An identifier is there in every row, and different in every row.
     if len(column) < _FEWEST_ROWS or len(present) < len(column) or not present.is_unique:
         return None
-    if types.is_bool_dtype(column.dtype):
+    return _identifies(column)
+
+
+def _identifies(present: pd.Series) -> str | None:
+    """Why different values in all rows only tell these apart, if they do."""
+    if types.is_bool_dtype(present.dtype):
         return None
-    if not types.is_numeric_dtype(column.dtype):
+    if not types.is_numeric_dtype(present.dtype):
         return "has a different text in every row"
-    whole = types.is_integer_dtype(column.dtype) or bool((present % 1 == 0).all())
+    whole = types.is_integer_dtype(present.dtype) or bool((present % 1 == 0).all())
     if whole and present.max() - present.min() == len(present) - 1:
         return "counts the rows"
-    if whole and _ID_NAME.fullmatch(str(column.name)):
+    if whole and _ID_NAME.fullmatch(str(present.name)):
         return "numbers the rows"
     return None
 

@@ -110,19 +110,12 @@ def evaluate(
         protected = ()
     _check_named("explainers", explainers)
     _check_named("metrics", metrics)
-    if isinstance(model, Mapping) or not isinstance(model, nn.Module | Sequence):
-        raise InputError(
-            f"model is a torch module or a list of them, got {type(model).__name__}."
-        )
+    models = _listed(model)
     # Of every explainer alike, our search among them, so that the table has no holes.
     user_metrics = dict(metrics or {})
     if explainers is not None:
         user_metrics = {"violations": broken_rules, **user_metrics}
     lone = isinstance(model, nn.Module)
-    if isinstance(model, nn.Module):
-        models = [model]
-    else:
-        models = list(model)
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
     for name, method in _methods(find, explainers).items():
         arguments = (data, protocol, rules, method, user_metrics)
@@ -140,6 +133,17 @@ def evaluate(
     if explainers is None:
         out = out.drop(columns="explainer")
     return out
+
+
+def _listed(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    """One or several models as a list."""
+    if isinstance(model, nn.Module):
+        return [model]
+    if isinstance(model, Mapping) or not isinstance(model, Sequence):
+        raise InputError(
+            f"model is a torch module or a list of them, got {type(model).__name__}."
+        )
+    return list(model)
 
 
 def _individuals(
@@ -300,14 +304,7 @@ def _of_model(
         *check_attacks(protocol.epsilons, curves),
     ]
     for name, table in individuals.items():
-        if name:
-            prefix = f"With explainer {name!r}: "
-        else:
-            prefix = ""
-        findings += [
-            Finding(kind, f"{prefix}{text}")
-            for kind, text in check_individuals(protocol, table)
-        ]
+        findings += _findings(name, table, protocol)
     records = [
         {"metric": name, "run": 0, "value": value, "num": len(y)}
         for name, value in values.items()
@@ -322,3 +319,16 @@ def _of_model(
             for r, s in enumerate(scores)
         ]
     return pd.DataFrame(records).assign(lambda_energy=float("nan")), findings
+
+
+def _findings(
+    explainer: str, table: pd.DataFrame, protocol: EvaluationProtocol
+) -> list[Finding]:
+    """What misleads about the counterfactuals of an explainer."""
+    if explainer:
+        whose = f"With explainer {explainer!r}: "
+    else:
+        whose = ""
+    return [
+        Finding(kind, f"{whose}{text}") for kind, text in check_individuals(protocol, table)
+    ]

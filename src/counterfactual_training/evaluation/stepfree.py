@@ -381,6 +381,11 @@ def summarise_stepfree(
     out = pd.DataFrame(records)
     if out.empty:
         return out
+    return _judged(out, level, families)
+
+
+def _judged(out: pd.DataFrame, level: float, families: Sequence[str]) -> pd.DataFrame:
+    """With corrected p-values and verdicts."""
     # Over all cells, because a reader looks for the best one among them.
     if families:
         family = out.groupby(list(families)).ngroup()

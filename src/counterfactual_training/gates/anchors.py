@@ -19,7 +19,7 @@ from counterfactual_training.constraints.stack_constraints import unstack_constr
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.generators import Generator, SearchResult, Status
-from counterfactual_training.models import StackedModel
+from counterfactual_training.models.stack import StackedModel
 
 if TYPE_CHECKING:
     from counterfactual_training.gates.gated import Gated

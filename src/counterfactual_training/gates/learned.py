@@ -15,7 +15,7 @@ from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, L
 from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.generators import evaluating
-from counterfactual_training.models import mlp
+from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.torch_modes import single_precision
 
 # Most rows to learn from. All epochs together see at most a few times as many.

@@ -162,11 +162,21 @@ class FixedSteps:
         if early and not self.has_discrete:
             self._finish(rows, ready, Status.CONVERGED, step)
             return
-        if step == 0:  # "already there" is the target class by argmax too, even below τ
-            there = arrived | (probability.argmax(-1) == rows.y_target)
-            self._finish(rows, there, Status.ALREADY_THERE, 0)
-            if self.path is not None:
-                self._record(rows, 0)
+        if step == 0:
+            self._leave_out(rows, arrived)
+        self._close(rows, arrived, ready, step)
+
+    def _leave_out(self, rows: LiveRows, arrived: Tensor) -> None:
+        """Finish the rows that already are where they should go: of the target class by argmax,
+        even below τ.
+        """
+        there = arrived | (self.probability.argmax(-1) == rows.y_target)
+        self._finish(rows, there, Status.ALREADY_THERE, 0)
+        if self.path is not None:
+            self._record(rows, 0)
+
+    def _close(self, rows: LiveRows, arrived: Tensor, ready: Tensor, step: int) -> None:
+        """Snap what has to be discrete; finish rows at τ and those without steps left."""
         closing = torch.as_tensor(step >= rows.limit, device=arrived.device)
         if isinstance(rows.limit, Tensor):
             updates: int | Tensor = rows.limit.clamp_max(step)

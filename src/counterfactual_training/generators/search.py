@@ -23,7 +23,6 @@ from counterfactual_training.generators.chain import (
     StackedChain,
     differentiable,
 )
-from counterfactual_training.generators.diagnosis import diagnose_rows
 from counterfactual_training.generators.fixed_steps import FixedSteps
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.gradient import search_gradient
@@ -188,6 +187,9 @@ def search_rows(
                 descend(network, generator, climbing, solver, options.look)
             part = solver.result()
             if options.diagnose:
+                # Here, because training never asks.
+                from counterfactual_training.generators.diagnosis import diagnose_rows
+
                 part = diagnose_rows(part, network, x_part, y_part, generator, constraints)
             parts.append(part)
     result = parts[0]

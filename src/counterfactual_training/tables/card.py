@@ -13,7 +13,7 @@ import pandas as pd
 
 from counterfactual_training.defaults import CARD_PEOPLE
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import describe
+from counterfactual_training.models.shapes import describe
 from counterfactual_training.tables.audits import Audit, audit, usual_groups
 from counterfactual_training.tables.audits.robustness import module_of
 from counterfactual_training.tables.card_numbers import by_group, measures, percent_span, span

@@ -21,7 +21,6 @@ from counterfactual_training.generators.model_checks import (
     check_tensor,
     first_logits,
 )
-from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Objective
@@ -385,6 +384,8 @@ def listeners(
     # First, so that the user's callbacks find its columns in the history, and can replace the
     # weights it ends with.
     if any(own.budget is not None for own in methods):
+        from counterfactual_training.training.budget import AccuracyBudget
+
         budgets = [AccuracyBudget()]
     else:
         budgets = []

@@ -14,17 +14,12 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import Ensemble
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.distributed import (
-    DistributedCheckpoint,
-    DistributedRun,
-    Ranks,
-)
 from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.registry import make_method
@@ -122,6 +117,8 @@ def train(
     inner = model
     processes = 1
     if isinstance(model, DistributedDataParallel):
+        from counterfactual_training.training.distributed import Ranks
+
         inner = model.module
         processes = Ranks.from_model(model).size
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight, chosen.values)
@@ -149,6 +146,11 @@ def _run(
 ) -> tuple[Run, Checkpoint | None]:
     """The run of one model, and what saves it."""
     if isinstance(model, DistributedDataParallel):
+        from counterfactual_training.training.distributed import (
+            DistributedCheckpoint,
+            DistributedRun,
+        )
+
         shared = DistributedRun(model, method, data, held, optimizer, listeners)
         return shared, None if checkpoint is None else DistributedCheckpoint(checkpoint, shared)
     run = Run([model], [method], data, held, optimizer=optimizer, callbacks=listeners)

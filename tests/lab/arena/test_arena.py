@@ -22,8 +22,8 @@ from counterfactual_training.datasets.frames import frame_dataset
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.performance import decider, predict_logits
-from counterfactual_training.training import Method, method_names, register_method
-from counterfactual_training.training.registry import METHODS
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import METHODS, method_names, register_method
 
 CAPS = Caps(rows=300, individuals=30, judge_rows=150, epochs=2)
 ALONE = Engine(workers=1)

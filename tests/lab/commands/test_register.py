@@ -9,8 +9,7 @@ from counterfactual_training.cli import main
 from counterfactual_training.engine.launch import Engine, Failed, launch
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.registered import _files, register_file
-from counterfactual_training.training import make_method
-from counterfactual_training.training.registry import METHODS
+from counterfactual_training.training.registry import METHODS, make_method
 
 NOISE = '''
 import counterfactual_training as ct

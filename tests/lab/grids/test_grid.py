@@ -112,8 +112,8 @@ def test_what_a_text_states_counts_before_the_values_of_the_grid_and_the_data_se
 
 
 def test_methods_with_numbers_are_an_axis_and_registered_ones_take_part():
-    from counterfactual_training.training import Method, register_method
-    from counterfactual_training.training.registry import METHODS
+    from counterfactual_training.training.method import Method
+    from counterfactual_training.training.registry import METHODS, register_method
 
     @register_method
     def softly(strength: float = 1.0) -> Method:

@@ -15,8 +15,9 @@ from counterfactual_lab.grids.outcome import CellOutcome, check_versions
 from counterfactual_lab.grids.settings import usual
 from counterfactual_lab.grids.store import Store
 from counterfactual_training.errors import FileError
-from counterfactual_training.models import linear
-from counterfactual_training.training import make_method
+from counterfactual_training.models import vae
+from counterfactual_training.models.classifiers import linear
+from counterfactual_training.training.registry import make_method
 from counterfactual_training.versions import versions
 
 
@@ -151,10 +152,8 @@ def test_the_vae_is_fitted_once_per_training_rows(tmp_path, monkeypatch):
     store = Store(tmp_path)
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     fitted = []
-    real = grid_store.fit_vae
-    monkeypatch.setattr(
-        grid_store, "fit_vae", lambda rows: fitted.append(1) or real(rows, epochs=1)
-    )
+    real = vae.fit_vae
+    monkeypatch.setattr(vae, "fit_vae", lambda rows: fitted.append(1) or real(rows, epochs=1))
     first, second = store.vae(x), store.vae(x)
     assert torch.equal(first.decode(x), second.decode(x)) and len(fitted) == 1
     store.vae(x + 1)

@@ -25,9 +25,11 @@ from counterfactual_lab.truth.truth_results import truth_tables
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.stepfree import Rescaled
-from counterfactual_training.training import Method, TrainConfig, register_method
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import conventional
 from counterfactual_training.training.registry import METHODS as REGISTERED
+from counterfactual_training.training.registry import register_method
+from counterfactual_training.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.check
 

@@ -13,8 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import counterfactual_training as ct
-from counterfactual_training.models import linear
-from counterfactual_training.training import Objective
+from counterfactual_training.models.classifiers import linear
+from counterfactual_training.training.objective import Objective
 
 
 def test_learning_a_frame_of_mixed_columns(loans, fitted):

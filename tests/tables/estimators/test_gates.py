@@ -12,7 +12,7 @@ from sklearn.base import clone
 from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.gates import Learned
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from covering import repeats
 
 KIND = "counterfactual classifier"

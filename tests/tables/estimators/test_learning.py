@@ -6,7 +6,7 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def quick(**params):

@@ -17,7 +17,7 @@ from torch import nn
 
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
-from counterfactual_training.models import shape_of
+from counterfactual_training.models.classifiers import shape_of
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
@@ -35,7 +35,9 @@ from counterfactual_training.tables.estimators.learning import LearningMethods
 from counterfactual_training.tables.estimators.nested import NestedMethod
 from counterfactual_training.tables.estimators.networks import ACTIVATION, HIDDEN
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Method
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
 
 ModelFactory = Callable[[int, int], nn.Module]
 

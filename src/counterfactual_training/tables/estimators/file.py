@@ -19,14 +19,16 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
+from counterfactual_training.models.shapes import describe, make_network
+from counterfactual_training.models.vae import VAE
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.networks import MODELS
 from counterfactual_training.tables.estimators.parameters import learned_by, method_of
-from counterfactual_training.training import History, Method
-from counterfactual_training.training.method import FromRows
+from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.registry import is_known
+from counterfactual_training.training.run import History
 
 _KIND = "counterfactual classifier"
 _MODEL = "model."
@@ -44,17 +46,13 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     # Such as the VAE in whose space REVISE searches.
     learned = learned_by(classifier.generator_)
     vae = learned.pop("vae", None)
-    tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
-    if vae is not None:
-        tensors |= {_VAE + name: value for name, value in vae.state_dict().items()}
+    gate = classifier.gate_
+    tensors = _weights(_MODEL, classifier.model_) | _weights(_VAE, vae) | _weights(_GATE, gate)
     # A ready-made generator has to be passed to load() again, and brings its own.
     params = classifier.get_params(deep=False)
     learns = is_known(params["method"]) and isinstance(method_of(params).generator, FromRows)
     if learns:
         tensors |= {_LEARNED + name: value.contiguous() for name, value in learned.items()}
-    gate = classifier.gate_
-    if gate is not None:
-        tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
     # Gate and origin are written only if they exist.
     content = {
         "params": {
@@ -91,6 +89,15 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     save_file(path, _KIND, tensors, content)
 
 
+def _weights(start: str, module: Any) -> dict[str, Tensor]:
+    """The tensors of a network, VAE or gate, their names beginning with ``start``; none of
+    ``None``.
+    """
+    if module is None:
+        return {}
+    return {start + name: value for name, value in module.state_dict().items()}
+
+
 def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
     """Read a classifier; ``objects`` are the parameters that a file cannot hold, passed by the
     caller.
@@ -120,12 +127,7 @@ def _assembled(
     if not own_model:
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
-    if own_model:
-        make: Callable[[int, int], nn.Module] = params["model"]
-    else:
-        make = partial(make_network, content["network"])
-    if own_model and "members" in content:  # an ensemble of a user's own networks
-        make = partial(make_ensemble, make, content["members"])
+    make = _maker(params["model"], content)
     model = load_model(make, *sizes, own_model, under(_MODEL, tensors), source)
     if content["vae"] is None:
         vae = None
@@ -472,3 +474,15 @@ def _cell_marks(column: pd.Series) -> np.ndarray:
 def _number_marks(numbers: np.ndarray) -> np.ndarray:
     # One NaN, and no negative zero.
     return pd.util.hash_array(np.where(np.isnan(numbers), np.nan, numbers + 0.0))
+
+
+def _maker(model: Any, content: Mapping[str, Any]) -> Callable[[int, int], nn.Module]:
+    """What makes the network of a file, given the parameter ``model``."""
+    make: Callable[[int, int], nn.Module]
+    if not callable(model):
+        make = partial(make_network, content["network"])
+    elif "members" in content:  # an ensemble of a user's own networks
+        make = partial(make_ensemble, model, content["members"])
+    else:
+        make = model
+    return make

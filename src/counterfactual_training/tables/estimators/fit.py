@@ -25,7 +25,8 @@ from counterfactual_training.errors import (
 )
 from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.generators import Generator
-from counterfactual_training.models import Asinh, Ensemble, squash
+from counterfactual_training.models.classifiers import Asinh, squash
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.tables.columns.encode import Encoder, Scale
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tables.columns.special import codes_warning, find_codes
@@ -35,16 +36,11 @@ from counterfactual_training.tables.estimators.inputs import resolve_schema
 from counterfactual_training.tables.estimators.networks import seeded_model
 from counterfactual_training.tables.estimators.validation import ValidationRows
 from counterfactual_training.torch_internals import module_hooked
-from counterfactual_training.training import (
-    Callback,
-    EarlyStopping,
-    Fleet,
-    History,
-    Member,
-    Method,
-    train,
-)
-from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.training.callbacks import Callback, EarlyStopping, PrintLoss
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
+from counterfactual_training.training.train import train
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on
 # all rows.

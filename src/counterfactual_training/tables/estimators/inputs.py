@@ -188,14 +188,16 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     """Columns by name where both this frame and the one of ``fit`` have names, else by position, as
     in scikit-learn.
     """
-    if names is not None and hasattr(estimator, "feature_names_in_") and _known(x, names):
+    # What fit named; none, if it saw an array.
+    fitted = names if hasattr(estimator, "feature_names_in_") else None
+    if fitted is not None and _known(x, fitted):
         return as_frame(x)
     # Columns called 0, 1, 2 are positions, as in a frame made of an array.
     has_names = any(isinstance(name, str) for name in x.columns)
     if has_names:
         x = as_frame(x)
-    if names is not None and has_names and hasattr(estimator, "feature_names_in_"):
-        x = match_columns(x, names)
+    if fitted is not None and has_names:
+        x = match_columns(x, fitted)
     # Only for n_features_in_ and feature_names_in_; the content is ours to check.
     validate_data(estimator, x, "no_validation", reset=names is None, skip_check_array=True)
     if names is None and has_names:

@@ -27,7 +27,7 @@ from counterfactual_training.tables.estimators.fit import (
 from counterfactual_training.tables.estimators.inputs import frame_and_labels, row_weights
 from counterfactual_training.tables.estimators.parameters import method_of
 from counterfactual_training.torch_modes import with_gradients
-from counterfactual_training.training import History
+from counterfactual_training.training.run import History
 
 
 class LearningMethods:

@@ -9,15 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, ModelError, bad_value, check_name
-from counterfactual_training.models import (
-    NETWORKS,
-    Quantiles,
-    behind_quantiles,
-    bend,
-    linear,
-    mlp,
-    varied,
-)
+from counterfactual_training.models.classifiers import bend, linear, mlp
+from counterfactual_training.models.embeddings import varied
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
+from counterfactual_training.models.shapes import NETWORKS
 from counterfactual_training.tables.estimators.parameters import BENT, Params, method_of
 from counterfactual_training.torch_modes import single_precision
 from counterfactual_training.training.methods import OWN_NETWORK

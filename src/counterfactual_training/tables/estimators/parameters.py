@@ -24,9 +24,10 @@ from counterfactual_training.generators import (
     make_generator,
 )
 from counterfactual_training.generators.data_penalties import learned as learned_from_data
-from counterfactual_training.models import VAE
-from counterfactual_training.training import Callback, Method, make_method
-from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.models.vae import VAE
+from counterfactual_training.training.callbacks import Callback, PrintLoss
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import make_method
 
 # Steps of a search for people; the paper evaluated with as many. Training wants many quick searches
 # and uses fewer.

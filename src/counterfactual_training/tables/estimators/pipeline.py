@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import with_trait
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.explanation import Explanation
 from counterfactual_training.tables.columns.feature import Feature
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
 
+# What may be stated of a column besides its kind; categories and codes are told apart from it.
+_RULES = tuple(
+    own.name
+    for own in fields(Feature)
+    if own.name not in ("name", "kind", "categories", "special")
+)
+# Those in the units of their column.
+_IN_UNITS = ("domain", "allowed", *with_trait("length"))
 # How far a number may be off after it went back through a step and forth again, as a share of the
 # column's range.
 _OFF = 1e-3
@@ -327,16 +337,7 @@ def _rules(
     plain = Feature(feature.name, feature.kind, categories=feature.categories)
     rules = {
         field: getattr(feature, field)
-        for field in (
-            "unit",
-            "mutability",
-            "domain",
-            "allowed",
-            "forbidden",
-            "step",
-            "max_change",
-            "difficulty",
-        )
+        for field in _RULES
         if getattr(feature, field) != getattr(plain, field)
     }
     if not rules:
@@ -358,6 +359,14 @@ def _rules(
     return _in_other_units(feature, rules, inner, frame[name])
 
 
+def _shifts(rules: dict[str, Any], slope: float, offset: float) -> bool:
+    """Whether multiples of a stated step are none any more: they are only if the offset is one."""
+    if "step" not in rules:
+        return False
+    shift = offset / (slope * rules["step"])
+    return abs(shift - round(shift)) > _OFF
+
+
 def _in_other_units(
     feature: Feature, rules: dict[str, Any], inner: pd.Series, frame: pd.Series
 ) -> dict[str, Any]:
@@ -374,15 +383,8 @@ def _in_other_units(
     rises = slope > 0 and bool(
         (np.diff(before[np.argsort(after, kind="stable")]) >= -off).all()
     )
-    # Multiples of a step stay multiples only if the offset is one.
-    if "step" in rules:
-        shift = offset / (slope * rules["step"])
-    else:
-        shift = 0.0
-    bends = not straight or abs(shift - round(shift)) > _OFF
-    if not rises or (
-        bends and not rules.keys().isdisjoint(("domain", "allowed", "step", "max_change"))
-    ):
+    bends = not straight or _shifts(rules, slope, offset)
+    if not rises or (bends and not rules.keys().isdisjoint(_IN_UNITS)):
         raise InputError(
             f"The classifier was told rules about {feature.name!r}, which a step before bends, "
             "shifts or turns round, "
@@ -390,14 +392,21 @@ def _in_other_units(
             "of the pipeline: "
             "ct.Explainer(pipeline, frame, schema=…)."
         )
-    converted = dict(rules)
+    return rules | _rescaled(feature, rules, slope, offset)
+
+
+def _rescaled(
+    feature: Feature, rules: dict[str, Any], slope: float, offset: float
+) -> dict[str, Any]:
+    """The rules in the units of the column, by a factor and an offset."""
+    converted = dict[str, Any]()
     if feature.domain is not None:
         converted["domain"] = tuple(
             None if end is None else float(slope * end + offset) for end in feature.domain
         )
     if feature.allowed is not None:
         converted["allowed"] = tuple(float(slope * value + offset) for value in feature.allowed)
-    for name in ("step", "max_change"):
+    for name in with_trait("length"):
         if name in rules:
             converted[name] = float(slope * rules[name])
     return converted

@@ -51,7 +51,9 @@ from counterfactual_training.tables.estimators.value_measures import (
     usual_intervals,
 )
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Method
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
 
 # Training rows that are kept to judge what is plausible; an interval may hold few of them.
 _KEPT = 20_000
@@ -237,9 +239,8 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             X: rows like those of ``fit``.
             target: ``(None, 200_000)`` for at most 200,000, ``(150_000, None)`` for at least
                 150,000, or both sides.
-            rules: of this question, as in :meth:`CounterfactualClassifier.explain`: ``n_options``,
-                ``vary``, ``lock``, ``domain``, ``step``, ``max_change``, ``difficulty``,
-                ``max_changes``, ``relations``, ``generator``, ``max_steps``, ``sparsify``.
+            rules: of this question, all that :meth:`CounterfactualClassifier.explain` takes, but
+                for ``confidence``.
 
         Returns:
             An :class:`Explanation`, with one entry per row, or per option.
