@@ -47,7 +47,7 @@ _BLOCK_VALUES = {"cpu": 2**19}
 _BLOCK_VALUES_ACCELERATOR = 2**26
 
 
-def search(
+def search(  # noqa: PLR0913  # public
     model: nn.Module,
     x: Tensor,
     y_target: Tensor,

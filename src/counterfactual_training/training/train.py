@@ -30,7 +30,7 @@ OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 
 
 @with_gradients
-def train(
+def train(  # noqa: PLR0913  # public
     model: nn.Module,
     x: arguments.Source,
     y: Tensor | None = None,

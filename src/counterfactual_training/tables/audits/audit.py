@@ -45,7 +45,7 @@ from counterfactual_training.tables.audits.subjects import (
 from counterfactual_training.tables.columns.native import to_pandas
 
 
-def audit(
+def audit(  # noqa: PLR0913  # public
     classifier: Any,
     frame: Any,
     labels: Any = None,

@@ -161,7 +161,7 @@ class CounterfactualClassifier(
         Row 0: with debt ... thousand dollars lower (from 46 to ...
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         method: str | Mapping[str, Any] | Method = "conventional",
         *,

@@ -84,7 +84,7 @@ class Explainer(Explains):
     """
 
     @in_plain_torch
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         model: Any,
         frame: Any,

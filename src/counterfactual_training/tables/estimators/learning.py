@@ -177,7 +177,7 @@ class LearningMethods:
         return self
 
     @with_gradients
-    def tune(
+    def tune(  # noqa: PLR0913  # public
         self,
         X: Any,
         y: Any,

@@ -119,7 +119,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             plausibility ...
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         method: str | Mapping[str, Any] | Method = "conventional",
         *,
