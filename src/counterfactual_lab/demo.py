@@ -78,7 +78,7 @@ class DemoTrial:
         return self.data.constraints
 
     def title(self, letter: str) -> str:
-        """Of its panel."""
+        """The title of its panel."""
         return (
             f"({letter}) {self.training} training, "
             f"{f'{self.held} immutable' if self.held else 'all mutable'}"

@@ -52,12 +52,12 @@ class Limits:
         rows: of one request; and of one page of the people.
         options: plans per row.
         body: bytes.
-        seconds: until a search is answered with what was found; who waits longer for it is told to
-            come back later.
-        queue: rows that wait; more are told to come back later.
+        seconds: of a search, which then answers with what it has found; requests that wait longer
+            are refused.
+        queue: rows that wait; further ones are refused.
         people: rows shown.
         audited: people who an audit asks for.
-        audit_seconds: until an audit is given up.
+        audit_seconds: until an audit is cancelled.
     """
 
     rows: int = defaults.MAX_ROWS
@@ -264,7 +264,7 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
     under.
     """
     rules = rules_of(body, model.classifier)
-    # A rule that contradicts the schema is told at once, not after a wait in the queue.
+    # A rule that contradicts the schema is reported at once, not after a wait in the queue.
     Rules(**rules).narrow(model.classifier.schema_)
     if body["target"] is None:
         target = plain_value(model.wanted)
@@ -275,9 +275,10 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
 
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:
     """Arguments of ``explain`` for the rules that a request states."""
-    given = {name: body.get("ranges" if name == "domain" else name) for name in _RULES}
-    given["lock"] = list(dict.fromkeys([*(body.get("lock") or ()), *(body.get("locks") or ())]))
-    rules = {name: value for name, value in given.items() if value}
+    stated = {name: body.get("ranges" if name == "domain" else name) for name in _RULES}
+    locks = [*(body.get("lock") or ()), *(body.get("locks") or ())]
+    stated["lock"] = list(dict.fromkeys(locks))
+    rules = {name: value for name, value in stated.items() if value}
     if "domain" in rules:
         rules["domain"] = {
             name: _range(classifier.schema_[name], ends)
@@ -366,5 +367,5 @@ def _note_unseen(
     """Add a note to each row whose category training never saw."""
     for value, note in zip(values, notes, strict=True):
         if value is not None and value not in levels:
-            said = f"{name} {value!r} did not occur in training"
-            note.append(f"{said}: it counts as none of the known categories.")
+            message = f"{name} {value!r} did not occur in training"
+            note.append(f"{message}: it counts as none of the known categories.")

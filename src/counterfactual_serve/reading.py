@@ -81,10 +81,10 @@ def parse(body: bytes) -> dict[str, Any]:
         raise
     except ValueError as error:  # also numbers of thousands of digits
         if isinstance(error, json.JSONDecodeError):
-            said = str(error)
+            reason = str(error)
         else:
-            said = "a number has too many digits"
-        raise RefusedError(f"The body is not JSON: {said}.", code="bad_json") from None
+            reason = "a number has too many digits"
+        raise RefusedError(f"The body is not JSON: {reason}.", code="bad_json") from None
     if not isinstance(document, dict):
         raise RefusedError(
             f"The body must be a JSON object, got {_name(document)}.", code="bad_json"
@@ -93,10 +93,10 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise RefusedError("The body holds the same key twice in one object.", code="bad_json")
-    return found
+    return fields
 
 
 def _no_constant(name: str) -> Any:

@@ -20,7 +20,7 @@ def explain_served(
     """Answers to the rows of a question, and whether time sufficed to try everything."""
     model = served.named(question.model)
     classifier = model.classifier
-    found = classifier.explain(
+    explanation = classifier.explain(
         frame,
         None if question.target is None else model.label(question.target),
         n_options=question.options,
@@ -29,10 +29,10 @@ def explain_served(
         **question.rules,
     )
     if question.model != "main":  # by one ruler, or costs could not be compared
-        found = found.measured_by(
+        explanation = explanation.measured_by(
             served.model.classifier.encoder_, question.rules.get("difficulty")
         )
-    answers = answers_of(found, len(frame))
+    answers = answers_of(explanation, len(frame))
     for answer, probability in zip(answers, classifier.predict_proba(frame), strict=True):
         answer["confidence"] = rounded(probability.max())
         for plan in answer["plans"]:
@@ -43,7 +43,7 @@ def explain_served(
                 plan["percentile"] = served.percentile(question.model, answer["target"], seen)
             if not plan["answered"] and not plan["binding"]:
                 plan["binding"] = _stated(question.rules)
-    return answers, found.complete
+    return answers, explanation.complete
 
 
 def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -73,7 +73,7 @@ def audit_served(
     frame, labels = _measured(served)
     if target is None and model.wanted is None:
         raise InputError(
-            "Nobody said which class people want: name it as target, or start the server with "
+            "It is not known which class people want: name it as target, or start the server with "
             "--target."
         )
     if which == "main":
@@ -89,10 +89,10 @@ def audit_served(
         wanted = model.wanted
     else:
         wanted = model.label(target)
-    found = audit_groups(
+    audit = audit_groups(
         subject, frame, labels, groups, wanted, against=against, people=people, seed=served.seed
     )
-    return found.to_dict()
+    return audit.to_dict()
 
 
 def card(served: Served) -> dict[str, Any]:
@@ -108,10 +108,10 @@ def card(served: Served) -> dict[str, Any]:
     frame, labels = _measured(served)
     names = list(model.classifier.schema_.names)
     if rows.trained_on is None:
-        kept = ""
+        held_out = ""
     else:
-        kept = " that training did not use"
-    measured = CardRows(frame[names], labels, f"{len(frame):,} rows of {rows.name}{kept}")
+        held_out = " that training did not use"
+    measured = CardRows(frame[names], labels, f"{len(frame):,} rows of {rows.name}{held_out}")
     return make_card(model.classifier, about, measured, **asked).to_dict()
 
 

@@ -4,7 +4,7 @@ it is stated.
 A rule is one of three things:
 
 - a *filter* leaves out values that a column may not take, before any are combined;
-- a *limit* says how far the search goes, or what it pays;
+- a *limit* says how far the search goes, or what a change costs;
 - a *check* judges a whole row that was changed, because it takes several columns to tell.
 
 To add a rule, describe it here and write the function that keeps it: a filter of numbers in
@@ -29,7 +29,7 @@ Place = Literal["fit", "question"]
 # the column, and scales with them; it says how far a column may go.
 Trait = Literal["number", "length", "reach"]
 
-# By mutability, what is said of a column in sentences.
+# By mutability, the words about a column in sentences.
 WAYS = {
     "both": "may rise and fall",
     "none": "may not change",
@@ -40,7 +40,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, as documents and programs tell of it.
+    """A rule, as documents and programs describe it.
 
     Attributes:
         name: as users write it, and as the judge of plans calls it; relations share theirs.
@@ -48,7 +48,7 @@ class Rule:
         meaning: a sentence, without its full stop.
         stated: where users may state it: for the model, in a schema or an argument of its
             constructor; for a question, in ``explain``. What is stated nowhere is learned from the
-            training rows, or goes without saying.
+            training rows, or is implied.
         columns: which have it.
         written: what users write, in Python.
         kept_by: the function that keeps it, from the folder of the package on.
@@ -237,8 +237,7 @@ RULES = (
     Rule(
         "difficulty",
         "limit",
-        "how many times dearer than usual a change of a column is; it counts in the cost of "
-        "advice, and so in the "
+        "cost multiplier for changing a column; it counts in the cost of advice, and so in the "
         "choice of the columns to change",
         _BOTH,
         "all",

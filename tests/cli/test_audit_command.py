@@ -381,5 +381,5 @@ def test_a_card_of_people_whose_class_nobody_knows(files, tmp_path, capsys):
 def test_a_card_of_a_named_data_set(loan, capsys):
     document = ask(capsys, "card", loan)
     measures = next(section for section in document["sections"] if section["id"] == "measures")
-    assert "Nobody said which class people want" in measures["paragraphs"][0]
+    assert "It is not known which class people want" in measures["paragraphs"][0]
     assert measures["tables"][0]["rows"][0][0] == "accuracy"

@@ -81,7 +81,7 @@ def test_a_plan_that_breaks_a_rule_by_the_least_gets_no_receipt(lender, change, 
     forged["person"] = dict(ROW)
     forged["digest"] = _digest(forged)
     checks = {check.name: check for check in verify_receipt(forged, model)}
-    assert not checks["rules"].passed and column in checks["rules"].said
+    assert not checks["rules"].passed and column in checks["rules"].message
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -73,7 +73,7 @@ def csv_format(path: Path, separator: str | None = None, large: bool = False) ->
     """Find out how the whole file is written; raises if it is no table with column names.
 
     Args:
-        large: whether a file of any size is taken, because nobody will hold all of it in memory.
+        large: whether a file of any size is taken, because it is never in memory as a whole.
     """
     _check_size(path, math.inf if large else _LARGEST)
     encoding = _encoding(path)

@@ -149,7 +149,7 @@ def _explain_all(arguments: argparse.Namespace) -> None:
 
     opened = open_model(arguments.model)
     question = _question(arguments, opened.classifier, opened.positive)
-    told = explain_portfolio(
+    portfolio = explain_portfolio(
         opened.classifier,
         opened.portfolio(arguments.data, arguments.label),
         arguments.out,
@@ -162,18 +162,19 @@ def _explain_all(arguments: argparse.Namespace) -> None:
         "model": arguments.model,
         "data": arguments.data or opened.name,
         "out": arguments.out,
-        "rows": told.rows,
-        "status": told.status,
-        "resumed": told.resumed,
+        "rows": portfolio.rows,
+        "status": portfolio.status,
+        "resumed": portfolio.resumed,
     }
     counts = ", ".join(
-        f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(told.status.items())
+        f"{count:,} {name.replace('_', ' ')}"
+        for name, count in sorted(portfolio.status.items())
     )
     if counts:
-        said = f": {counts}."
+        ending = f": {counts}."
     else:
-        said = "."
-    emit(arguments, document, f"{told.rows:,} row(s) explained in {arguments.out}{said}")
+        ending = "."
+    emit(arguments, document, f"{portfolio.rows:,} row(s) explained in {arguments.out}{ending}")
 
 
 def _question(
@@ -209,16 +210,16 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
     """``["debt=0:30", "job=clerk,nurse", "degree=BSc:"]`` by column; categories as the model knows
     them.
     """
-    found: dict[str, Any] = {}
+    domains: dict[str, Any] = {}
     for name, text in assignments(items, "domain", "COLUMN=RANGE").items():
         check_name("column in --domain", name, schema.names)
         feature = schema[name]
         # The same flag says ranges of numbers, lists of categories, and ranges of ordered ones.
         if not feature.is_category:
-            found |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
+            domains |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
             continue
-        found[name] = _categories(feature, text)
-    return found or None
+        domains[name] = _categories(feature, text)
+    return domains or None
 
 
 def _categories(feature: Feature, text: str) -> list[Any]:

@@ -237,18 +237,19 @@ def _helps(column: pd.Series) -> str:
 
 
 def _classes(labels: pd.Series, target: str) -> pd.Series:
-    found = labels.nunique()
-    if found < 2:
+    num_classes = labels.nunique()
+    if num_classes < 2:
         if len(labels):
             only = f", {labels.iloc[0]!r}"
         else:
             only = ""
         raise InputError(
-            f"--target {target!r} holds {found} class(es){only}; a classifier needs at least two."
+            f"--target {target!r} holds {num_classes} class(es){only}; "
+            "a classifier needs at least two."
         )
-    if found > _MOST_CLASSES:
+    if num_classes > _MOST_CLASSES:
         raise InputError(
-            f"--target {target!r} holds {found} different values, too many for classes. Name "
+            f"--target {target!r} holds {num_classes} different values, too many for classes. Name "
             "another column, or write "
             "classes such as 'low' and 'high' into the file."
         )
@@ -298,14 +299,14 @@ def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str,
                 raise InputError(
                     f"{name!r} is named by {flag}, and another option says {directed[name]}."
                 )
-    found: dict[str, dict[str, Any]] = {}
+    rules: dict[str, dict[str, Any]] = {}
     for option, form, value in (
         ("mutability", "COLUMN=VALUE", str),
         ("domain", RANGE, interval_ends),
         ("special", "COLUMN=NUMBERS, separated by commas", numbers),
     ):
-        found[option] = assignments(getattr(arguments, option, None), option, form, value)
-        for name in found[option]:
+        rules[option] = assignments(getattr(arguments, option, None), option, form, value)
+        for name in rules[option]:
             check_name(f"column in --{option}", name, known)
-    found["mutability"] |= directed
-    return found
+    rules["mutability"] |= directed
+    return rules

@@ -118,9 +118,11 @@ class Nearby:
 
     def _of_label(self, label: int) -> _Known:
         if label not in self._known:
-            own = self._free.weights.unflatten(0, self._free.peak.shape)[label]
-            weights = torch.cat([own[:, self._place], own[:, -2:-1]], -1).mT.contiguous()
-            far = own[:, -1].unsqueeze(0)
+            weights_of_label = self._free.weights.unflatten(0, self._free.peak.shape)[label]
+            weights = torch.cat(
+                [weights_of_label[:, self._place], weights_of_label[:, -2:-1]], -1
+            ).mT.contiguous()
+            far = weights_of_label[:, -1].unsqueeze(0)
             if len(self._others) or len(self._hot):
                 z = (self.x[:, self._free.columns] - self._free.middle).clamp(
                     -FARTHEST, FARTHEST
@@ -128,12 +130,16 @@ class Nearby:
                 known = torch.cat([self._others, self._hot])
                 # The norm of a point counts its codes of categories.
                 norm = z[:, self._others].square().sum(-1, keepdim=True)
-                far = far + norm * own[:, -2] + z[:, known] @ own[:, known].mT
+                far = (
+                    far
+                    + norm * weights_of_label[:, -2]
+                    + z[:, known] @ weights_of_label[:, known].mT
+                )
             given = total = None
             for kernels in self._given:
                 given = self.gate.log2_kernels(self.x, kernels, label)
                 total = log_sum(given.clone())
-            of_codes = own[:, self._hot].mT.contiguous()
+            of_codes = weights_of_label[:, self._hot].mT.contiguous()
             slope = float(self.gate.slope[label])
             origin = float(self.gate.origin[label])
             self._known[label] = _Known(weights, of_codes, far, given, total, slope, origin)

@@ -350,7 +350,7 @@ def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any
 
 
 @_recipe
-def eccco(
+def eccco(  # noqa: PLR0913  # public
     lambda_cost: float = 0.001,
     lambda_energy: float = 5.0,
     lambda_conformal: float = 0.4,

@@ -165,7 +165,7 @@ def _is_own(kind: type, name: str) -> bool:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Of a function, and of those written inside it."""
+    """The code of a function, and of those written inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

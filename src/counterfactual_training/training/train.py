@@ -30,7 +30,7 @@ OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 
 
 @with_gradients
-def train(
+def train(  # noqa: PLR0913  # public
     model: nn.Module,
     x: arguments.Source,
     y: Tensor | None = None,
@@ -122,7 +122,7 @@ def train(
         inner = model.module
         processes = Ranks.from_model(model).size
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight, chosen.values)
-    held = arguments.validation_rows([inner], validation, data)
+    validation_rows = arguments.validation_rows([inner], validation, data)
     chosen = arguments.with_constraints(chosen, data)
     arguments.check_modes(inner, chosen, data, processes)
     listeners = arguments.listeners(callbacks, [chosen], progress)
@@ -130,7 +130,7 @@ def train(
         if not isinstance(optimizer, Optimizer):
             optimizer = optimizer(inner.parameters())
         arguments.check_optimizer(inner, optimizer, chosen, listeners)
-    run, saver = _run(model, chosen, data, held, optimizer, listeners, checkpoint)
+    run, saver = _run(model, chosen, data, validation_rows, optimizer, listeners, checkpoint)
     fit(run, saver)
     return run.results()[0]
 
@@ -139,7 +139,7 @@ def _run(
     model: nn.Module,
     method: Method,
     data: TrainingRows,
-    held: TrainingRows | None,
+    validation: TrainingRows | None,
     optimizer: Optimizer | None,
     listeners: Sequence[Callback],
     checkpoint: str | Path | None,
@@ -151,9 +151,9 @@ def _run(
             DistributedRun,
         )
 
-        shared = DistributedRun(model, method, data, held, optimizer, listeners)
+        shared = DistributedRun(model, method, data, validation, optimizer, listeners)
         return shared, None if checkpoint is None else DistributedCheckpoint(checkpoint, shared)
-    run = Run([model], [method], data, held, optimizer=optimizer, callbacks=listeners)
+    run = Run([model], [method], data, validation, optimizer=optimizer, callbacks=listeners)
     return run, None if checkpoint is None else Checkpoint(checkpoint, run)
 
 

@@ -70,7 +70,7 @@ _NEAR = 800
 # Columns up to which the levels try every set that may be the answer.
 TRIED = 3
 # Candidates of a person that are eased at a time: few first, because most of the others are then
-# known to be dearer.
+# known to cost more.
 _EASED = (32, 256, 1024)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST = 48

@@ -42,7 +42,7 @@ class Easing:
 
         Changes the points at ``place`` ``(a,)``, and returns their numbers, of which the next one
         back misses the bar. ``low`` itself is not tried. A number that is known to cost ``most``
-        ``(a,)`` or more is left there: nobody wants it.
+        ``(a,)`` or more is left there.
         """
         low = low.copy()
         high = high.copy()

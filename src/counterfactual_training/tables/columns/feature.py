@@ -520,5 +520,5 @@ _IN_WORDS: dict[str, Callable[[Feature], str]] = {
     "forbidden": _forbidden_in_words,
     "step": lambda feature: f"in steps of {feature.step:.10g}",
     "max_change": _max_change_in_words,
-    "difficulty": lambda feature: f"{feature.difficulty:.10g} times as dear to change",
+    "difficulty": lambda feature: f"{feature.difficulty:.10g} times the usual cost",
 }

@@ -1,10 +1,10 @@
 """The judge of plans: which rules a changed row breaks, told in the user's units.
 
-Everybody who hands out a plan asks here: ``explain`` before an answer leaves, receipts when they
+Whatever hands out a plan asks here: ``explain`` before an answer leaves, receipts when they
 are made and verified. Cells are compared as a person reads them. What may not change must be the
 same value or category, to the last digit; so must directions, domains, lists and whole numbers.
-Only sums and multiples get the last digits that binary arithmetic rounds off, and ends that nobody
-stated, such as the range of the training data, the precision of a search.
+Only sums and multiples get the last digits that binary arithmetic rounds off, and ends that were
+not stated, such as the range of the training data, the precision of a search.
 """
 
 from __future__ import annotations

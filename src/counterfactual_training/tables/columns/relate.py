@@ -329,9 +329,7 @@ def _strayed(
 def breaks(
     book: RelationBook, columns: Mapping[str, Column], values: Numbers
 ) -> list[tuple[str, tuple[str, ...], np.ndarray]]:
-    """Of each relation that some rows break: its text, its columns, and the mask ``(n,)`` of these
-    rows.
-    """
+    """Relations that some rows break: text, columns, and the mask ``(n,)`` of these rows."""
     found = [(rule.text, rule.columns, rule.broken(values)) for rule in book.linear]
     found += [(needs.text, needs.columns, needs.broken(values)) for needs in book.requires]
     for rule in book.follows:

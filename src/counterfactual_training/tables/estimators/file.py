@@ -123,12 +123,12 @@ def _assembled(
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         classifier.set_params(schema=encoder.schema_)
     params = classifier.get_params(deep=False)
-    own = callable(params["model"])
-    if not own:
+    own_model = callable(params["model"])
+    if not own_model:
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
     make = _maker(params["model"], content)
-    model = load_model(make, *sizes, own, under(_MODEL, tensors), source)
+    model = load_model(make, *sizes, own_model, under(_MODEL, tensors), source)
     if content["vae"] is None:
         vae = None
     else:
@@ -159,12 +159,12 @@ def load_model(
     make: Callable[[int, int], nn.Module],
     num_features: int,
     num_classes: int,
-    own: bool,
+    own_model: bool,
     state: dict[str, Tensor],
     source: str,
 ) -> nn.Module:
     """The trained network; ``own`` if a user's function makes it."""
-    if own:
+    if own_model:
         model = make(num_features, num_classes)
         load_weights(model, state, source)
     else:
@@ -256,9 +256,9 @@ def _fill(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
             f"{source!r} is damaged or was altered: its weights are not finite numbers."
         )
     # Assigned, because `to_empty` imports sympy, which takes longer than all the rest.
-    own = module.to(dtype).state_dict()
+    dtypes = module.to(dtype).state_dict()
     module.load_state_dict(
-        {name: value.to(own[name].dtype) for name, value in state.items()}, assign=True
+        {name: value.to(dtypes[name].dtype) for name, value in state.items()}, assign=True
     )
 
 
@@ -317,16 +317,16 @@ def _named(value: Any) -> dict[str, Any]:
 
 
 def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
-    own = {name: params[name]["object"] for name in OWN if "object" in params[name]}
-    absent = [name for name in own if objects.get(name) is None]
+    needed = {name: params[name]["object"] for name in OWN if "object" in params[name]}
+    absent = [name for name in needed if objects.get(name) is None]
     if absent:
-        said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
+        listed = " and ".join(f"a {name} of your own ({needed[name]})" for name in absent)
         advice = (
             "pass it again, as to the constructor: load(path, "
             f"{', '.join(f'{name}=…' for name in absent)})"
         )
         raise FileError(
-            f"{source!r} was trained with {said}, which a file cannot hold; {advice}.",
+            f"{source!r} was trained with {listed}, which a file cannot hold; {advice}.",
             code="needs_objects",
             field=absent[0],
         )
@@ -422,7 +422,7 @@ class Origin:
         return cls(target, positive, reading, **marks)
 
     def seen(self, marks: np.ndarray) -> np.ndarray:
-        """Of each row of a table ``(n,)``, whether it is one of the rows trained on.
+        """For each row of a table ``(n,)``, whether the model was trained on it.
 
         Rows of the same content cannot be told apart. As many of them as were held out count as
         held out.
@@ -439,7 +439,7 @@ class Origin:
         return known
 
     def held(self, marks: np.ndarray) -> np.ndarray:
-        """Of each row of a table ``(n,)``, whether it was held out when the model was trained."""
+        """For each row of a table ``(n,)``, whether it was held out when the model was trained."""
         return ~self.seen(marks) & np.isin(marks, self.held_out)
 
 

@@ -156,22 +156,22 @@ class PreparedFit:
         x = self.x
         y = self.y
         weight = self.sample_weight
-        held = self.held_out
+        held_out = self.held_out
         options: dict[str, Any] = {
             "callbacks": self.callbacks(),
             "class_weight": self.class_weight,
         }
-        if len(held):
-            kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(
-                0, held, False
+        if len(held_out):
+            in_training = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(
+                0, held_out, False
             )
-            options["validation"] = (x[held], y[held])
-            x = x[kept]
-            y = y[kept]
+            options["validation"] = (x[held_out], y[held_out])
+            x = x[in_training]
+            y = y[in_training]
             if weight is None:
                 weight = None
             else:
-                weight = weight[kept]
+                weight = weight[in_training]
         return x, y, options | {"sample_weight": weight, "checkpoint": self.checkpoint}
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
@@ -181,9 +181,9 @@ class PreparedFit:
         gate = gate_of(
             model, self.x, self.y, self.gate, self.constraints, seed=self.method.training.seed
         )
-        said = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
-        if said is not None:
-            warnings.warn(said, stacklevel=from_outside())
+        message = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
+        if message is not None:
+            warnings.warn(message, stacklevel=from_outside())
         return gate
 
 
@@ -359,10 +359,10 @@ def _broken_warning(encoder: Encoder, frame: pd.DataFrame) -> InputWarning | Non
         shares = encoder.broken_relations(frame)
     else:
         shares = {}
-    said = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
-    if said:
+    broken = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
+    if broken:
         return InputWarning(
-            f"Most training rows break {', '.join(said)}: is the relation as you meant it?"
+            f"Most training rows break {', '.join(broken)}: is the relation as you meant it?"
         )
     return None
 
@@ -387,14 +387,14 @@ def _training_constraints(rules: Constraints, project_categories: bool) -> Const
     return replace(free, category_projection="never")
 
 
-def _by_index(given: Any, classes: np.ndarray) -> dict[int, float] | str | None:
+def _by_index(class_weight: Any, classes: np.ndarray) -> dict[int, float] | str | None:
     """Class weights by index, as training wants them; users give them by label."""
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(class_weight, Mapping):
+        return class_weight
     labels = classes.tolist()
-    for label in given:
+    for label in class_weight:
         check_name("class in class_weight:", label, labels)
-    return {labels.index(label): float(weight) for label, weight in given.items()}
+    return {labels.index(label): float(weight) for label, weight in class_weight.items()}
 
 
 def _copied(model: nn.Module, seed: int) -> nn.Module:

@@ -119,7 +119,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             plausibility ...
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         method: str | Mapping[str, Any] | Method = "conventional",
         *,
@@ -190,12 +190,12 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             model, history = prepared.train_ensemble(members, shown)
         else:
             history = prepared.train(shown)
-        kept = (
+        in_training = (
             torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:_KEPT]
             .sort()
             .values
         )
-        rows = prepared.x.cpu()[kept], torch.as_tensor(values)[kept]
+        rows = prepared.x.cpu()[in_training], torch.as_tensor(values)[in_training]
         # Predictions in single precision would differ in the seventh digit between batches. A
         # network of your own stays as it is, for it may not work in another precision; nor do all
         # devices.

@@ -89,15 +89,15 @@ def _assembled(
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         regressor.set_params(schema=encoder.schema_)
-    own = callable(regressor.model)
+    own_model = callable(regressor.model)
     width = len(encoder.names_)
-    if own:
+    if own_model:
         make = regressor.model
     else:
         make = partial(make_network, content["network"])
-    if own and "members" in content:
+    if own_model and "members" in content:
         make = partial(make_ensemble, make, content["members"])
-    model = load_model(make, width, 1, own, under(_MODEL, tensors), source)
+    model = load_model(make, width, 1, own_model, under(_MODEL, tensors), source)
     rows = under(_ROWS, tensors)
     x = rows["x"]
     y = rows["y"]

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from counterfactual_training.tables.audits import num_draws, retrainer, with_weight_noise
-from counterfactual_training.tables.audits.later import later
-from counterfactual_training.tables.audits.people import Subject, Survey, tell
+from counterfactual_training.tables.audits.people import Subject, Survey, ask_model
+from counterfactual_training.tables.audits.robustness import robustness
 
 
 @pytest.fixture(scope="module")
 def advised(book):
     subject = Subject(book.gated, "gated", retrainer(book.gated, *book.trained))
-    return tell(subject, Survey(book.people, book.labels, "granted", [], 60, 0))
+    return ask_model(subject, Survey(book.people, book.labels, "granted", [], 60, 0))
 
 
 def test_the_number_of_draws_is_that_of_the_formula():
@@ -80,7 +80,9 @@ def test_the_same_seed_and_rows_keep_all(book, advised):
 
 
 def test_records_of_all_checks(advised):
-    records = {record["check"]: record for record in later(advised, "granted", 0, 1, 0.1, 0.95)}
+    records = {
+        record["check"]: record for record in robustness(advised, "granted", 0, 1, 0.1, 0.95)
+    }
     assert set(records) == {"retrained", "left_out", "weights", "weights_all", "inputs"}
     assert records["weights"]["draws"] == num_draws()
     assert all(0 <= r["low"] <= r["value"] <= r["high"] <= 1 for r in records.values())
@@ -91,4 +93,4 @@ def test_records_of_all_checks(advised):
 def test_nothing_to_check_without_advice(advised):
     from dataclasses import replace
 
-    assert later(replace(advised, explanation=None), "granted", 0, 0, 0.1, 0.95) == []
+    assert robustness(replace(advised, explanation=None), "granted", 0, 0, 0.1, 0.95) == []

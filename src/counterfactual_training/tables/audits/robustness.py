@@ -1,5 +1,5 @@
-"""Does today's advice still hold later: after retraining, with other weights, or if people do not
-hit it exactly?
+"""Is today's advice still valid later: after retraining, with other weights, or if people do not
+follow it exactly?
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.func import functional_call, vmap
 
 from counterfactual_training.evaluation.bootstrap import bootstrap_mean
 from counterfactual_training.tables.audits.intervals import FEW, holding, opened
-from counterfactual_training.tables.audits.people import Predicts, Told
+from counterfactual_training.tables.audits.people import ModelAdvice, Predicts
 from counterfactual_training.tables.columns.model_space import (
     column_owner,
     device_and_dtype,
@@ -91,31 +91,31 @@ CHECKS = {
 }
 
 
-def later(
-    told: Told, target: Any, seed: int, retrain: int, delta: float | None, level: float
+def robustness(
+    advice: ModelAdvice, target: Any, seed: int, retrain: int, delta: float | None, level: float
 ) -> list[dict[str, Any]]:
     """All checks that are possible for a model, one record each; no noise without a ``delta``."""
-    if told.explanation is not None:
-        helped = told.helped[told.chosen]
+    if advice.explanation is not None:
+        helped = advice.helped[advice.chosen]
     else:
         helped = np.zeros(0, dtype=bool)
-    if told.explanation is None or not helped.any():
+    if advice.explanation is None or not helped.any():
         return []
-    frame = told.explanation.frame[helped]
+    frame = advice.explanation.frame[helped]
     rng = np.random.default_rng(seed)
     accepted: dict[str, np.ndarray] = {}
-    if retrain and told.subject.retrain is not None:
+    if retrain and advice.subject.retrain is not None:
         seeds = [seed + 1 + k for k in range(retrain)]
         accepted["retrained"] = _accepted(
-            [told.subject.retrain(one, 0.0) for one in seeds], frame, target
+            [advice.subject.retrain(one, 0.0) for one in seeds], frame, target
         )
         accepted["left_out"] = _accepted(
-            [told.subject.retrain(one, LEFT_OUT) for one in seeds], frame, target
+            [advice.subject.retrain(one, LEFT_OUT) for one in seeds], frame, target
         )
-    model = module_of(told.subject.classifier)
+    model = module_of(advice.subject.classifier)
     if delta is not None and model is not None:
         some = frame.iloc[np.sort(rng.permutation(len(frame))[:_MOST_PEOPLE])]
-        accepted |= _noisy(told, model, some, target, delta, seed)
+        accepted |= _noisy(advice, model, some, target, delta, seed)
     return [_record(name, values, rng, level) for name, values in accepted.items()]
 
 
@@ -125,15 +125,15 @@ def _record(
     draws, people = accepted.shape
     if name in ("retrained", "left_out"):
         # Models are few, so they are resampled together with the people.
-        found = bootstrap_mean(accepted.astype(float), rng, level)
+        mean = bootstrap_mean(accepted.astype(float), rng, level)
     else:
         if name == "weights_all":
             share = accepted.all(0)
         else:
             share = accepted.mean(0)
-        found = bootstrap_mean(share.astype(float), rng, level)
+        mean = bootstrap_mean(share.astype(float), rng, level)
     # Student's wider tails may leave the range of a share.
-    interval = holding(found.value, max(0.0, found.low), min(1.0, found.high))
+    interval = holding(mean.value, max(0.0, mean.low), min(1.0, mean.high))
     interval = opened(interval, people, level)
     return {"check": name, "n": people, "draws": draws, **interval, "few": people < FEW}
 
@@ -144,18 +144,18 @@ def _accepted(models: list[Predicts], frame: Any, target: Any) -> np.ndarray:
 
 
 def _noisy(
-    told: Told, model: nn.Module, frame: Any, target: Any, delta: float, seed: int
+    advice: ModelAdvice, model: nn.Module, frame: Any, target: Any, delta: float, seed: int
 ) -> dict[str, np.ndarray]:
-    classifier = told.subject.classifier
+    classifier = advice.subject.classifier
     x = encode_rows(classifier.encoder_, frame, device_and_dtype(model))
-    wanted = told.subject.classes.index(target)
+    wanted = advice.subject.classes.index(target)
     draws = np.concatenate(
         [part.cpu().numpy() for part in with_weight_noise(model, x, wanted, delta, seed)]
     )
     return {
         "weights": draws,
         "weights_all": draws,
-        "inputs": with_input_noise(told, model, x, wanted, seed),
+        "inputs": with_input_noise(advice, model, x, wanted, seed),
     }
 
 
@@ -223,11 +223,11 @@ def _stacked(model: nn.Module, x: Tensor) -> Callable[[dict[str, Tensor]], Tenso
 
 @torch.no_grad()
 def with_input_noise(
-    told: Told, model: nn.Module, x: Tensor, wanted: int, seed: int
+    advice: ModelAdvice, model: nn.Module, x: Tensor, wanted: int, seed: int
 ) -> np.ndarray:
     """``(draws, n)`` whether rows are accepted whose changeable numbers are a little off."""
-    schema = told.subject.schema
-    encoder = told.subject.classifier.encoder_
+    schema = advice.subject.schema
+    encoder = advice.subject.classifier.encoder_
     free = torch.tensor(
         [f.mutability != "none" and not f.is_category and not f.special for f in schema]
     )

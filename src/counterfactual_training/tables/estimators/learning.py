@@ -30,7 +30,7 @@ from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training.run import History
 
 
-class Learns:
+class LearningMethods:
     """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
 
     n_restarts: int
@@ -177,7 +177,7 @@ class Learns:
         return self
 
     @with_gradients
-    def tune(
+    def tune(  # noqa: PLR0913  # public
         self,
         X: Any,
         y: Any,
