@@ -39,7 +39,8 @@ class _Kernels(NamedTuple):
     columns: Tensor  # (d,) mask of c columns
     middle: Tensor  # (c,) their means
     weights: Tensor  # (k·m, c + 2)
-    peak: Tensor  # (k, m) heights
+    peak: Tensor  # (k, m) logs of heights
+    peak2: Tensor  # the same to base 2
 
 
 class Density(Calibrated):
@@ -284,7 +285,7 @@ class Density(Calibrated):
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (HEAVY * width.square()).unsqueeze(-1)
         peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)
-        return _Kernels(columns, middle, weights.flatten(0, 1), peak)
+        return _Kernels(columns, middle, weights.flatten(0, 1), peak, peak * _LOG2_E)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or pickle makes its kernels anew instead of carrying them along.
@@ -348,7 +349,7 @@ def log2_heights(distance: Tensor, kernels: _Kernels, label: int) -> Tensor:
     power = -_LOG2_E * (HEAVY + len(kernels.middle)) / 2
     # Rounding can make the distance to a kernel's own centre negative.
     logs = distance.clamp_min_(0.0).log1p_()
-    return torch.add(kernels.peak[label] * _LOG2_E, logs, alpha=power, out=logs)
+    return torch.add(kernels.peak2[label], logs, alpha=power, out=logs)
 
 
 def log_sum(logs: Tensor) -> Tensor:
