@@ -164,7 +164,7 @@ class Beam:
                 self._helped_by_two = np.isfinite(self.best)
                 everybody = np.arange(len(self.x))
                 self.settle(find_triples(self, everybody), num_options)
-            self._go_further()
+            self._go_further(np.ones(len(self.x), dtype=bool))
 
     def run_alone(self, num_options: int) -> Pool:
         """What the model alone asks for, whatever the gate says: of people with an answer, only if
@@ -184,7 +184,8 @@ class Beam:
             if self.most >= TRIED and not self.finder.late:
                 people = np.flatnonzero(missed | (self.best == before))
                 self._settle_alone(find_triples(self, people), missed, num_options)
-            self._go_further()
+            # A second opinion on a plausible answer is not worth a search of larger sets.
+            self._go_further(missed)
         alone = self.pool
         self.pool = plausible
         self.effort = effort
@@ -203,8 +204,9 @@ class Beam:
         if num_options > 1 and len(rows):
             self._settle_others(candidates.take(rows), num_options)
 
-    def _go_further(self) -> None:
-        """Larger sets and other columns, for those who have no answer or might find a cheaper one.
+    def _go_further(self, demanding: np.ndarray) -> None:
+        """Larger sets and other columns, for those who have no answer and, of the ``demanding``
+        people ``(n,)``, for those who might find a cheaper one.
 
         Then gradients, real rows, and looks around best efforts, for those without.
         """
@@ -212,7 +214,7 @@ class Beam:
         helpless = np.flatnonzero(hopeful)
         self._helped = ~hopeful
         if self.most > TRIED:
-            hopeful |= self._hope() < self.best
+            hopeful |= demanding & (self._hope() < self.best)
         if hopeful.any() and self.most > 0 and not self.finder.late:
             self.deepen(np.flatnonzero(hopeful))
         if len(helpless) and self.generator is not None and not self.finder.late:
