@@ -23,9 +23,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from counterfactual_lab.grids.cell import Cell
 from counterfactual_lab.grids.file import load_grid
-from counterfactual_lab.grids.store import Store
+from counterfactual_lab.grids.grid_run import GridRun
 from counterfactual_lab.networks import untrained
 from counterfactual_lab.paper_data import (
     CONVENTIONAL,
@@ -35,6 +34,7 @@ from counterfactual_lab.paper_data import (
     PROTECTED,
     num_classes,
 )
+from counterfactual_lab.runs.store import Store
 from counterfactual_lab.truth.caps import METHODS, Caps
 from counterfactual_lab.truth.entrants import Entrant, Fit, Known
 from counterfactual_training.constraints import Constraints, Domain
@@ -116,7 +116,7 @@ class Scope:
     methods: Sequence[str] | None = None
     on_test: bool = False
     caps: Caps = field(default_factory=Caps)
-    cells: Sequence[Cell] = ()
+    cells: Sequence[GridRun] = ()
     kind: str = ""
 
     @property
@@ -253,7 +253,7 @@ def _run_piece(
 _STORED = {CONVENTIONAL: (CONVENTIONAL, False), CT: (CT, False), PROTECTED: (CT, True)}
 
 
-def _stored(store: Store, cells: Sequence[Cell], bench: TruthBench, piece: Piece) -> Known:
+def _stored(store: Store, cells: Sequence[GridRun], bench: TruthBench, piece: Piece) -> Known:
     """The models of finished cells, as far as there are any of this data set and seed."""
     known: Known = {}
     for cell in cells:
