@@ -30,7 +30,7 @@ from counterfactual_lab.paper.paper_results import Results
 from counterfactual_lab.paper_data import CONVENTIONAL, CT, IMAGES, PROTECTED
 from counterfactual_lab.runs.store import Store
 from counterfactual_lab.truth.caps import UNCAPPED
-from counterfactual_lab.truth.truth import Scope, run_truth
+from counterfactual_lab.truth.truth import Truth, run_truth
 from counterfactual_lab.truth.truth_results import truth_tables
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import check_name
@@ -213,21 +213,21 @@ def step_free(
     """
     grid = experiment_grids("main", extent)["main"]
     seeds = extent.seeds
-    # The scope's own default is that of a full run, in which images have fewer seeds.
+    # The default of a comparison is that of a full run, in which images have fewer seeds.
     if seeds is None and extent.quick:
         seeds = len(grid.seeds)
-    scope = Scope(
-        Path(root) / "truth",
+    truth = Truth(
+        root,
         data=grid.data,
         seeds=seeds,
         methods=[CONVENTIONAL, f"{CONVENTIONAL} rescaled", CT],
         on_test=True,
         caps=replace(UNCAPPED, epochs=effort_of(grid)["epochs"]),
-        cells=GridWork.from_grids(grid, strict=False).runs,
+        trained=GridWork.from_grids(grid, strict=False).runs,
         kind=json.dumps(kind_of_grid(grid), sort_keys=True),
     )
-    failures = run_truth(scope, Engine(workers=workers), stream, store=root)
-    return truth_tables(scope), failures
+    failures = run_truth(truth, Engine(workers=workers), stream)
+    return truth_tables(truth), failures
 
 
 def reproduction_of(

@@ -105,7 +105,10 @@ class Store:
         return {path.stem for path in (self.root / "runs").glob("*.json")}
 
     def save(self, job: str, outcomes: Mapping[str, Outcome[Any]]) -> None:
-        """All runs of a job, by identity."""
+        """All runs of a job, by identity; those that are finished already stay as they are."""
+        outcomes = {
+            name: found for name, found in outcomes.items() if not self._path(name).exists()
+        }
         pending = self.root / "pending" / f"{job}.json"
         content = {name: outcome.to_json() for name, outcome in outcomes.items()}
         with self._space():
