@@ -129,11 +129,12 @@ class Arena(Comparison):
         """Data sets and methods that cannot be: CounterNet of more than two classes, a density of
         pixels.
         """
+        taken = {data: self.methods_of(data) for data in self.seeds_of}
         return [
             (data, name)
-            for data in self.seeds_of
+            for data, there in taken.items()
             for name in self.names
-            if name not in self.methods_of(data)
+            if name not in there
         ]
 
 

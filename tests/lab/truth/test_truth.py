@@ -336,34 +336,6 @@ def test_tables_for_people_say_who_is_better(done):
     assert (control["change"] == 0).all()
 
 
-def test_runs_are_known_by_what_a_text_means_and_by_every_setting():
-    place = at("x")
-
-    def name(text, **changes):
-        return at("x", **changes).run("LS", 0, str(Compared.of(text))).id
-
-    same = {name(text) for text in ("pgd(epsilon=0.2)", "pgd( epsilon = .20 )")}
-    assert same == {place.run("LS", 0, "pgd(epsilon=0.2)").id}
-    others = {
-        name("pgd(epsilon=0.02)"),
-        name("pgd(epsilon=0.2) + density"),
-        name("pgd(epsilon=0.2)", on_test=True),
-        name("pgd(epsilon=0.2)", caps=Caps()),
-        name("pgd(epsilon=0.2)", kind="quick"),
-        name("pgd(epsilon=0.2)", generator=None),
-        place.run("LS", 1, "pgd(epsilon=0.2)").id,
-        place.run("OL", 0, "pgd(epsilon=0.2)").id,
-    }
-    assert len(others - same) == 8
-
-
-def test_texts_that_differ_in_punctuation_only_are_different_runs():
-    """A name of a file made of letters and digits would be the same for both."""
-    place = at("x")
-    texts = ("ct(lambda_adv=1.0)", "ct(lambda_adv=10)", "ct(lambda_adv=-1)", "ct(lambda_adv=1)")
-    assert len({place.run("LS", 0, text).id for text in texts}) == len(texts)
-
-
 def test_counternet_itself_answers_without_a_search(tmp_path):
     """Where its own answers end does not depend on the search."""
     what = {"methods": ["counternet itself"], "data": ["LS"], "seeds": 1}
