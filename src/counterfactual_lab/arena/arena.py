@@ -167,8 +167,9 @@ def run_arena(
     store = arena.store
     failures: dict[str, str] = {}
     with store.writing():
-        finished = set(arena.finished)
-        jobs = [job for job in arena.jobs if job not in finished]
+        left = {run for job in arena.missing(arena.jobs) for run in job}
+        # Whole: its seeds judge each other.
+        jobs = [job for job in arena.jobs if left & set(job)]
         if stream is not None and jobs:
             stream.writelines(
                 f"{data} {name}: left out, it cannot be made of such data\n"

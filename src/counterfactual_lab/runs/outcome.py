@@ -145,8 +145,12 @@ def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> s
         "Numbers of different versions do not belong in one table: use another folder, or delete "
         "this one."
     )
+    # What is added now is made with what is installed now.
+    mixed = made
+    if current and made:
+        mixed = [*made, versions()]
     for name in ("torch", "numpy"):
-        used = sorted({str(one.get(name)) for one in made})
+        used = sorted({str(one.get(name)) for one in mixed})
         if len(used) > 1:
             raise FileError(
                 f"These results were made with {name} {' and '.join(used)}. {advice}"

@@ -104,6 +104,10 @@ class Store:
         """Identities of all finished runs."""
         return {path.stem for path in (self.root / "runs").glob("*.json")}
 
+    def has(self, run: Run) -> bool:
+        """Whether the run is finished."""
+        return self._path(run.id).exists()
+
     def save(self, job: str, outcomes: Mapping[str, Outcome[Any]]) -> None:
         """All runs of a job, by identity; those that are finished already stay as they are."""
         outcomes = {
@@ -140,7 +144,7 @@ class Store:
     def load(self, run: R) -> Outcome[R]:
         """What is known of a finished run."""
         path = self._path(run.id)
-        if not path.exists():
+        if not self.has(run):
             raise FileError(
                 f"{run.label} is not among the finished runs of {str(self.root)!r}; run it first."
             )
@@ -160,7 +164,7 @@ class Store:
 
     def has_model(self, run: Run) -> bool:
         """Whether the run is done and its weights are kept."""
-        return self._path(run.id).exists() and self._tensors(run.id).exists()
+        return self.has(run) and self._tensors(run.id).exists()
 
     def load_model(self, run: Run, model: nn.Module) -> nn.Module:
         """Put the run's weights into a model of its shape."""

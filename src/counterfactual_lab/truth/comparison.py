@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from counterfactual_lab.grids.file import load_grid
 from counterfactual_lab.paper_data import IMAGES, PAPER_ORDER, num_classes, short_name
+from counterfactual_lab.runs.outcome import Outcome, check_versions
 from counterfactual_lab.runs.run import Run
 from counterfactual_lab.runs.store import Store
 from counterfactual_lab.truth.caps import Caps
@@ -52,6 +53,16 @@ class Comparison:
     @property
     def store(self) -> Store:
         return Store(self.root)
+
+    def missing(self, jobs: Sequence[tuple[Run, ...]]) -> list[tuple[Run, ...]]:
+        """What is not finished of each job; raises if what is was made by other versions."""
+        store = self.store
+        there = store.done()
+        done = [run for job in jobs for run in job if run.id in there]
+        made = [Outcome(run, made=store.content(run.id)["made"]) for run in done]
+        check_versions(made, current=True)
+        left = [tuple(run for run in job if run.id not in there) for job in jobs]
+        return [job for job in left if job]
 
     @cached_property
     def own(self) -> dict[str, Dataset]:

@@ -106,19 +106,15 @@ class Truth(Comparison):
             )
         return found
 
-    def runs_of(self, data: str, seed: int) -> list[Run]:
+    @property
+    def jobs(self) -> list[tuple[Run, ...]]:
         """All methods of one data set and seed: they share rows, judge, and the models they build
         on.
         """
-        return [self.run(data, seed, name) for name in self.methods_of(data)]
-
-    @property
-    def runs(self) -> list[Run]:
         return [
-            run
+            tuple(self.run(data, seed, name) for name in self.methods_of(data))
             for data in self.order
             for seed in self.seeds_of[data]
-            for run in self.runs_of(data, seed)
         ]
 
 
@@ -134,9 +130,8 @@ def run_truth(
             "The truth tables run in processes of this machine; leave --engine and --address out."
         )
     failures: dict[str, str] = {}
-    runs = [truth.runs_of(data, seed) for data in truth.order for seed in truth.seeds_of[data]]
     with truth.store.writing():
-        jobs = [left for same in runs if (left := _missing(truth, same))]
+        jobs = truth.missing(truth.jobs)
         outcomes = launch(_run_job, jobs, truth, engine=engine)
         for count, (job, outcome) in enumerate(outcomes, 1):
             if isinstance(outcome, Failed):
@@ -156,11 +151,6 @@ def run_truth(
     return failures
 
 
-def _missing(truth: Truth, runs: Sequence[Run]) -> tuple[Run, ...]:
-    done = truth.store.done()
-    return tuple(run for run in runs if run.id not in done)
-
-
 # ---- one data set and seed -----------------------------------------------------------------------
 
 
@@ -172,7 +162,7 @@ def _run_job(truth: Truth, job: tuple[Run, ...]) -> dict[str, str]:
     bench = make_bench(data, truth.on_test, truth.caps)
     store = truth.store
     floors = truth.floors(data)
-    if floors.id not in store.done():
+    if not store.has(floors):
         store.save(floors.id, {floors.id: floors_of(floors, bench)})
     known = _known(truth, bench, job[0])
     outcomes = {

@@ -28,7 +28,12 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     names = truth.names
     store = truth.store
     there = store.done()
-    done = {(run.data, run.seed, run.model): run for run in truth.runs if run.id in there}
+    done = {
+        (run.data, run.seed, run.model): run
+        for job in truth.jobs
+        for run in job
+        if run.id in there
+    }
     # Runs without a finished twin cannot be compared yet.
     runs = [
         run

@@ -189,6 +189,9 @@ def test_runs_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "_run", lambda work, job: again.append(job) or whole(work, job))
     assert run_arena(arena, ALONE) == {} == run_arena(arena, ALONE)
     assert again == [arena.runs_of("Moon", "ct")]
+    (tmp_path / "runs" / f"{again[0][1].id}.json").unlink()
+    assert run_arena(arena, ALONE) == {}
+    assert again == 2 * [arena.runs_of("Moon", "ct")], "seeds judge each other, so all are made"
     found = [arena.store.content(run.id)["run"] for run in again[0]]
     assert [one["seed"] for one in found] == [0, 1]
     assert {one["measurement"]["rows"] for one in found} == {"tuning"}

@@ -191,6 +191,8 @@ def test_results_of_different_versions_are_not_mixed():
         check_versions([old, new])
     with pytest.raises(FileError, match=r"torch 1\.0 and"):
         check_versions([torch_1, new])
+    with pytest.raises(FileError, match=r"torch 1\.0 and"):
+        check_versions([torch_1], current=True)
     with pytest.raises(FileError, match="this is"):
         check_versions([old], current=True)
     assert check_versions([old]) == "0.0.1"
