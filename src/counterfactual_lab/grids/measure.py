@@ -1,4 +1,4 @@
-"""All measurements of trained cells, as named arrays and single numbers.
+"""All measurements of trained runs, as named arrays and single numbers.
 
 A plain measurement has arrays ``(λ, runs)`` by metric: means over individuals. One ``as_trained``
 has
@@ -7,7 +7,7 @@ has
 ================================================================
 ``published/<constraints>/<metric>``  (λ, runs)     means over individuals, by the grid's protocol
 ``paired/<constraints>/<metric>``     (λ, rows)     one value per individual, the same individuals
-for every cell ``attack/fgsm``, ``attack/pgd``       (ε,)          accuracy under attack
+for every run ``attack/fgsm``, ``attack/pgd``       (ε,)          accuracy under attack
 ``attribution``                       (rounds,)     sensitivity to the protected features
 ====================================  ============
 ================================================================
@@ -27,7 +27,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_lab.grids.cell import AS_TRAINED, Cell
+from counterfactual_lab.grids.grid_run import AS_TRAINED, GridRun
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.attribution import (
@@ -57,22 +57,22 @@ _ATTRIBUTION_SEED = 2025
 
 @dataclass(frozen=True, eq=False)
 class GridData:
-    """A data set as tasks need it; sent once to each worker.
+    """A data set as jobs need it; sent once to each worker.
 
     Attributes:
-        vae: of REVISE, fitted once; ``None`` where no cell needs it.
+        vae: of REVISE, fitted once; ``None`` where no run needs it.
     """
 
     data: Dataset
     vae: VAE | None = None
 
-    def rows(self, cell: Cell) -> Rows:
-        """``train``, ``validation`` and ``test``. Cells of a fleet share their rows; one alone
+    def rows(self, run: GridRun) -> Rows:
+        """``train``, ``validation`` and ``test``. Runs of a fleet share their rows; one alone
         draws its own split.
         """
         data = self.data
         # A fleet stacks weights, not rows.
-        seed = cell.seed if cell.alone else _FLEET_SPLIT_SEED
+        seed = run.seed if run.alone else _FLEET_SPLIT_SEED
         kept, held_out = data.validation_split(torch.Generator().manual_seed(seed))
         return {
             "train": (data.x_train[kept], data.y_train[kept]),
@@ -88,14 +88,14 @@ class GridData:
 
 
 def measure(
-    models: Sequence[nn.Module], cells: Sequence[Cell], source: GridData
+    models: Sequence[nn.Module], runs: Sequence[GridRun], source: GridData
 ) -> list[tuple[Arrays, dict[str, float]]]:
-    """Arrays and numbers of each model; all cells are of one task, so they are measured alike.
+    """Arrays and numbers of each model; all runs are of one job, so they are measured alike.
 
     The counterfactuals of a gated model are those of the gated one, its predictions those of its
     classifier.
     """
-    first = cells[0]
+    first = runs[0]
     x = source.data.x_test
     y = source.data.y_test
     rows = source.rows(first)[first.measurement.on]
@@ -104,7 +104,7 @@ def measure(
         ({}, performance(predict_logits(m, x), y)) for m in deciders
     ]
     for kind in ("free", "protected"):
-        places = [i for i, cell in enumerate(cells) if kind in cell.constraint_kinds]
+        places = [i for i, run in enumerate(runs) if kind in run.constraint_kinds]
         if not places:
             continue
         members = [models[i] for i in places]
@@ -115,24 +115,24 @@ def measure(
             paired = first.paired_protocol(kind)
             tables = _tables(members, rows, paired, rules, first)
             _add_paired([found[i] for i in places], tables, paired, kind, len(rows[1]))
-    for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
-        _add_attacks(cell, model, source, arrays, numbers)
-        if _has_attribution(cell):
+    for run, model, (arrays, numbers) in zip(runs, deciders, found, strict=True):
+        _add_attacks(run, model, source, arrays, numbers)
+        if _has_attribution(run):
             _add_attribution(first, model, source, arrays)
     return found
 
 
-def _has_attribution(cell: Cell) -> bool:
-    return not _is_plain(cell) and "protected" in cell.constraint_kinds
+def _has_attribution(run: GridRun) -> bool:
+    return not _is_plain(run) and "protected" in run.constraint_kinds
 
 
 def _named(start: str, arrays: Arrays) -> Arrays:
     return {f"{start}/{name}": values for name, values in arrays.items()}
 
 
-def _is_plain(cell: Cell) -> bool:
+def _is_plain(run: GridRun) -> bool:
     """Whether it is measured under one kind of constraints, so that no name says which."""
-    return cell.measurement.protected != AS_TRAINED
+    return run.measurement.protected != AS_TRAINED
 
 
 def _add_paired(
@@ -150,14 +150,14 @@ def _add_paired(
 def _add_published(
     found: Sequence[tuple[Arrays, dict[str, float]]],
     tables: Sequence[pd.DataFrame],
-    cell: Cell,
+    run: GridRun,
     kind: str,
 ) -> None:
     """Means by run of each model, by the grid's protocol."""
-    protocol = cell.protocol(kind)
+    protocol = run.protocol(kind)
     for (arrays, numbers), table, means in zip(found, tables, _means(tables), strict=True):
         by_run = _by_run(means, protocol)
-        if _is_plain(cell):
+        if _is_plain(run):
             arrays |= by_run
         else:
             arrays |= _named(f"published/{kind}", by_run)
@@ -196,9 +196,9 @@ def _by_row(table: pd.DataFrame, protocol: EvaluationProtocol, count: int) -> Ar
     }
 
 
-def _add_attribution(cell: Cell, model: nn.Module, source: GridData, arrays: Arrays) -> None:
+def _add_attribution(run: GridRun, model: nn.Module, source: GridData, arrays: Arrays) -> None:
     """Sensitivity to protected features, if the protocol has rounds of it."""
-    rounds = cell.measurement.protocol.attribution_rounds
+    rounds = run.measurement.protocol.attribution_rounds
     if not rounds:
         return
     data = source.data
@@ -214,11 +214,11 @@ def _tables(
     rows: tuple[Tensor, Tensor],
     protocol: EvaluationProtocol,
     rules: Constraints,
-    cell: Cell,
+    run: GridRun,
 ) -> list[pd.DataFrame]:
-    # A stack of one gives the same numbers up to rounding only, so a cell that trained alone is
+    # A stack of one gives the same numbers up to rounding only, so a run that trained alone is
     # measured alone.
-    if cell.alone:
+    if run.alone:
         return [counterfactual_table(model, rows, protocol, rules) for model in models]
     return counterfactual_tables(models, rows, protocol, rules)
 
@@ -234,16 +234,16 @@ def _wide(
 
 
 def _add_attacks(
-    cell: Cell, model: nn.Module, source: GridData, arrays: Arrays, numbers: dict[str, float]
+    run: GridRun, model: nn.Module, source: GridData, arrays: Arrays, numbers: dict[str, float]
 ) -> None:
     """Accuracy under attack: numbers of a plain measurement, arrays of the other, for models
     trained free.
     """
-    plain = cell.measurement.protected != AS_TRAINED
-    if not plain and cell.protected:
+    plain = run.measurement.protected != AS_TRAINED
+    if not plain and run.protected:
         return
-    kind = cell.constraint_kinds[0]
-    protocol = cell.protocol(kind)
+    kind = run.constraint_kinds[0]
+    protocol = run.protocol(kind)
     rules = source.rules(kind)
     curves = attack_curves(model, source.data.x_test, source.data.y_test, protocol, rules)
     for attack, curve in curves.items():

@@ -12,7 +12,7 @@ import pandas as pd
 
 from counterfactual_lab.reports import truth_figures as draw
 from counterfactual_lab.reports.style import METRIC_NAMES
-from counterfactual_lab.truth.truth import Scope
+from counterfactual_lab.truth.truth import Truth
 from counterfactual_training.tables.pages.files import csv_text, write_files
 from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 
@@ -49,12 +49,12 @@ _PICTURES = {
 }
 
 
-def truth_head(scope: Scope, command: str) -> str:
+def truth_head(truth: Truth, command: str) -> str:
     """The sentence above tables and page: which rows were measured, how models were trained, and
     the command.
     """
-    caps = scope.caps
-    if scope.on_test:
+    caps = truth.caps
+    if truth.on_test:
         rows = "the test rows"
     else:
         rows = "rows cut from the training rows"

@@ -190,7 +190,7 @@ def _nested(table: pd.DataFrame) -> dict[str, dict[Any, Any]]:
 
 
 def best_file(data: str, task: Task, tuning: Tuning) -> str:
-    """The tuned method as a grid file of one cell."""
+    """The tuned method as a grid file of one run."""
     best = tuning.best
     method, gate = task.tried(best.settings)
     own = {name: value for name, value in best.settings.items() if name in method.numbers}

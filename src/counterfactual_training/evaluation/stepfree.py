@@ -326,7 +326,7 @@ def _twin(name: str, baseline: str | Mapping[str, str]) -> str:
 
 def summarise_stepfree(
     table: pd.DataFrame,
-    baseline: str | Mapping[str, str] = "BL",
+    baseline: str | Mapping[str, str] = "conventional",
     metrics: Sequence[str] | None = None,
     level: float = 0.05,
     families: Sequence[str] = (),

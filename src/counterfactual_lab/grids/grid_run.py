@@ -1,9 +1,7 @@
-"""A cell: one model to train and measure, identified by the content of its settings."""
+"""A run of a grid: one model to train and measure, with all its settings."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -11,18 +9,17 @@ from typing import Any
 
 from counterfactual_lab.grids.settings import (
     CONVENTIONAL,
-    OF_CELL,
+    OF_RUN,
     Settings,
     canonical,
     method_from,
 )
+from counterfactual_lab.runs.run import Run, as_tuples
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
 from counterfactual_training.training.registry import make_method
 
-# Increase it whenever results of older code must not be mixed with new ones.
-FORMAT = 2
 ROWS = ("train", "validation", "test")
 # Searched under the constraints of training; conventional models, which know none, under both
 # kinds.
@@ -73,19 +70,15 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One model: everything that decides its numbers, and nothing else. Equal cells give equal
+class GridRun(Run):
+    """One model: everything that decides its numbers, and nothing else. Equal runs give equal
     results.
 
     Attributes:
         settings: those of the method, as :func:`canonical` returns them, and those of
-            :data:`OF_CELL`; sorted by name.
-        seed: of the weights and the draws of training.
+            :data:`OF_RUN`; sorted by name.
     """
 
-    data: str
-    seed: int
-    settings: tuple[tuple[str, Any], ...]
     measurement: Measurement = Measurement()
 
     @classmethod
@@ -96,11 +89,11 @@ class Cell:
         method: Method,
         values: Settings,
         measurement: Measurement,
-    ) -> Cell:
+    ) -> GridRun:
         """Trained by the method, from the seed; ``values`` has the settings of
-        :data:`OF_CELL`.
+        :data:`OF_RUN`.
         """
-        own = {name: values[name] for name in OF_CELL}
+        own = {name: values[name] for name in OF_RUN}
         trained = canonical(method)
         if trained["method"] == CONVENTIONAL:
             # It searches nothing, so that nothing is protected.
@@ -108,7 +101,7 @@ class Cell:
         return cls(data, seed, tuple(sorted({**trained, **own}.items())), measurement)
 
     @classmethod
-    def from_content(cls, content: Mapping[str, Any]) -> Cell:
+    def from_content(cls, content: Mapping[str, Any]) -> GridRun:
         """The inverse of :meth:`content`, also after a trip through JSON."""
         settings = tuple(sorted(as_tuples(content["settings"]).items()))
         return cls(
@@ -117,30 +110,6 @@ class Cell:
             settings,
             Measurement.from_content(content["measurement"]),
         )
-
-    def content(self) -> dict[str, Any]:
-        """The cell as plain values."""
-        measurement = self.measurement.content()
-        return {
-            "data": self.data,
-            "seed": self.seed,
-            "settings": dict(self.settings),
-            "measurement": measurement,
-        }
-
-    @cached_property
-    def id(self) -> str:
-        """A name that is safe for a file, and different for any other content."""
-        return f"{self.data}-{digest({'format': FORMAT, **self.content()})[:20]}"
-
-    @cached_property
-    def values(self) -> Settings:
-        return dict(self.settings)
-
-    @property
-    def label(self) -> str:
-        """``Moon ct protected seed 0``."""
-        return f"{self.data} {self.model} seed {self.seed}"
 
     @property
     def model(self) -> str:
@@ -180,7 +149,7 @@ class Cell:
             return self.name
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in changed.items())})"
 
-    # Not kept: cells travel to workers and back.
+    # Not kept: runs travel to workers and back.
     @property
     def method(self) -> Method:
         """What :func:`train` gets, before it knows the rows."""
@@ -207,7 +176,7 @@ class Cell:
         return str(self.values["gate"])
 
     @cached_property
-    def ungated(self) -> Cell:
+    def ungated(self) -> GridRun:
         """What is trained; a gate comes after."""
         return replace(self, settings=tuple(sorted({**self.values, "gate": "none"}.items())))
 
@@ -261,17 +230,3 @@ class Cell:
         if own is not None and kind == "protected":
             return own
         return self.measurement.protocol.decision_threshold
-
-
-def as_tuples(content: Any) -> Any:
-    """Plain values with tuples for the lists that JSON made of them."""
-    if isinstance(content, Mapping):
-        return {name: as_tuples(value) for name, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        return tuple(map(as_tuples, content))
-    return content
-
-
-def digest(content: Mapping[str, Any]) -> str:
-    """A checksum of plain values."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""One task of a grid: train a fleet, or a model alone, and measure it. Runs in a worker, maybe on
+"""One job of a grid: train a fleet, or a model alone, and measure it. Runs in a worker, maybe on
 another machine.
 """
 
@@ -15,11 +15,12 @@ from typing import Any
 
 from torch import nn
 
-from counterfactual_lab.grids.cell import Cell, digest
+from counterfactual_lab.grids.grid_run import GridRun
 from counterfactual_lab.grids.measure import GridData, Rows, measure
-from counterfactual_lab.grids.outcome import CellOutcome
-from counterfactual_lab.grids.store import is_full
 from counterfactual_lab.networks import with_weights
+from counterfactual_lab.runs.outcome import Outcome
+from counterfactual_lab.runs.run import digest
+from counterfactual_lab.runs.store import is_full
 from counterfactual_training.errors import StoppedWarning
 from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.models.counternet import counternet
@@ -34,45 +35,45 @@ _KEPT = ("loss", "accuracy", "validation_accuracy", "share_mature", "mean_steps"
 
 
 @dataclass(frozen=True)
-class GridTask:
-    """Cells of one shape that train together.
+class Job:
+    """Runs of one shape that train together.
 
     Attributes:
         checkpoint, heartbeat: files on a disk shared with the worker, or nothing.
     """
 
-    cells: tuple[Cell, ...]
+    runs: tuple[GridRun, ...]
     checkpoint: str | None = None
     heartbeat: str | None = None
 
     @property
     def id(self) -> str:
-        return digest({"cells": [cell.id for cell in self.cells]})[:20]
+        return digest({"runs": [run.id for run in self.runs]})[:20]
 
     @property
     def label(self) -> str:
-        """``Moon, 45 × ecco``; of a cell that trains alone, its own."""
-        if self.cells[0].alone:
-            return self.cells[0].label
-        kinds = sorted({cell.generator or cell.name for cell in self.cells})
-        return f"{self.cells[0].data}, {len(self.cells)} × {'/'.join(kinds)}"
+        """``Moon, 45 × ecco``; of a run that trains alone, its own."""
+        if self.runs[0].alone:
+            return self.runs[0].label
+        kinds = sorted({run.generator or run.name for run in self.runs})
+        return f"{self.runs[0].data}, {len(self.runs)} × {'/'.join(kinds)}"
 
 
 @dataclass(frozen=True, eq=False)
-class TaskResult:
-    """Outcomes in the order of the task's cells, and warnings worth showing."""
+class JobResult:
+    """Outcomes in the order of the job's runs, and warnings worth showing."""
 
-    outcomes: list[CellOutcome]
+    outcomes: list[Outcome[GridRun]]
     notes: tuple[str, ...]
     seconds: float
 
 
-def run_task(sources: Mapping[str, GridData], task: GridTask) -> TaskResult:
+def run_job(sources: Mapping[str, GridData], job: Job) -> JobResult:
     """Train, then measure."""
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
-        outcomes = _run(sources[task.cells[0].data], task, started)
+        outcomes = _run(sources[job.runs[0].data], job, started)
     # The outcome of a model that stopped says so itself.
     told = [one for one in said if not issubclass(one.category, StoppedWarning)]
     notes = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
@@ -80,61 +81,61 @@ def run_task(sources: Mapping[str, GridData], task: GridTask) -> TaskResult:
     stopped = [outcome.stopped for outcome in outcomes if outcome.stopped]
     if stopped:
         notes.append(f"{len(stopped)} models ended early, the first because {stopped[0]}")
-    return TaskResult(outcomes, tuple(notes), time.perf_counter() - started)
+    return JobResult(outcomes, tuple(notes), time.perf_counter() - started)
 
 
-def _run(source: GridData, task: GridTask, started: float) -> list[CellOutcome]:
-    rows = source.rows(task.cells[0])
-    found = _train(source, rows, task)
+def _run(source: GridData, job: Job, started: float) -> list[Outcome[GridRun]]:
+    rows = source.rows(job.runs[0])
+    found = _train(source, rows, job)
     trained = time.perf_counter()
     models = [
-        _gated(cell, result.model, source, rows)
-        for cell, result in zip(task.cells, found, strict=True)
+        _gated(run, result.model, source, rows)
+        for run, result in zip(job.runs, found, strict=True)
     ]
-    measured = measure(models, task.cells, source)
+    measured = measure(models, job.runs, source)
     count = len(found)
     seconds = {
         "train": (trained - started) / count,
         "evaluate": (time.perf_counter() - trained) / count,
     }
     outcomes = []
-    for cell, numbers, result in zip(task.cells, measured, found, strict=True):
+    for run, numbers, result in zip(job.runs, measured, found, strict=True):
         history = result.history.to_frame()
-        names = history.columns if cell.alone else [name for name in _KEPT if name in history]
+        names = history.columns if run.alone else [name for name in _KEPT if name in history]
         kept = {str(name): history[name].to_numpy(dtype=float) for name in names}
         # A model alone is kept: figures and other experiments use it again.
-        if cell.alone:
+        if run.alone:
             state = result.model.state_dict()
         else:
             state = {}
         weights = {name: tensor.clone() for name, tensor in state.items()}
         outcomes.append(
-            CellOutcome(cell, *numbers, kept, result.history.stopped, seconds, weights=weights)
+            Outcome(run, *numbers, kept, result.history.stopped, seconds, weights=weights)
         )
     return outcomes
 
 
-def _gated(cell: Cell, model: nn.Module, source: GridData, rows: Rows) -> nn.Module:
-    """The trained model with the cell's gate, fitted to the rows it was trained on under the rules
+def _gated(run: GridRun, model: nn.Module, source: GridData, rows: Rows) -> nn.Module:
+    """The trained model with the run's gate, fitted to the rows it was trained on under the rules
     of evaluation.
     """
-    if cell.gate == "none":
+    if run.gate == "none":
         return model
-    # Here, because few cells have a gate.
+    # Here, because few runs have a gate.
     from counterfactual_training.gates import fit_gate
 
-    rules = source.rules(cell.constraint_kinds[0])
-    return fit_gate(model, *rows["train"], cell.gate, constraints=rules, seed=cell.seed)
+    rules = source.rules(run.constraint_kinds[0])
+    return fit_gate(model, *rows["train"], run.gate, constraints=rules, seed=run.seed)
 
 
-def _train(source: GridData, rows: Rows, task: GridTask) -> list[TrainResult]:
-    """A result for each cell, from the fleet; on a disk too full for its checkpoint, once more
+def _train(source: GridData, rows: Rows, job: Job) -> list[TrainResult]:
+    """A result for each run, from the fleet; on a disk too full for its checkpoint, once more
     without one.
     """
     try:
-        return _fleet(source, rows, task, task.checkpoint)
+        return _fleet(source, rows, job, job.checkpoint)
     except OSError as error:
-        if task.checkpoint is None or not is_full(error):
+        if job.checkpoint is None or not is_full(error):
             raise
         warnings.warn(
             f"no checkpoint could be written ({error.strerror}), so training started again "
@@ -142,16 +143,14 @@ def _train(source: GridData, rows: Rows, task: GridTask) -> list[TrainResult]:
             "killed now, it starts from the beginning",
             stacklevel=2,
         )
-    return _fleet(source, rows, task, None)
+    return _fleet(source, rows, job, None)
 
 
-def _fleet(
-    source: GridData, rows: Rows, task: GridTask, checkpoint: str | None
-) -> list[TrainResult]:
-    # Cells that differ in their gate only are one model. A fleet of one is trained exactly as a
+def _fleet(source: GridData, rows: Rows, job: Job, checkpoint: str | None) -> list[TrainResult]:
+    # Runs that differ in their gate only are one model. A fleet of one is trained exactly as a
     # model alone.
-    trained = list(dict.fromkeys(cell.ungated for cell in task.cells))
-    members = [member for cell in trained for member in _members(cell, source, rows)]
+    trained = list(dict.fromkeys(run.ungated for run in job.runs))
+    members = [member for run in trained for member in _members(run, source, rows)]
     if len(rows["validation"][1]):
         validation = rows["validation"]
     else:
@@ -161,48 +160,48 @@ def _fleet(
             *rows["train"],
             validation=validation,
             checkpoint=checkpoint,
-            callbacks=[_Heartbeat(task.heartbeat)],
+            callbacks=[_Heartbeat(job.heartbeat)],
             progress=False,
         )
     )
-    results = {cell: _joined(list(islice(found, cell.method.members))) for cell in trained}
-    return [results[cell.ungated] for cell in task.cells]
+    results = {run: _joined(list(islice(found, run.method.members))) for run in trained}
+    return [results[run.ungated] for run in job.runs]
 
 
 def _joined(members: list[TrainResult]) -> TrainResult:
-    """The result of a cell; of an ensemble, with the history of its first network."""
+    """The result of a run; of an ensemble, with the history of its first network."""
     if len(members) == 1:
         return members[0]
     return replace(members[0], model=Ensemble([one.model for one in members]))
 
 
-def _members(cell: Cell, source: GridData, rows: Rows) -> list[Member]:
+def _members(run: GridRun, source: GridData, rows: Rows) -> list[Member]:
     """One, or the networks of an ensemble, each from a seed of its own."""
-    method = cell.method
+    method = run.method
     count = method.members
     if count == 1:
-        seeds = [cell.seed]
+        seeds = [run.seed]
     else:
         # Members of one ensemble share no seed with those of another.
-        seeds = [count * cell.seed + place for place in range(count)]
+        seeds = [count * run.seed + place for place in range(count)]
     if method.project_categories:
         rules = source.data.constraints
     else:
         rules = source.data.training_constraints
-    if cell.protected:
+    if run.protected:
         rules = source.data.protect(rules)
     learned: dict[str, Any] = {}
-    if cell.generator == "revise" and source.vae is not None:
+    if run.generator == "revise" and source.vae is not None:
         learned["vae"] = source.vae
     method = replace(method, members=1, constraints=rules)
     method = method.with_rows(*rows["train"], **learned)
-    return [Member(_network(cell, source, seed), method.seeded(seed)) for seed in seeds]
+    return [Member(_network(run, source, seed), method.seeded(seed)) for seed in seeds]
 
 
-def _network(cell: Cell, source: GridData, seed: int) -> nn.Module:
+def _network(run: GridRun, source: GridData, seed: int) -> nn.Module:
     size = source.data.num_features, source.data.num_classes
-    layers = cell.values["model.hidden"], cell.values["model.activation"]
-    if cell.own_network:
+    layers = run.values["model.hidden"], run.values["model.activation"]
+    if run.own_network:
         return with_weights(seed, lambda: counternet(*size))
     return with_weights(seed, lambda: mlp(*size, *layers))
 

@@ -1,87 +1,97 @@
-"""What is known of a finished cell, and which version of the package made it."""
+"""What is known of a finished run, and which version of the package made it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from counterfactual_lab.grids.cell import AS_TRAINED, Cell
+from counterfactual_lab.runs.run import R
 from counterfactual_training.errors import FileError
 from counterfactual_training.versions import PACKAGE, versions
 
 _DIGITS = 8  # of numbers of a fleet's member; more is noise in float32
+_EVERY_DIGIT = 17  # brings every double back exactly
 
 
 @dataclass(frozen=True, eq=False)
-class CellOutcome:
-    """What is known of a finished cell.
+class Outcome(Generic[R]):
+    """What is known of a finished run.
 
     Attributes:
-        arrays: measurements by name, see :mod:`measure`.
+        arrays: measurements by name.
         numbers: single ones, such as the accuracy.
         history: by name, one value per epoch.
         stopped: why training ended early, if it did.
-        seconds: of the task divided by its members: ``train`` and ``evaluate``.
+        seconds: by part, ``train`` and ``evaluate``, as far as they were measured.
         made: command, versions, date and settings, as far as they were noted.
-        weights: of the model, if it trained alone.
+        weights: of the model, if it is kept.
+        rows: a table with a row per individual, if the measurement has one.
+        notes: warnings of the training that are worth showing.
     """
 
-    cell: Cell
-    arrays: Mapping[str, np.ndarray]
-    numbers: Mapping[str, float]
-    history: Mapping[str, np.ndarray]
-    stopped: str | None
-    seconds: Mapping[str, float]
+    run: R
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+    stopped: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: pd.DataFrame | None = None
+    notes: tuple[str, ...] = ()
 
     def array(self, name: str) -> np.ndarray:
         """A measurement in double precision."""
         if name not in self.arrays:
             raise FileError(
-                f"{self.cell.label} has no measurement {name!r}; it has {', '.join(self.arrays)}."
+                f"{self.run.label} has no measurement {name!r}; it has {', '.join(self.arrays)}."
             )
         return np.asarray(self.arrays[name], dtype=np.float64)
 
-    def metrics(self, kind: str) -> Mapping[str, np.ndarray]:
-        """Arrays ``(λ, runs)`` by metric, searched under these constraints."""
-        if self.cell.measurement.protected != AS_TRAINED:
-            return self.arrays
-        start = f"published/{kind}/"
-        return {
-            name.removeprefix(start): array
-            for name, array in self.arrays.items()
-            if name.startswith(start)
-        }
+    def table(self) -> pd.DataFrame:
+        """Its rows; raises if there are none."""
+        if self.rows is None:
+            raise FileError(f"{self.run.label} has no table of individuals.")
+        return self.rows
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but tensors: arrays and weights of a model trained alone go to a file of their
-        own.
+        """Everything but tensors and rows, which go to files of their own: arrays and weights of a
+        model that is kept, and the table of individuals.
         """
-        digits = 17 if self.weights else _DIGITS  # 17 bring every double back exactly
+        digits = _DIGITS
+        if self.weights or self.rows is not None:
+            digits = _EVERY_DIGIT
+        kept: Mapping[str, np.ndarray] = self.arrays
+        if self.weights:
+            kept = {}
         return {
-            "cell": self.cell.content(),
-            "metrics": {}
-            if self.weights
-            else {name: _plain(value, digits) for name, value in self.arrays.items()},
+            "run": self.run.content(),
+            "metrics": {name: _plain(value, digits) for name, value in kept.items()},
             "numbers": {name: _plain(value, digits) for name, value in self.numbers.items()},
             "history": {name: _plain(value, digits) for name, value in self.history.items()},
             "stopped": self.stopped,
             "seconds": dict(self.seconds),
             "made": dict(self.made),
+            "notes": list(self.notes),
             "tensors": bool(self.weights),
+            "rows": self.rows is not None,
         }
 
     @classmethod
     def from_json(
-        cls, content: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None
-    ) -> CellOutcome:
+        cls,
+        run: R,
+        content: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] | None = None,
+        rows: pd.DataFrame | None = None,
+    ) -> Outcome[R]:
         """The inverse of :meth:`to_json`; ``tensors`` as :meth:`tensors` names them."""
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "measured": {}}
         for name, tensor in (tensors or {}).items():
@@ -91,7 +101,7 @@ class CellOutcome:
             name: np.array(value, dtype=float) for name, value in content["metrics"].items()
         }
         return cls(
-            Cell.from_content(content["cell"]),
+            run,
             {**arrays, **{name: tensor.numpy() for name, tensor in parts["measured"].items()}},
             {
                 name: math.nan if value is None else float(value)
@@ -100,8 +110,10 @@ class CellOutcome:
             {name: np.array(value, dtype=float) for name, value in content["history"].items()},
             content["stopped"],
             content["seconds"],
-            content.get("made", {}),
+            content["made"],
             parts["model"],
+            rows,
+            tuple(content["notes"]),
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -124,7 +136,7 @@ def _plain(value: Any, digits: int) -> Any:
     return None
 
 
-def check_versions(outcomes: Sequence[CellOutcome], current: bool = False) -> str:
+def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> str:
     """The one package version that made these results (with ``current``, this one); mixtures raise
     an error.
     """
@@ -133,8 +145,12 @@ def check_versions(outcomes: Sequence[CellOutcome], current: bool = False) -> st
         "Numbers of different versions do not belong in one table: use another folder, or delete "
         "this one."
     )
+    # What is added now is made with what is installed now.
+    mixed = made
+    if current and made:
+        mixed = [*made, versions()]
     for name in ("torch", "numpy"):
-        used = sorted({str(one.get(name)) for one in made})
+        used = sorted({str(one.get(name)) for one in mixed})
         if len(used) > 1:
             raise FileError(
                 f"These results were made with {name} {' and '.join(used)}. {advice}"
