@@ -17,13 +17,17 @@ from counterfactual_training.errors import (
     check_count,
     check_name,
 )
+from counterfactual_training.rules import with_trait
 from counterfactual_training.tables.columns.feature import Feature, show
 from counterfactual_training.tables.columns.relations import RelationBook, check_texts
 from counterfactual_training.tables.columns.schema import Schema
 
 # Two steps may differ from a multiple by so much of the smaller one.
 _CLOSE = 1e-9
-_BY_COLUMN = ("domain", "step", "max_change", "difficulty")
+# What is stated by column: ends, and one number of each of these rules.
+_BY_COLUMN = ("domain", *with_trait("number"))
+# Of these numbers, those that say how far a column may go: the smaller one holds.
+_REACHES = tuple(rule for rule in with_trait("number") if rule in with_trait("reach"))
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,9 @@ class Rules:
             changes |= _narrower(feature, stated["domain"])
         if "step" in stated:
             changes["step"] = _coarser(feature, stated["step"])
-        if "max_change" in stated:
-            asked = replace(feature, max_change=stated["max_change"]).max_change  # checks it
-            # The tighter of the two, because nothing becomes freer.
-            changes["max_change"] = min(asked or np.inf, feature.max_change or np.inf)
+        for rule in _REACHES:
+            if rule in stated:
+                changes[rule] = _tighter(feature, rule, stated[rule])
         if "difficulty" in stated:
             changes["difficulty"] = stated["difficulty"]
         if changes:
@@ -196,6 +199,12 @@ def _coarser(feature: Feature, asked: Any) -> float:
             "fit was told."
         )
     return step
+
+
+def _tighter(feature: Feature, rule: str, asked: Any) -> float:
+    """The smaller of what is asked and what ``fit`` was told, because nothing becomes freer."""
+    checked = getattr(replace(feature, **{rule: asked}), rule)
+    return min(checked or np.inf, getattr(feature, rule) or np.inf)
 
 
 def _fewer_categories(feature: Feature, asked: Any) -> dict[str, Any]:
