@@ -576,28 +576,7 @@ class Beam:
             picks = [pick for pick in picks if len(pick)]
             if not picks or self.finder.late:
                 break
-            person = np.concatenate(
-                [np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)]
-            )
-            sets = np.concatenate(
-                [state.move[pick] for pick, state in zip(picks, states, strict=True)]
-            )
-            odds, kept = self.ask_sets(moves, person, sets)
-            # What breaks a relation has reached nothing, or the beam would fill with such sets.
-            odds = np.where(kept, odds, np.minimum(odds, self.odds_before[person]))
-            ends = np.cumsum([len(pick) for pick in picks])
-            parts = np.split(odds, ends[:-1])
-            judged = [
-                s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)
-            ]
-            some = np.concatenate(
-                [own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)]
-            )
-            gate = self._judge(moves, person[some], sets[some], odds[some])
-            ends = np.cumsum([len(own) for own in judged])
-            reached = Reached(odds[some], gate)
-            for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
-                state.move_on(pick[own], reached.take(slice(end - len(own), end)))
+            self._extend(moves, states, picks)
 
     def _first_states(self, moves: Moves, people: np.ndarray) -> list[States]:
         """Everybody's beam of single moves."""
@@ -621,6 +600,31 @@ class Beam:
                 )
             )
         return states
+
+    def _extend(self, moves: Moves, states: list[States], picks: list[np.ndarray]) -> None:
+        """Ask about the extensions picked for each beam, and move the beams on to them."""
+        person = np.concatenate(
+            [np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)]
+        )
+        sets = np.concatenate(
+            [state.move[pick] for pick, state in zip(picks, states, strict=True)]
+        )
+        odds, kept = self.ask_sets(moves, person, sets)
+        # What breaks a relation has reached nothing, or the beam would fill with such sets.
+        odds = np.where(kept, odds, np.minimum(odds, self.odds_before[person]))
+        ends = np.cumsum([len(pick) for pick in picks])
+        parts = np.split(odds, ends[:-1])
+        judged = [
+            s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)
+        ]
+        some = np.concatenate(
+            [own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)]
+        )
+        gate = self._judge(moves, person[some], sets[some], odds[some])
+        ends = np.cumsum([len(own) for own in judged])
+        reached = Reached(odds[some], gate)
+        for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
+            state.move_on(pick[own], reached.take(slice(end - len(own), end)))
 
     def _judge(
         self,
