@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -268,21 +267,14 @@ def _explanation(
     row = np.concatenate([answers.row for answers in told])
     # Groups were answered in turn; options of a row stay in order.
     order = np.argsort(row, kind="stable")
-    places = torch.as_tensor(row := row[order], device=y.device)
-    x_cf, status, steps = (
-        torch.cat([getattr(answers.found, name) for answers in told])[
-            torch.as_tensor(order, device=y.device)
-        ]
-        for name in ("x_cf", "status", "num_steps")
-    )
+    row = row[order]
+    places = torch.as_tensor(row, device=y.device)
+    found = _all_found(told).take(torch.as_tensor(order, device=y.device))
+    x_cf = found.x_cf
+    status = found.status.cpu().numpy()
+    cost, distance = _measured(told)
     hindered = [(entry, answers.max_changes) for answers in told for entry in answers.obstacles]
     obstacles, limits = zip(*(hindered[place] for place in order.tolist()), strict=True)
-    cost, distance = (  # by the finder of each group, because difficulty belongs to its rules
-        np.concatenate(
-            [measure(a.finder)(a.found.x_cf, a.own.x).double().cpu().numpy() for a in told]
-        )[order]
-        for measure in (attrgetter("cost"), attrgetter("distance"))
-    )
     # One group is in order already.
     if len(told) == 1:
         own = told[0].own
@@ -303,11 +295,11 @@ def _explanation(
         index = _numbered(original.index, row)
         original = original.set_axis(index)
         counterfactual = counterfactual.set_axis(index)
-        notes = _shortfalls(factuals.source.index, row, status.cpu().numpy(), num_options)
+        notes = _shortfalls(factuals.source.index, row, status, num_options)
+    reached = prediction == classes[wanted]
     asked = _asked_for(finder, question)
-    reached = (prediction == classes[wanted]) | (
-        (confidence >= asked) if asked is not None else False
-    )
+    if asked is not None:
+        reached |= confidence >= asked
     names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
     return Explanation(
         original=original,
@@ -321,12 +313,12 @@ def _explanation(
         .gather(-1, goal.cpu().unsqueeze(-1))
         .squeeze(-1)
         .numpy(),
-        status=names[status.cpu().numpy()],
+        status=names[status],
         answered=reached,
-        cost=cost,
-        num_steps=steps.cpu().numpy(),
+        cost=cost[order],
+        num_steps=found.num_steps.cpu().numpy(),
         asked=asked,
-        distance=distance,
+        distance=distance[order],
         obstacles=list(obstacles),
         max_changes=list(limits),
         encoder=finder.encoder,
@@ -334,6 +326,22 @@ def _explanation(
         several=num_options > 1,
         complete=not finder.late,
     )
+
+
+def _all_found(told: Sequence[Answers]) -> Counterfactuals:
+    """What was found, group after group."""
+    return Counterfactuals(
+        torch.cat([answers.found.x_cf for answers in told]),
+        torch.cat([answers.found.status for answers in told]),
+        torch.cat([answers.found.num_steps for answers in told]),
+    )
+
+
+def _measured(told: Sequence[Answers]) -> tuple[np.ndarray, np.ndarray]:
+    """Cost and distance, group after group: difficulty belongs to the rules of each."""
+    cost = [answers.finder.cost(answers.found.x_cf, answers.own.x) for answers in told]
+    distance = [answers.finder.distance(answers.found.x_cf, answers.own.x) for answers in told]
+    return torch.cat(cost).double().cpu().numpy(), torch.cat(distance).double().cpu().numpy()
 
 
 def _of_nobody(

@@ -13,7 +13,7 @@ level:
    model.
 5. In tables of hundreds of columns, for those whom three columns do not help: where a search along
    gradients arrives. For those who still have no answer: real rows of the target class. Of either,
-   columns are taken back.
+   columns are taken back. At last, values around best efforts (:mod:`efforts`).
 
 Whom levels 1 to 3 help gets answers of up to three columns from them alone.
 
@@ -48,6 +48,7 @@ from counterfactual_training.tables.advice.candidates import (
     rank_within,
 )
 from counterfactual_training.tables.advice.easing import Easing
+from counterfactual_training.tables.advice.efforts import fall_back, note_effort
 from counterfactual_training.tables.advice.moves import MoveBook, Moves
 from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.points import Factuals
@@ -78,17 +79,8 @@ _DEEP = 16
 # Levels without a cheaper answer after which larger sets of a person with an answer are left alone:
 # hardly any improves on it then.
 _PATIENCE = 4
-# Real rows tried per person, and how many that arrive are shortened.
-_REAL = 400
+# Larger sets of a person that are shortened at a time, of those that arrive.
 _KEPT = 3
-# Looks around a best effort, values on either side each time, and how much closer the next look is.
-_LOOKS = 4
-_AROUND = 16
-_CLOSER = 8.0
-# What is missing of a decision counts as so much beside the log-odds of the gate.
-_MISSING = 2.0
-# Digits by which best efforts are compared.
-_SCORED = 4
 # Sets of columns that are looked at for further options.
 _SUPPORTS = 12
 
@@ -220,12 +212,7 @@ class Beam:
         if len(helpless) and self.generator is not None and not self.finder.late:
             self.from_gradients(helpless, self.generator)
         swap_columns(self, np.flatnonzero(hopeful))
-        missed = np.flatnonzero(np.isinf(self.best))
-        if len(missed) and self.most > 0 and not self.finder.late:
-            self.from_real_rows(missed)
-        missed = np.flatnonzero(np.isinf(self.best))
-        if len(missed) and self.most > 0 and not self.finder.late:
-            self.come_closer(missed)
+        fall_back(self)
 
     def _hope(self) -> np.ndarray:
         """A price ``(n,)`` that four or more columns may reach, if what they gain adds up.
@@ -578,40 +565,19 @@ class Beam:
             picks = [pick for pick in picks if len(pick)]
             if not picks or self.finder.late:
                 break
-            person = np.concatenate(
-                [np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)]
-            )
-            sets = np.concatenate(
-                [state.move[pick] for pick, state in zip(picks, states, strict=True)]
-            )
-            odds, kept = self.ask_sets(moves, person, sets)
-            # What breaks a relation has reached nothing, or the beam would fill with such sets.
-            odds = np.where(kept, odds, np.minimum(odds, self.odds_before[person]))
-            ends = np.cumsum([len(pick) for pick in picks])
-            parts = np.split(odds, ends[:-1])
-            judged = [
-                s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)
-            ]
-            some = np.concatenate(
-                [own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)]
-            )
-            gate = self._judge(moves, person[some], sets[some], odds[some])
-            ends = np.cumsum([len(own) for own in judged])
-            reached = Reached(odds[some], gate)
-            for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
-                state.move_on(pick[own], reached.take(slice(end - len(own), end)))
+            self._extend(moves, states, picks)
 
     def _first_states(self, moves: Moves, people: np.ndarray) -> list[States]:
         """Everybody's beam of single moves."""
         start = self.x[torch.as_tensor(people)]
         own = Reached(*self.oracle.margins(people, start))
-        self._note_effort(people, start, *own)
+        note_effort(self, people, start, *own)
         who, move = moves.allowed[people].nonzero()
         points = self.points(moves, people[who], move[:, None])
         alone = Reached(*self.oracle.margins(people[who], points))
         kept = self.oracle.keeps(people[who], points)
-        self._note_effort(
-            people[who], points, alone.odds, np.where(kept, alone.gate, -math.inf)
+        note_effort(
+            self, people[who], points, alone.odds, np.where(kept, alone.gate, -math.inf)
         )
         states = []
         ends = np.searchsorted(who, np.arange(len(people) + 1))
@@ -624,6 +590,31 @@ class Beam:
             )
         return states
 
+    def _extend(self, moves: Moves, states: list[States], picks: list[np.ndarray]) -> None:
+        """Ask about the extensions picked for each beam, and move the beams on to them."""
+        person = np.concatenate(
+            [np.full(len(p), state.person) for p, state in zip(picks, states, strict=True)]
+        )
+        sets = np.concatenate(
+            [state.move[pick] for pick, state in zip(picks, states, strict=True)]
+        )
+        odds, kept = self.ask_sets(moves, person, sets)
+        # What breaks a relation has reached nothing, or the beam would fill with such sets.
+        odds = np.where(kept, odds, np.minimum(odds, self.odds_before[person]))
+        ends = np.cumsum([len(pick) for pick in picks])
+        parts = np.split(odds, ends[:-1])
+        judged = [
+            s.worth_judging(p, own) for s, p, own in zip(states, picks, parts, strict=True)
+        ]
+        some = np.concatenate(
+            [own + end - len(p) for own, end, p in zip(judged, ends, picks, strict=True)]
+        )
+        gate = self._judge(moves, person[some], sets[some], odds[some])
+        ends = np.cumsum([len(own) for own in judged])
+        reached = Reached(odds[some], gate)
+        for state, pick, own, end in zip(states, picks, judged, ends, strict=True):
+            state.move_on(pick[own], reached.take(slice(end - len(own), end)))
+
     def _judge(
         self,
         moves: Moves,
@@ -635,7 +626,7 @@ class Beam:
         points = self.points(moves, person, sets)
         gate = self.oracle.gate_odds(person, points)
         kept = self.oracle.keeps(person, points)
-        self._note_effort(person, points, odds, np.where(kept, gate, -math.inf))
+        note_effort(self, person, points, odds, np.where(kept, gate, -math.inf))
         arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
         if len(arrived):
             cost = moves.cost[person[arrived, None], sets[arrived]].sum(1)
@@ -643,97 +634,6 @@ class Beam:
             chosen = order[rank_within(person[order]) < _KEPT]
             self.shorten(person[chosen], points[torch.as_tensor(chosen)])
         return gate
-
-    def _note_effort(
-        self, person: np.ndarray, points: Tensor, odds: np.ndarray, gate: np.ndarray
-    ) -> None:
-        """Remember the point of each person without an answer that comes closest to the bar."""
-        missed = np.flatnonzero(np.isinf(self.best[person]))
-        if len(missed) == 0:
-            return
-        person = person[missed]
-        points = points[torch.as_tensor(missed)]
-        odds = odds[missed]
-        gate = gate[missed]
-        score = self._closeness(person, odds, gate)
-        order = np.lexsort((-score, person))
-        order = order[is_first(person[order])]
-        better = order[score[order] > self.effort_score[person[order]]]
-        self.effort_score[person[better]] = score[better]
-        self.effort[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
-
-    def _closeness(self, person: np.ndarray, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
-        """How close points ``(a,)`` come to the bar of model and gate, whichever is farther."""
-        ahead = odds - self.oracle.enough
-        if self.finder.decision:
-            # The scale of the logits changes no decision: a share of what was missing.
-            missing = self.oracle.enough - self.odds_before[person]
-            ahead = _MISSING * ahead / np.maximum(missing, np.finfo(np.float64).tiny)
-        # Without the last digits, in which another batch may differ.
-        return np.round(np.minimum(ahead, gate), _SCORED)
-
-    def come_closer(self, people: np.ndarray) -> None:
-        """Move numbers of best efforts, and of the best single moves, to better values around them.
-
-        Some targets hold in a narrow band only, such as an interval of a regression, and lie
-        between two values.
-        """
-        self._look_around(people, self.effort[torch.as_tensor(people)].clone())
-        allowed = np.where(self.moves.allowed[people], self.odds_alone[people], -math.inf)
-        some = np.flatnonzero(
-            np.isfinite(allowed.max(1, initial=-math.inf)) & np.isinf(self.best[people])
-        )
-        if len(some):
-            best = allowed[some].argmax(1)[:, None]
-            self._look_around(people[some], self.points(self.moves, people[some], best))
-
-    def _look_around(self, people: np.ndarray, points: Tensor) -> None:
-        """Improve points ``(a, d)``, one per person, number by number, closer and closer."""
-        shares = np.arange(-_AROUND, _AROUND + 1) / _AROUND
-        odds, gate = self.oracle.margins(people, points)
-        score = self._closeness(people, odds, gate)
-        for look in range(_LOOKS):
-            for j, notation in self.book.notations.items():
-                width = notation.span / _CLOSER ** (look + 1)
-                self._look_at(people, points, score, j, width * shares)
-
-    def _look_at(
-        self, people: np.ndarray, points: Tensor, score: np.ndarray, j: int, steps: np.ndarray
-    ) -> None:
-        """Try numbers of one feature around those of the points; keep each person's best."""
-        changed = self.easing.changed(people, points)
-        some = np.flatnonzero(
-            ~self.book.held[people, j]
-            & (changed[:, j] | (changed.sum(1) < self.most))
-            & np.isinf(self.best[people])
-        )
-        now = self.easing.numbers(points[torch.as_tensor(some)], np.full(len(some), j))
-        now = np.where(changed[some, j], now, self.book.base[people[some], j])
-        place = np.repeat(some, len(steps))
-        who = people[place]
-        feature = np.full(len(place), j)
-        number = self.book.written(feature, (now[:, None] + steps).ravel())
-        fine = np.isfinite(number) & (number != self.book.base[who, j])
-        fine[fine] = self.book.keeps_rules(feature[fine], who[fine], number[fine])
-        place = place[fine]
-        who = who[fine]
-        number = number[fine]
-        if len(who) == 0:
-            return
-        trial = points[torch.as_tensor(place)]
-        self.book.set_numbers(trial, np.arange(len(who)), feature[fine], number)
-        trial = self.oracle.follow(who, trial)
-        odds, gate = self.oracle.margins(who, trial)
-        kept = self.oracle.keeps(who, trial)
-        self._note_effort(who, trial, odds, np.where(kept, gate, -math.inf))
-        arrived = np.flatnonzero(kept & self.oracle.reached(odds, gate))
-        self.shorten(who[arrived], trial[torch.as_tensor(arrived)])
-        found = np.where(kept, self._closeness(who, odds, gate), -math.inf)
-        order = np.lexsort((-found, place))
-        order = order[is_first(place[order])]
-        better = order[found[order] > score[place[order]]]
-        score[place[better]] = found[better]
-        points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]
 
     def from_gradients(self, people: np.ndarray, generator: Generator) -> None:
         """Start where gradients arrive in any number of columns, and take columns back."""
@@ -749,63 +649,6 @@ class Beam:
         points = found.cpu()[:, self.window.columns]
         fine = np.flatnonzero(self.oracle.arrives(people, points))
         self.shorten(people[fine], points[torch.as_tensor(fine)])
-
-    def from_real_rows(self, people: np.ndarray) -> None:
-        """Start from real rows of the target class that the rules allow, the nearest first, and
-        take columns back.
-        """
-        for label in self.oracle.y[torch.as_tensor(people)].unique().tolist():
-            own = people[self.oracle.labels[people] == label]
-            rows = self._real_rows(int(label))
-            if rows is None or len(rows) == 0:
-                continue
-            for i in own.tolist():
-                self._from_rows(i, rows)
-
-    def _real_rows(self, label: int) -> Tensor | None:
-        """Rows ``(r, d)`` of a class."""
-        background = self.finder.background
-        if background is not None:
-            return background.x[background.y == label].to(self.x)[:, self.window.columns]
-        if self.finder.gate is None:
-            return None
-        remembered = self.finder.gate.real_rows
-        if remembered is None:
-            return None
-        rows = remembered[label]
-        return rows[~rows.isnan().any(-1)].to(self.x)[:, self.window.columns]
-
-    def _from_rows(self, i: int, rows: Tensor) -> None:
-        points = self.x[i].repeat(len(rows), 1)
-        moves = self.moves
-        mine = self.moves.allowed[i]
-        z = rows.double().numpy()
-        for j in self.book.free:
-            here = np.flatnonzero((moves.feature == j) & mine)
-            if len(here) == 0:
-                continue
-            start = self.book.starts[j]
-            if self.book.one_hot[j]:
-                wanted = z[:, start : start + self.book.columns[j].width].argmax(1)
-                place = {int(moves.number[i, k]): k for k in here.tolist()}
-                hit = np.array([k in place for k in wanted.tolist()])
-                chosen = np.array([place[k] for k in wanted[hit].tolist()], dtype=np.int64)
-                part = points[torch.as_tensor(np.flatnonzero(hit))]
-                points[torch.as_tensor(np.flatnonzero(hit))] = moves.put(
-                    part, np.full(len(chosen), i), chosen[:, None]
-                )
-            else:
-                # The allowed value nearest to the real one; its own, if that is nearer.
-                codes = np.append(moves.code[i].double().numpy()[here], self.book.codes[i, j])
-                near = np.abs(z[:, start, None] - codes).argmin(1)
-                points[:, start] = torch.as_tensor(codes[near]).to(points)
-        who = np.full(len(points), i)
-        points = self.oracle.follow(who, points)
-        distance = (points - self.x[i]).abs().sum(-1).numpy()
-        order = np.argsort(distance, kind="stable")[:_REAL]
-        points = points[torch.as_tensor(order)]
-        fine = np.flatnonzero(self.oracle.arrives(who[order], points))[:_KEPT]
-        self.shorten(who[: len(fine)], points[torch.as_tensor(fine)])
 
     # ---- fewer and smaller changes ---------------------------------------------------------------
 

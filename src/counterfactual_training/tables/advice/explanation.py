@@ -30,6 +30,7 @@ from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.text import align, one_line
 
 _MOST_ROWS = 20
+_MOST_NAMES = 20
 _MOST_NOTES = 5
 _STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
 _UNCHANGED = "–"
@@ -392,50 +393,57 @@ class Explanation:
         shown = min(len(self), _MOST_ROWS)
         mask = self.changed.to_numpy()[:shown]
         columns = [j for j in range(mask.shape[1]) if mask[:, j].any()]
-        still = [self._feature(j).name for j in range(mask.shape[1]) if j not in set(columns)]
         gated = not np.isnan(self.plausibility).all()
-        names = [*self.outcome.columns, *(["plausibility"] if gated else []), "cost", "status"]
-        options = self._options
-        header = [
-            "",
-            *([] if options is None else ["option"]),
-            *(self._feature(j).name for j in columns),
-            *names,
-        ]
-        rows = [header]
+        rows = [self._header(columns, gated)]
         for i in range(shown):
             cells = [self._arrow(i, j) if mask[i, j] else _UNCHANGED for j in columns]
-            if gated:
-                plausible = [cut_off(self.plausibility[i])]
-            else:
-                plausible = []
-            status = self.status[i].replace("_", " ")
-            tail = [*self.outcome.cells(self, i), *plausible, f"{self.cost[i]:.2f}", status]
-            # The label of a person stands beside the first option only.
-            again = options is not None and options[i] > 1
-            if options is None:
-                option = []
-            else:
-                option = [str(options[i])]
-            rows.append(["" if again else say_row(self._label(i)), *option, *cells, *tail])
-        if len(still) > 20:
-            more = f" and {len(still) - 20} more"
-        else:
-            more = ""
+            rows.append([*self._row_name(i), *cells, *self._outcome_cells(i, gated)])
+        return rows, self._not_shown(columns, shown)
+
+    def _header(self, columns: list[int], gated: bool) -> list[str]:
+        """What stands above the cells of :meth:`_row_name`, columns and :meth:`_outcome_cells`."""
+        names = [""]
+        if self._options is not None:
+            names.append("option")
+        names += [self._feature(j).name for j in columns]
+        names += self.outcome.columns
+        if gated:
+            names.append("plausibility")
+        return [*names, "cost", "status"]
+
+    def _row_name(self, i: int) -> list[str]:
+        """The label of a person, and the number of the option if there may be several."""
+        if self._options is None:
+            return [say_row(self._label(i))]
+        number = self._options[i]
+        # The label stands beside the first option only.
+        if number > 1:
+            return ["", str(number)]
+        return [say_row(self._label(i)), str(number)]
+
+    def _outcome_cells(self, i: int, gated: bool) -> list[str]:
+        """What a row would bring, and what it takes."""
+        cells = self.outcome.cells(self, i)
+        if gated:
+            cells = [*cells, cut_off(self.plausibility[i])]
+        return [*cells, f"{self.cost[i]:.2f}", self.status[i].replace("_", " ")]
+
+    def _not_shown(self, columns: list[int], shown: int) -> list[str]:
+        """Notes on columns and rows that a table leaves out, and those of the explanation."""
+        still = [
+            self._feature(j).name for j in range(self.changed.shape[1]) if j not in set(columns)
+        ]
+        notes = []
         if still:
-            notes = [f"Unchanged: {', '.join(still[:20])}{more}"]
-        else:
-            notes = []
+            notes.append(f"Unchanged: {', '.join(still[:_MOST_NAMES])}")
+        if len(still) > _MOST_NAMES:
+            notes[0] += f" and {len(still) - _MOST_NAMES} more"
         if len(self) > shown:
-            notes += [f"… and {len(self) - shown} more row(s)"]
-        else:
-            notes += []
+            notes.append(f"… and {len(self) - shown} more row(s)")
         notes += self.notes[:_MOST_NOTES]
         if len(self.notes) > _MOST_NOTES:
-            notes += [f"… and {len(self.notes) - _MOST_NOTES} more such rows: see .notes"]
-        else:
-            notes += []
-        return rows, notes
+            notes.append(f"… and {len(self.notes) - _MOST_NOTES} more such rows: see .notes")
+        return notes
 
     def _arrow(self, i: int, j: int) -> str:
         feature = self._feature(j)

@@ -182,13 +182,7 @@ class Finder(AdviceSpace):
         x_cf = factuals.x.clone()
         steps = torch.zeros_like(y)
         rows = torch.arange(len(y), device=y.device)
-        # Only where that leaves out more than half of the columns; else it hardly saves anything.
-        sizes = [
-            size
-            for size in _SUPPORTS
-            if size < len(self.difficulty) / 2 and sparsify and fall_back
-        ]
-        for most in (*sizes, None):
+        for most in self._sizes(sparsify and fall_back):
             if len(rows) == 0:
                 break
             # The last round answers whatever the others would have; only at more columns.
@@ -215,6 +209,15 @@ class Finder(AdviceSpace):
             x_cf[rows] = points[done]
             rows = rest
         return x_cf, steps
+
+    def _sizes(self, few: bool) -> tuple[int | None, ...]:
+        """How many columns to move, round by round: few first if asked for, at last all of them."""
+        sizes = []
+        if few:
+            # Only where that leaves out more than half of the columns; else it hardly saves
+            # anything.
+            sizes = [size for size in _SUPPORTS if size < len(self.difficulty) / 2]
+        return (*sizes, None)
 
     def _holding(self, factuals: Factuals, y: Tensor, most: int) -> Factuals:
         """The rows with all but their most promising features held."""

@@ -115,7 +115,7 @@ class Notation:
         steps = self.span * 2.0 ** -np.arange(0, _HALVINGS)
         steps = np.append(steps[steps > self.grid], self.grid)
         near = self.write(own[:, None] + np.concatenate([-steps, steps]))
-        if self.column.feature.max_change is None:
+        if math.isinf(self.column.feature.reach):
             # Nothing is known of what lies between an outlier and the range.
             near = near.clip(usual[0], usual[-1])
         return np.sort(np.concatenate([shared, near], 1), 1)
@@ -142,7 +142,7 @@ def _grid(column: Column, span: float, width: float) -> float:
     if column.feature.step is not None:
         return column.feature.step
     given = column.advised_grid or 0.0
-    room = min(width, column.feature.max_change or math.inf)
+    room = min(width, column.feature.reach)
     finest = min(_FINEST * span, room / _FEWEST)
     if finest > 0:
         nice = 10.0 ** math.floor(math.log10(finest))
@@ -421,7 +421,7 @@ class MoveBook:
         low = np.full(len(self.columns), -np.inf)
         high = np.full(len(self.columns), np.inf)
         for j, notation in self.notations.items():
-            if notation.column.feature.max_change is None and len(notation.values):
+            if math.isinf(notation.column.feature.reach) and len(notation.values):
                 low[j] = notation.values[0]
                 high[j] = notation.values[-1]
         return (own < low[feature]) | (own > high[feature])

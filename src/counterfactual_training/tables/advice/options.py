@@ -140,10 +140,7 @@ def _beside(
     kept: dict[int, list[int]] = {row: [row] for row in range(len(first.row))}
     for place, row in enumerate(both.tolist()):
         own = kept[row]
-        nested = any(
-            columns[place] <= columns[other] or columns[other] <= columns[place]
-            for other in own
-        )
+        nested = _nested(columns[place], [columns[other] for other in own])
         # Whoever is not helped by the first answer gets no list of others.
         helped = bool(first.found.reached[row]) and int(found.status[place]) == int(
             Status.CONVERGED
@@ -265,18 +262,16 @@ def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
     """The cheapest answers, none of which changes all columns of another."""
     kept: list[_Answer] = []
     for answer in pool:
-        if answer.columns and not _nested(answer, kept):
+        if answer.columns and not _nested(answer.columns, [own.columns for own in kept]):
             kept.append(answer)
         if len(kept) == num_options:
             break
     return kept
 
 
-def _nested(answer: _Answer, others: list[_Answer]) -> bool:
-    """Whether it changes all columns of another answer, or another one all of its columns."""
-    return any(
-        answer.columns <= other.columns or other.columns <= answer.columns for other in others
-    )
+def _nested(columns: frozenset[int], others: list[frozenset[int]]) -> bool:
+    """Whether these are all columns of another answer and more, or another one has all of these."""
+    return any(columns <= other or other <= columns for other in others)
 
 
 def _with_doubtful(
@@ -291,6 +286,6 @@ def _with_doubtful(
         for answer in doubtful:
             if answer.price >= plausible[0].price:
                 break
-            if answer.columns and not _nested(answer, kept):
+            if answer.columns and not _nested(answer.columns, [own.columns for own in kept]):
                 return [*kept, answer]
     return plausible

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
+    from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
 
 # Rows on which a quick pipeline must start as the slow one does.
@@ -37,8 +38,15 @@ class QuickPipeline:
         self.columns: list[str] = []
         self._steps: dict[str, tuple[Any, list[str]]] = {}
         self._known: dict[str, dict[Any, float]] = {}
-        names = model[0].feature_names_in_.tolist()
-        for _, step, chosen in model[0].transformers_:
+        self._read(model[0])
+        if _encodes(self._rest):
+            self._without_encoding()
+        self.places = {name: place for place, name in enumerate(self.columns)}
+
+    def _read(self, first: ColumnTransformer) -> None:
+        """Which step of the first one makes which columns."""
+        names = first.feature_names_in_.tolist()
+        for _, step, chosen in first.transformers_:
             columns = [name if isinstance(name, str) else names[name] for name in chosen]
             if isinstance(step, str) and step == "drop":
                 continue
@@ -49,9 +57,6 @@ class QuickPipeline:
             # Categories are few, and the same again in every question.
             if hasattr(step, "categories_"):
                 self._known |= {name: {} for name in columns}
-        if _encodes(self._rest):
-            self._without_encoding()
-        self.places = {name: place for place, name in enumerate(self.columns)}
 
     def _without_encoding(self) -> None:
         """Ask boosting for numbers that it has encoded, and encode cells in :meth:`numbers`."""

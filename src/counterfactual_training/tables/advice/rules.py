@@ -17,13 +17,17 @@ from counterfactual_training.errors import (
     check_count,
     check_name,
 )
+from counterfactual_training.rules import with_trait
 from counterfactual_training.tables.columns.feature import Feature, show
-from counterfactual_training.tables.columns.relations import RelationBook, check_texts
+from counterfactual_training.tables.columns.relations import Follows, RelationBook, check_texts
 from counterfactual_training.tables.columns.schema import Schema
 
 # Two steps may differ from a multiple by so much of the smaller one.
 _CLOSE = 1e-9
-_BY_COLUMN = ("domain", "step", "max_change", "difficulty")
+# What is stated by column: ends, and one number of each of these rules.
+_BY_COLUMN = ("domain", *with_trait("number"))
+# Of these numbers, those that say how far a column may go: the smaller one holds.
+_REACHES = tuple(rule for rule in with_trait("number") if rule in with_trait("reach"))
 
 
 @dataclass(frozen=True)
@@ -90,20 +94,7 @@ class Rules:
         )
 
     def _check(self, schema: Schema) -> None:
-        for name in ("vary", "lock"):
-            listed = getattr(self, name)
-            if isinstance(listed, str) or not (listed is None or isinstance(listed, Sequence)):
-                raise bad_value(
-                    name, f"a list of columns, such as [{schema.names[0]!r}]", listed
-                )
-            _check_columns(name, listed or (), schema)
-        for name in _BY_COLUMN:
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, Mapping):
-                raise bad_value(
-                    name, f"a dict by column, such as {{{schema.names[0]!r}: …}}", given
-                )
-            _check_columns(name, given or (), schema)
+        self._check_kinds(schema)
         if self.max_changes is not None:
             check_count("max_changes", self.max_changes)
         # Sorted, so that the message is the same in every run.
@@ -118,6 +109,23 @@ class Rules:
                 field="lock",
             )
 
+    def _check_kinds(self, schema: Schema) -> None:
+        """Raise unless lists are lists and dicts are dicts, all of columns that there are."""
+        for name in ("vary", "lock"):
+            listed = getattr(self, name)
+            if isinstance(listed, str) or not (listed is None or isinstance(listed, Sequence)):
+                raise bad_value(
+                    name, f"a list of columns, such as [{schema.names[0]!r}]", listed
+                )
+            _check_columns(name, listed or (), schema)
+        for name in _BY_COLUMN:
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, Mapping):
+                raise bad_value(
+                    name, f"a dict by column, such as {{{schema.names[0]!r}: …}}", given
+                )
+            _check_columns(name, given or (), schema)
+
     def _check_vary(self, schema: Schema, book: RelationBook) -> None:
         """Raise if ``vary`` lists nothing that may change by itself."""
         varied = [name for name in self.vary or () if name not in (self.lock or ())]
@@ -127,20 +135,7 @@ class Rules:
             return
         follower = next((rule for rule in book.follows if rule.column in varied), None)
         if follower is not None:
-            inputs = show(
-                [
-                    name
-                    for name in book.sources(follower.column)
-                    if schema[name].mutability != "none"
-                ]
-            )
-            if inputs:
-                advice = f"Vary {inputs} instead."
-            else:
-                advice = "None of these may change."
-            raise _bad_vary(
-                f"{follower.column!r} only follows other columns, by {follower.text!r}. {advice}"
-            )
+            raise _bad_vary(_only_follows(follower, schema, book))
         if self.vary:
             held = f"fit was told that {show(self.vary)} may not change"
         else:
@@ -161,10 +156,9 @@ class Rules:
             changes |= _narrower(feature, stated["domain"])
         if "step" in stated:
             changes["step"] = _coarser(feature, stated["step"])
-        if "max_change" in stated:
-            asked = replace(feature, max_change=stated["max_change"]).max_change  # checks it
-            # The tighter of the two, because nothing becomes freer.
-            changes["max_change"] = min(asked or np.inf, feature.max_change or np.inf)
+        for rule in _REACHES:
+            if rule in stated:
+                changes[rule] = _tighter(feature, rule, stated[rule])
         if "difficulty" in stated:
             changes["difficulty"] = stated["difficulty"]
         if changes:
@@ -196,6 +190,12 @@ def _coarser(feature: Feature, asked: Any) -> float:
             "fit was told."
         )
     return step
+
+
+def _tighter(feature: Feature, rule: str, asked: Any) -> float:
+    """The smaller of what is asked and what ``fit`` was told, because nothing becomes freer."""
+    checked = getattr(replace(feature, **{rule: asked}), rule)
+    return min(checked or np.inf, getattr(feature, rule) or np.inf)
 
 
 def _fewer_categories(feature: Feature, asked: Any) -> dict[str, Any]:
@@ -235,6 +235,16 @@ def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
             raise _bad_domain(feature, f"{asked!r} holds none of its allowed values")
         changes["allowed"] = inside
     return changes
+
+
+def _only_follows(rule: Follows, schema: Schema, book: RelationBook) -> str:
+    """Why a column does not vary by itself, and what to vary instead."""
+    inputs = [name for name in book.sources(rule.column) if schema[name].mutability != "none"]
+    if inputs:
+        advice = f"Vary {show(inputs)} instead."
+    else:
+        advice = "None of these may change."
+    return f"{rule.column!r} only follows other columns, by {rule.text!r}. {advice}"
 
 
 def _bad_vary(problem: str) -> ConstraintError:

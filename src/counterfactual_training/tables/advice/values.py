@@ -35,26 +35,7 @@ class Interval:
     @classmethod
     def from_target(cls, target: Any) -> Interval:
         """The interval asked for: a pair ``(low, high)``, ``None`` where a side is open."""
-        if (
-            isinstance(target, str)
-            or not isinstance(target, (tuple, list, np.ndarray))
-            or len(target) != 2
-        ):
-            raise InputError(
-                f"target is an interval of predicted values, got {target!r:.80}. Write {_EXAMPLES}."
-            )
-        for edge in target:
-            number = (
-                isinstance(edge, Real)
-                and not isinstance(edge, (bool, np.bool_))
-                and not math.isnan(edge)
-            )
-            if edge is not None and not number:
-                raise InputError(
-                    "The sides of an interval are numbers, or None where it is open; got "
-                    f"{edge!r:.80}. One interval "
-                    f"holds for all rows: {_EXAMPLES}."
-                )
+        _check_pair(target)
         low, high = (
             side if edge is None else float(edge)
             for edge, side in zip(target, _OPEN, strict=True)
@@ -65,10 +46,9 @@ class Interval:
                 f"{_EXAMPLES}."
             )
         if not low < high:
+            swapped = ""
             if low > high:
                 swapped = f" Did you mean ({target[1]}, {target[0]})?"
-            else:
-                swapped = ""
             raise InputError(
                 f"The interval ({target[0]}, {target[1]}) is empty: low must be below "
                 f"high.{swapped}"
@@ -94,6 +74,33 @@ class Interval:
         if self.high == math.inf:
             return f"at least {low}"
         return f"between {low} and {high}"
+
+
+def _check_pair(target: Any) -> None:
+    """Raise unless a target is a pair of numbers, or ``None`` in their place."""
+    if (
+        isinstance(target, str)
+        or not isinstance(target, (tuple, list, np.ndarray))
+        or len(target) != 2
+    ):
+        raise InputError(
+            f"target is an interval of predicted values, got {target!r:.80}. Write {_EXAMPLES}."
+        )
+    for edge in target:
+        if edge is not None and not _is_number(edge):
+            raise InputError(
+                "The sides of an interval are numbers, or None where it is open; got "
+                f"{edge!r:.80}. One interval "
+                f"holds for all rows: {_EXAMPLES}."
+            )
+
+
+def _is_number(edge: Any) -> bool:
+    return (
+        isinstance(edge, Real)
+        and not isinstance(edge, (bool, np.bool_))
+        and not math.isnan(edge)
+    )
 
 
 def _needed(edge: float) -> int:

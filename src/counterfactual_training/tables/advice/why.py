@@ -44,41 +44,57 @@ def find_obstacles(
     """
     if not len(x) or (blind and x.shape[-1] > _WIDEST):
         return np.zeros(len(x), dtype=bool), [[] for _ in range(len(x))]
-    widths = [column.width for column in encoder.columns_]
-    first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
-    numbers = torch.tensor(
-        [not column.feature.is_category for column in encoder.columns_], device=x.device
-    )
-    # Numbers of a gated model: near the top of a density, slopes promise more than any step gives.
+    doubted = None
     if isinstance(model, Gated):
-        doubted = numbers.repeat_interleave(torch.tensor(widths, device=x.device))
-    else:
-        doubted = None
+        doubted = _numbers(encoder, x.device)
+    slope = None
+    if blind:
+        slope = _sampled_slope
     with evaluating(model):
-        if blind:
-            slope = _sampled_slope
-        else:
-            slope = None
         stuck, gain, kind = diagnose_points(
             model, x, x_cf, y_target, constraints, doubted, slope
         )
     if blind:  # where no step helps, two of them together still may
         stuck = stuck & (kind > 0).any(-1)
     # The columns of a one-hot group share one answer: the first speaks for the feature.
+    first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
     gain = gain[:, first].cpu()
     kind = kind[:, first].cpu()
-    for j, column in enumerate(encoder.columns_):
-        if column.feature.special:  # the limit of a cell with a special code is the code
-            stays = (x[:, first[j] + 1 : first[j] + column.width] > 0.5).any(-1).cpu()
-            kind[stays & (kind[:, j] == int(Obstacle.LIMIT)), j] = int(Obstacle.FIXED)
-    orders = gain.argsort(dim=-1, descending=True).tolist()
+    _hold_codes(kind, encoder, x)
     # Codes from RELATION on are positions in this list.
-    texts = () if constraints.relations is None else constraints.relations.all_texts
-    found: list[Obstacles] = [
+    texts: Sequence[str] = ()
+    if constraints.relations is not None:
+        texts = constraints.relations.all_texts
+    return stuck.cpu().numpy(), _most_helpful_first(gain, kind, texts)
+
+
+def _numbers(encoder: Encoder, device: torch.device) -> Tensor:
+    """Mask ``(d,)`` of the columns of numbers: near the top of a density, their slopes promise more
+    than any step gives.
+    """
+    widths = [column.width for column in encoder.columns_]
+    numbers = [not column.feature.is_category for column in encoder.columns_]
+    return torch.tensor(numbers, device=device).repeat_interleave(
+        torch.tensor(widths, device=device)
+    )
+
+
+def _hold_codes(kind: Tensor, encoder: Encoder, x: Tensor) -> None:
+    """Call cells with special codes fixed, in place: the limit of such a cell is its code."""
+    for j, column in enumerate(encoder.columns_):
+        if column.feature.special:
+            start = encoder.slices_[column.feature.name].start
+            stays = (x[:, start + 1 : start + column.width] > 0.5).any(-1).cpu()
+            kind[stays & (kind[:, j] == int(Obstacle.LIMIT)), j] = int(Obstacle.FIXED)
+
+
+def _most_helpful_first(gain: Tensor, kind: Tensor, texts: Sequence[str]) -> list[Obstacles]:
+    """What is in the way of each row, from gains and codes ``(n, m)``; 0 stands for nothing."""
+    orders = gain.argsort(dim=-1, descending=True).tolist()
+    return [
         [(j, _kind(codes[j], texts)) for j in order if codes[j]]
         for order, codes in zip(orders, kind.tolist(), strict=True)
     ]
-    return stuck.cpu().numpy(), found
 
 
 def _sampled_slope(model: nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
@@ -120,18 +136,36 @@ def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) 
     # Shorter than a list of all columns.
     if len(obstacles) == len(names) and all(kind == Obstacle.FIXED for _, kind in obstacles):
         return "none of the columns may change"
+    said = _columns_in_words(obstacles, names, values)
+    said += _relations_in_words(obstacles, names, values)
+    return "; ".join(said) or "the rules of the columns leave nothing that would help"
+
+
+def _columns_in_words(
+    obstacles: Obstacles, names: Sequence[str], values: Sequence[str]
+) -> list[str]:
+    """What the rules of single columns forbid, by kind, so that sentences do not repeat their
+    verbs.
+    """
     said = []
-    # By kind, in the order of Obstacle, so that sentences do not repeat their verbs.
     for kind in Obstacle:
         group = [j for j, why in obstacles if why == kind]
         if kind == Obstacle.LIMIT:
             said += [f"{names[j]} is at its limit of {values[j]}" for j in group]
         elif group:
             said.append(f"{listed([names[j] for j in group])} {_WORDS[kind]}")
+    return said
+
+
+def _relations_in_words(
+    obstacles: Obstacles, names: Sequence[str], values: Sequence[str]
+) -> list[str]:
+    """What relations hold, one after the other."""
+    said = []
     for text in dict.fromkeys(why for _, why in obstacles if isinstance(why, str)):
         held = [f"{names[j]} at {values[j]}" for j, why in obstacles if why == text]
         said.append(f'"{text}" keeps {listed(held)}')
-    return "; ".join(said) or "the rules of the columns leave nothing that would help"
+    return said
 
 
 def in_short(kind: Obstacle | str) -> str:
