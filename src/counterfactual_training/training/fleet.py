@@ -33,7 +33,12 @@ from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.methods import ct
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.registry import make_method
-from counterfactual_training.training.rows import FetchedRows, TrainingRows
+from counterfactual_training.training.rows import (
+    DrawnRows,
+    FetchedRows,
+    TrainingRows,
+    draw_with_replacement,
+)
 from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.train_config import TrainConfig
 
@@ -48,6 +53,8 @@ class Member:
     Attributes:
         model: trained in place.
         method: how, as for :func:`train`.
+        rows: ``(n,)`` numbers of the rows that it trains on, such as a bootstrap sample; all by
+            default. Members of a fleet have equally many.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -62,9 +69,26 @@ class Member:
 
     model: nn.Module
     method: Method = field(default_factory=ct)
+    rows: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", make_method(self.method))  # the class is frozen
+
+
+def members_of(models: Sequence[nn.Module], method: Method, y: Tensor | None) -> list[Member]:
+    """The members of an ensemble or a bag: each with a seed of its own, as if it trained alone,
+    and in a bag with a sample of the rows, of classes y ``(n,)``.
+    """
+    one = replace(method, members=1, bootstrap=False)
+    members = []
+    for i, model in enumerate(models):
+        seeded = one.seeded(method.training.seed + i)
+        rows = None
+        if method.bootstrap and y is not None:
+            rng = torch.Generator().manual_seed(seeded.training.seed)
+            rows = draw_with_replacement(y, rng)
+        members.append(Member(model, seeded, rows))
+    return members
 
 
 class Fleet:
@@ -158,6 +182,7 @@ class Fleet:
             self.models, x, y, sample_weight, class_weight, values.pop()
         )
         held = arguments.validation_rows(self.models, validation, data)
+        data = self._drawn(data)
         methods = [
             arguments.with_constraints(own, data, i)
             for i, own in enumerate(_ready([own.method for own in self.members], data))
@@ -184,6 +209,25 @@ class Fleet:
         for group in self._groups(methods, data):
             results |= _in_halves(train_stack, group, most)
         return [results[i] for i in range(len(methods))]
+
+    def _drawn(self, data: TrainingRows) -> TrainingRows:
+        """With the rows of every member, if they state some."""
+        stated_rows = [member.rows for member in self.members]
+        places = [rows for rows in stated_rows if rows is not None]
+        if not places:
+            return data
+        if len({len(rows) for rows in places}) > 1 or len(places) < len(stated_rows):
+            raise InputError(
+                "Members of a fleet train on equally many rows; state rows for all members or "
+                "for none."
+            )
+        if data.own or isinstance(data, FetchedRows):
+            raise InputError(
+                "Members choose among rows that are in memory and that all share; give x (n, d)."
+            )
+        if any(int(rows.min()) < 0 or int(rows.max()) >= data.num_rows for rows in places):
+            raise InputError(f"rows of a member lie between 0 and {data.num_rows - 1}.")
+        return DrawnRows(data, torch.stack(places))
 
     def _groups(self, methods: Sequence[Method], data: TrainingRows) -> list[list[int]]:
         """Members that train as one stack, because they differ in numbers only."""

@@ -45,6 +45,7 @@ from counterfactual_training.training import (
     train,
 )
 from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.training.fleet import members_of
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on
 # all rows.
@@ -148,10 +149,8 @@ class PreparedFit:
         x, y, options = self._rows()
         first = self.method.training.seed
         # Weights and draws of a member come from one seed, as if it were trained alone.
-        members = [
-            Member(self.make_model(seed), self.method.seeded(seed))
-            for seed in range(first, first + num)
-        ]
+        models = [self.make_model(seed) for seed in range(first, first + num)]
+        members = members_of(models, self.method, y)
         results = Fleet(members).train(x, y, progress=progress, **options)
         return Ensemble([result.model for result in results]), results[0].history
 
