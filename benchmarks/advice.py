@@ -30,7 +30,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import counterfactual_training as ct
-from benchmarks.further import FITTED, TABLES, load
+from benchmarks.public_tables import FITTED, TABLES, load
 from counterfactual_training.persistence import atomic_write
 
 PEOPLE = 200

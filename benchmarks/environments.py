@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import counterfactual_training as ct
 from benchmarks.timing import turns
 
-Contestants = dict[str, Callable[[], float]]
+Libraries = dict[str, Callable[[], float]]
 
 # Some of these leave needs of theirs undeclared: fastcore, nbdev, click.
 NEEDS = {
@@ -258,14 +258,14 @@ class Turns(NamedTuple):
 def training_turns(
     places: Environments,
     jobs: dict[str, tuple[str, dict[str, Any]]],
-    others: Contestants,
+    others: Libraries,
     rounds: int,
 ) -> Turns:
     """What trainings took that made an epoch each, in turns.
 
     Args:
-        jobs: by contestant the version of this library and what it trains, see ``foreign/ours.py``.
-        others: contestants that measure their own seconds.
+        jobs: by name the version of this library and what it trains, see ``foreign/ours.py``.
+        others: libraries that measure their own seconds.
         rounds: epochs of each that count, in turns; one more goes before them.
     """
     with contextlib.ExitStack() as stack:
@@ -276,7 +276,7 @@ def training_turns(
         for peer in peers.values():  # all warm up at the same time
             peer.wait()
         peaks: dict[str, float] = {}
-        own: Contestants = {
+        own: Libraries = {
             name: partial(_seconds, peer, name, peaks) for name, peer in peers.items()
         }
         seconds = turns({**own, **others}, rounds)

@@ -150,7 +150,7 @@ class Measure:
 
 
 class Problem(NamedTuple):
-    """A model, its explainers by contestant, and people whom it gives to the other class than the
+    """A model, its explainers by library, and people whom it gives to the other class than the
     wanted one.
 
     The last person is there to warm up.
@@ -278,7 +278,7 @@ def make_problems(
 
 
 def _network(x: pd.DataFrame, labels: np.ndarray) -> tuple[Any, dict[str, Any]]:
-    """Classifiers of one network, by contestant."""
+    """Classifiers of one network, by explainer."""
     ours = {
         who: ct.CounterfactualClassifier(
             gate=gate, mutability={}, random_state=0, progress=False
@@ -294,7 +294,7 @@ def _network(x: pd.DataFrame, labels: np.ndarray) -> tuple[Any, dict[str, Any]]:
 def _boosting(
     x: pd.DataFrame, labels: np.ndarray, texts: list[str]
 ) -> tuple[Any, dict[str, Any]]:
-    """Gradient boosting, and explainers of it by contestant."""
+    """Gradient boosting, and explainers of it by library."""
     categories = list(range(len(texts)))
     boosting = HistGradientBoostingClassifier(
         categorical_features=categories or None, random_state=0

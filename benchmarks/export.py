@@ -132,11 +132,11 @@ def _ratios(file: Path, classifier: Any, frame: pd.DataFrame) -> list[str]:
             ("gradient", 2, _gradient),
         ):
             feed = {"x": x.numpy(), "target": target.numpy(), "depth": np.array(depth)}
-            contestants: dict[str, Callable[[], object]] = {
+            libraries: dict[str, Callable[[], object]] = {
                 "onnxruntime": partial(session.run, [output], feed),
                 "torch": partial(by_torch, classifier, x, target),
             }
-            seconds = race(contestants, rounds=200 if n == 1 else 30)
+            seconds = race(libraries, rounds=200 if n == 1 else 30)
             found.append(f"{seconds['onnxruntime'] / seconds['torch']:.2f}")
     return found
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import counterfactual_training as ct
-from benchmarks.environments import Contestants, Environments, Peer, Turns, training_turns
+from benchmarks.environments import Environments, Libraries, Peer, Turns, training_turns
 from benchmarks.foreign import api
 from benchmarks.report import Table, Value
 from counterfactual_training.datasets.synthetic import moons
@@ -191,7 +191,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                     jobs = {
                         name: (name, kind.job(num, file, warm)) for name in places.sources()
                     }
-                    others: Contestants = {}
+                    others: Libraries = {}
                     if jax is not None:
                         others["jax"] = partial(_ask, jax, kind, num, compiling)
                     rows.append(_row(kind, num, training_turns(places, jobs, others, rounds)))

@@ -20,7 +20,7 @@ from benchmarks.environments import Environments
 from benchmarks.growth import reset_peak, resident
 from benchmarks.report import Table, Value
 from counterfactual_training.gates import KINDS
-from counterfactual_training.models import mlp
+from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.tables.estimators.parameters import usual_batch_size
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from sklearn.datasets import make_classification
 from torch import Tensor, nn
 
 import counterfactual_training as ct
-from benchmarks.environments import Contestants, Environments, Peer
+from benchmarks.environments import Environments, Libraries, Peer
 from benchmarks.foreign.api import layers_of
 from benchmarks.report import Table, Value
 from benchmarks.timing import turns
@@ -174,17 +174,17 @@ def _beside_relax(
         found[name] = torch.from_numpy(np.load(out))
         return seconds
 
-    contestants: Contestants = {
+    libraries: Libraries = {
         name: partial(ours, name) for name, (version, *_) in OURS.items() if version in own
     }
     if relax is not None:
-        contestants |= {name: partial(theirs, name, relax) for name in (RELAX, RELAX_HARD)}
-    seconds = turns(contestants, rounds)
+        libraries |= {name: partial(theirs, name, relax) for name in (RELAX, RELAX_HARD)}
+    seconds = turns(libraries, rounds)
     if threads == 1:
         shown = "1"
     else:
         shown = f"default of {num_cores()}"
-    return _rows(problem, shown, {name: (seconds[name], found[name]) for name in contestants})
+    return _rows(problem, shown, {name: (seconds[name], found[name]) for name in libraries})
 
 
 def _row_by_row(
@@ -210,7 +210,7 @@ def _row_by_row(
 def _rows(
     problem: Problem, threads: str, results: dict[str, tuple[float, Tensor]]
 ) -> list[tuple[Value, ...]]:
-    """Table rows of measured seconds and counterfactuals, by contestant."""
+    """Table rows of measured seconds and counterfactuals, by library."""
     rows: list[tuple[Value, ...]] = []
     speeds = {
         name: len(x_cf) * problem.judge(x_cf)[0] / seconds

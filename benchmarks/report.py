@@ -19,7 +19,7 @@ Value = str | int | float
 HEAD = """# Benchmarks
 
 Written by `make bench` from the records in `benchmarks/` beside this page, one per part, each
-measured in one run of its own command: contestants take turns, and the quickest turn of each
+measured in one run of its own command: libraries take turns, and the quickest turn of each
 counts. Ratios are what to read; seconds are those of the machine named."""
 
 

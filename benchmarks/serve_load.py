@@ -593,7 +593,7 @@ CLICK = """async (row) => {
 
 def click(server: Server) -> Diary:
     """What somebody sees who clicks on people without the wanted decision, one after the other."""
-    from benchmarks.screenshots import browsing
+    from tools.screenshots import browsing
 
     seen = Diary()
     with browsing() as browser:

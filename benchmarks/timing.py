@@ -1,4 +1,4 @@
-"""Times on a noisy machine: contestants take turns, and the quickest turn of each counts."""
+"""Times on a noisy machine: libraries take turns, and the quickest turn of each counts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 
-def race(contestants: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
-    """Seconds of each contestant's quickest turn, after one turn to warm up."""
-    best = dict.fromkeys(contestants, float("inf"))
+def race(runs: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
+    """Seconds of each run's quickest turn, after one turn to warm up."""
+    best = dict.fromkeys(runs, float("inf"))
     for turn in range(rounds + 1):
-        for name, run in contestants.items():
+        for name, run in runs.items():
             started = time.perf_counter()
             run()
             if turn:
@@ -18,13 +18,13 @@ def race(contestants: dict[str, Callable[[], object]], rounds: int = 7) -> dict[
     return best
 
 
-def turns(contestants: dict[str, Callable[[], float]], rounds: int = 7) -> dict[str, float]:
-    """As :func:`race`, for contestants that measure their own seconds, such as programs in other
+def turns(runs: dict[str, Callable[[], float]], rounds: int = 7) -> dict[str, float]:
+    """As :func:`race`, for runs that measure their own seconds, such as programs in other
     environments.
     """
-    best = dict.fromkeys(contestants, float("inf"))
+    best = dict.fromkeys(runs, float("inf"))
     for turn in range(rounds + 1):
-        for name, run in contestants.items():
+        for name, run in runs.items():
             seconds = run()
             if turn:
                 best[name] = min(best[name], seconds)

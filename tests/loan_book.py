@@ -9,7 +9,7 @@ from counterfactual_training.gates import Gate
 from counterfactual_training.generators import generic
 from counterfactual_training.tables.advice import Finder, Question, explain_rows
 from counterfactual_training.tables.columns.encode import Encoder
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.inputs import resolve_schema
 
 DEGREES = ["none", "BSc", "MSc"]

@@ -1,5 +1,6 @@
 """The library finds the other houses by name, when they are asked for, and says what is missing."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,16 @@ from counterfactual_training.errors import MissingExtraError
 from counterfactual_training.houses import EXTRAS, find
 
 SOURCE = Path(ct.__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "above"), [("tools", ("benchmarks", "lab")), ("benchmarks", ("lab",))]
+)
+def test_arrows_between_the_folders_beside_the_houses_point_one_way(folder, above):
+    arrow = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(above)})\b", re.MULTILINE)
+    files = sorted((Path(__file__).parents[1] / folder).rglob("*.py"))
+    assert files
+    assert [path for path in files if arrow.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_module_of_another_house_is_found():

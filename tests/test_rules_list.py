@@ -18,7 +18,7 @@ from counterfactual_training.constraints.mutability import DIRECTIONS
 from counterfactual_training.rules import RULES, WAYS, meaning, stated_in
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.rules import Rules
-from counterfactual_training.tables.columns import Feature
+from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.plan_judge import NUMBER_RULES
 from counterfactual_training.tables.columns.relations import RelationBook
 

@@ -26,9 +26,9 @@ import torch
 from starlette.testclient import TestClient
 
 import counterfactual_training as ct
-from benchmarks.advice_laws import draw, rules_of_fit
 from counterfactual_serve.app import make_app
 from counterfactual_serve.served import Model, Served
+from tools.random_tables import draw, rules_of_fit
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden"
 _TABLES = 10

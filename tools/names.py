@@ -12,7 +12,7 @@ import griffe
 
 import counterfactual_training as ct
 
-# Page of the reference, its title, and the modules whose public names it describes.
+# Page of the reference, its title, and the folders and modules whose public names it describes.
 GROUPS = {
     "classifier": ("Data frames", ("tables.estimators", "tables.advice", "tables.columns")),
     "training": ("Training", ("training", "core.losses")),
@@ -21,7 +21,7 @@ GROUPS = {
     "gates": ("Gates", ("gates",)),
     "models": ("Models", ("models",)),
     "evaluation": ("Evaluation", ("evaluation",)),
-    "data": ("Data sets", ("datasets", "datasets.synthetic")),
+    "data": ("Data sets", ("datasets",)),
     "audits": ("Audits and export", ("tables.audits", "tables.export")),
     "errors": ("Errors", ("errors",)),
 }
@@ -33,7 +33,12 @@ _ROLE = re.compile(r":(class|func|meth|data|mod|attr|exc):`~?([^`]+)`")
 
 def names_of(group: str) -> list[str]:
     """The public names of a page, classes first, as ``__all__`` lists them."""
-    return [name for name in ct.__all__ if ct._HOME.get(name) in GROUPS[group][1]]
+    described = GROUPS[group][1]
+    return [name for name in ct.__all__ if _is_within(ct._HOME.get(name, ""), described)]
+
+
+def _is_within(module: str, described: tuple[str, ...]) -> bool:
+    return any(f"{module}.".startswith(f"{folder}.") for folder in described)
 
 
 PAGE_OF = {name: group for group in GROUPS for name in names_of(group)}
@@ -63,7 +68,10 @@ def constant(name: str) -> Any:
     package = griffe.load(
         "counterfactual_training", search_paths=[_SOURCE], resolve_aliases=True
     )
-    return package[ct._HOME[name]][name].final_target
+    found = package[ct._HOME[name]][name]
+    if found.is_alias:
+        return found.final_target
+    return found
 
 
 def linked(text: str, folder: str = "") -> str:

@@ -145,7 +145,7 @@ _PLACES = {"fit": "model", "question": "question"}
 _ABOUT_RULES = """\
 What advice keeps. State rules for the model, in a schema, or for one question, in `explain`; a
 guide is [here](../how-to/constraints.md). A question only adds to what the model was told. What
-is stated nowhere is learned from the training rows, or goes without saying. Options of `ct`
+is stated nowhere is learned from the training rows, or is implied. Options of `ct`
 have the same names, with hyphens; so have fields of the [HTTP API](http-api.md), where `domain`
 is `ranges`."""
 

@@ -7,7 +7,7 @@ from torch import nn
 from counterfactual_lab.networks import encoder_of
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.tables.columns.encode import Encoder
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def as_classifier(

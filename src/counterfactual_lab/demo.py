@@ -24,10 +24,13 @@ from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
 from counterfactual_training.generators import generic
-from counterfactual_training.models import linear, mlp
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.models.classifiers import linear, mlp
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.file import Origin, row_marks
-from counterfactual_training.training import History, Method, TrainResult, methods, train
+from counterfactual_training.training import methods
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History, TrainResult
+from counterfactual_training.training.train import train
 
 TRAININGS = ("conventional", "counterfactual")
 DECISION = "decision"  # the column of the class, in the file of applicants
@@ -75,7 +78,7 @@ class DemoTrial:
         return self.data.constraints
 
     def title(self, letter: str) -> str:
-        """Of its panel."""
+        """The title of its panel."""
         return (
             f"({letter}) {self.training} training, "
             f"{f'{self.held} immutable' if self.held else 'all mutable'}"

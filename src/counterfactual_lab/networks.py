@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
 
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.models import mlp
-from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.torch_modes import single_precision
-from counterfactual_training.training import History, Method, train
+from counterfactual_training.training.method import Method
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.encode import Encoder
+
+if TYPE_CHECKING:
+    from counterfactual_training.training.run import History
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -40,6 +45,8 @@ def fit_model(
     checkpoint: str | Path | None = None,
 ) -> History:
     """Train the model in place, on the rows that validation does not hold out."""
+    from counterfactual_training.training.train import train
+
     rows, held_out = data.validation_split(torch.Generator().manual_seed(method.training.seed))
     return train(
         model,
@@ -58,4 +65,6 @@ def encoder_of(data: Dataset) -> Encoder:
     """
     if data.encoder is not None:
         return data.encoder
+    from counterfactual_training.tables.columns.encode import Encoder
+
     return Encoder(data.schema, scale=False).fit(data.frame_train)

@@ -49,7 +49,7 @@ def kind_of(data: str) -> str:
 
 
 def num_classes(data: str) -> int:
-    """Of one of the paper's data sets, without loading it: digits have ten."""
+    """Classes of one of the paper's data sets, without loading it: digits have ten."""
     if data in IMAGES:
         return 10
     return 2

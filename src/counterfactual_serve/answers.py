@@ -36,7 +36,7 @@ def answers_of(explanation: Explanation, num_rows: int) -> list[dict[str, Any]]:
     for note in explanation.notes:
         if isinstance(note, RowNote):
             # Without its number, which a row has only in its batch.
-            answers[int(note.row)]["notes"].append(f"This row {note.said}")
+            answers[int(note.row)]["notes"].append(f"This row {note.text}")
     return answers
 
 
@@ -102,17 +102,17 @@ def predictions_of(model: Model, frame: pd.DataFrame) -> list[dict[str, Any]]:
     probability = classifier.predict_proba(frame)
     gated = classifier.gate_ is not None
     if gated:
-        seen = classifier.plausibility(frame, given_fixed=True)
+        plausibility = classifier.plausibility(frame, given_fixed=True)
     else:
-        seen = np.zeros((len(frame), 0))
+        plausibility = np.zeros((len(frame), 0))
     return [
         {
             "decision": classes[int(line.argmax())],
             "confidence": rounded(line.max()),
             "probabilities": _by_class(classes, line),
-            "plausibility": _by_class(classes, own, _SUMS) if gated else None,
+            "plausibility": _by_class(classes, line_plausibility, _SUMS) if gated else None,
         }
-        for line, own in zip(probability, seen, strict=True)
+        for line, line_plausibility in zip(probability, plausibility, strict=True)
     ]
 
 

@@ -207,10 +207,11 @@ class _Application:
     async def _predict(self, request: Request, body: dict[str, Any]) -> Any:
         model = self.served.named(body["model"])
         frame, notes = request_frame(body["rows"], model.classifier)
-        found = await asyncio.to_thread(predictions_of, model, frame)
+        predictions = await asyncio.to_thread(predictions_of, model, frame)
         return {
             "predictions": [
-                {**entry, "notes": said} for entry, said in zip(found, notes, strict=True)
+                {**prediction, "notes": row_notes}
+                for prediction, row_notes in zip(predictions, notes, strict=True)
             ]
         }
 
@@ -223,8 +224,8 @@ class _Application:
         if body["rows"]:
             frame, notes = request_frame(body["rows"], model.classifier)
             answers, complete = await _unless_gone(request, self.desk.explain(question, frame))
-            for answer, said in zip(answers, notes, strict=True):
-                answer["notes"] += said
+            for answer, row_notes in zip(answers, notes, strict=True):
+                answer["notes"] += row_notes
         request.scope["facts"] |= {"complete": complete}
         seconds = round(time.perf_counter() - started, 3)
         return {
@@ -299,9 +300,7 @@ class _Application:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work comes to; it is cancelled if the client hangs up, because nobody would read
-    it.
-    """
+    """The result of the work, which is cancelled if the client hangs up."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -317,7 +316,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         for task in (working, leaving):
             task.cancel()
-        # So that nobody misses the error of a task that was cancelled too late.
+        # Retrieves the error of a task that was cancelled too late, or asyncio would log it.
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
@@ -362,13 +361,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
         response.headers["allow"] = methods
         return response
     if status == 404:
-        said = "There is nothing here; the API is described in /api/openapi.json."
-        return _error(RefusedError(said, code="not_found", status=status))
+        message = "There is nothing here; the API is described in /api/openapi.json."
+        return _error(RefusedError(message, code="not_found", status=status))
     return _error(RefusedError("This request cannot be answered.", status=status))
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    """Whatever nobody foresaw. The log names its type only: messages may quote what people sent."""
+    """Handle an unexpected error. The log names its type only: messages may quote requests."""
     log("fault", level=40, id=request.scope.get("request_id"), error=type(error).__name__)
     return _error(
         RefusedError("This failed; it is a fault of the server.", code="failed", status=500)

@@ -91,26 +91,26 @@ class Atlas:
         classifier = model.classifier
         like = device_and_dtype(classifier.model_)
         mean, directions = self._components
-        own = encode_rows(classifier.encoder_, frame, like)
+        asked = encode_rows(classifier.encoder_, frame, like)
         theirs = encode_rows(classifier.encoder_, people, like)
-        at_own, at_theirs = (
-            ((x - mean.to(x)) @ directions.to(x)).cpu().numpy() for x in (own, theirs)
+        at_asked, at_theirs = (
+            ((x - mean.to(x)) @ directions.to(x)).cpu().numpy() for x in (asked, theirs)
         )
         # Without the few farthest people, who would squeeze all others together.
         ends = np.quantile(at_theirs, _BULK, axis=0)
         axes = [
-            _Axis.plain(f"component {i + 1}", [*at_own[:, i], *ends[:, i]]) for i in range(2)
+            _Axis.plain(f"component {i + 1}", [*at_asked[:, i], *ends[:, i]]) for i in range(2)
         ]
         places = [axis.centres(size) for axis in axes]
-        across, up = (torch.as_tensor(part.ravel()).to(own) for part in np.meshgrid(*places))
+        across, up = (torch.as_tensor(part.ravel()).to(asked) for part in np.meshgrid(*places))
         # Through the person: what the components do not tell stays as it is.
-        steps = torch.stack([across - float(at_own[0, 0]), up - float(at_own[0, 1])], -1)
+        steps = torch.stack([across - float(at_asked[0, 0]), up - float(at_asked[0, 1])], -1)
         return self._document(
             model,
             axes,
             places,
-            own[:1] + steps @ directions.T.to(own),
-            at_own,
+            asked[:1] + steps @ directions.T.to(asked),
+            at_asked,
             at_theirs,
             frame,
         )
@@ -155,7 +155,7 @@ class Atlas:
         axes: Sequence[_Axis],
         places: Sequence[np.ndarray],
         x: torch.Tensor,
-        own: np.ndarray,
+        asked: np.ndarray,
         theirs: np.ndarray | None,
         frame: pd.DataFrame,
     ) -> dict[str, Any]:
@@ -182,8 +182,12 @@ class Atlas:
                 "confidence": [[round(v, 3) for v in line] for line in sure.tolist()],
             },
             "people": people,
-            "person": {"x": float(own[0, 0]), "y": float(own[0, 1]), "decision": int(now[0])},
-            "paths": [[own[0].tolist(), plan.tolist()] for plan in own[1:]],
+            "person": {
+                "x": float(asked[0, 0]),
+                "y": float(asked[0, 1]),
+                "decision": int(now[0]),
+            },
+            "paths": [[asked[0].tolist(), plan.tolist()] for plan in asked[1:]],
         }
 
 
@@ -206,8 +210,10 @@ class _Axis:
             title = feature.name
         if feature.is_category:
             if len(feature.levels) > _MOST_CATEGORIES:
-                said = f"{feature.name!r} has {len(feature.levels)} categories, too many for a map."
-                raise RefusedError(said, "columns")
+                raise RefusedError(
+                    f"{feature.name!r} has {len(feature.levels)} categories, too many for a map.",
+                    "columns",
+                )
             return cls(title, -0.5, len(feature.levels) - 0.5, column)
         # The bulk of the training rows, the person and the plans, but no outlier.
         numbers = [float(value) for value in values if value == value and value is not None]

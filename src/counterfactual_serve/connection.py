@@ -16,7 +16,7 @@ class ImpatientProtocol(H11Protocol):
     """Uvicorn's HTTP/1.1, but a client that never ends its headers is not waited for.
 
     Uvicorn itself has a limit between requests, and none inside of one: a thousand silent
-    connections would keep everybody else out.
+    connections would keep all others out.
     """
 
     _timer: asyncio.TimerHandle | None = None

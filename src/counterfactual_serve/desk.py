@@ -53,7 +53,7 @@ class Desk:
 
     Args:
         workers: search.
-        auditor: a worker for what takes minutes, so that nobody's plan waits for an audit.
+        auditor: a worker for what takes minutes, so that no plan waits for an audit.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Desk:
         self._tasks = [asyncio.create_task(self._attend(worker)) for worker in self._workers]
 
     async def stop(self) -> None:
-        """End all processes; the server has answered everybody by now, or given up."""
+        """End all processes; all requests are answered or cancelled by now."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.stop_soon()
-        # First the threads, which wait for nobody any more: one at a time may use a worker.
+        # First the threads, whose work is done: only one at a time may use a worker.
         await asyncio.to_thread(self._threads.shutdown)
         for worker in (*self._workers, self._auditor):
             worker.stop()
@@ -108,9 +108,11 @@ class Desk:
         # A large request goes to the end of the queue after every batch, so that small ones come in
         # between.
         for first in range(0, len(frame), BATCH):
-            found, whole = await self._wait(question, frame.iloc[first : first + BATCH])
-            answers += found
-            complete &= whole
+            batch_answers, batch_complete = await self._wait(
+                question, frame.iloc[first : first + BATCH]
+            )
+            answers += batch_answers
+            complete &= batch_complete
         return [{**answer, "row": i} for i, answer in enumerate(answers)], complete
 
     async def _wait(
@@ -149,17 +151,17 @@ class Desk:
                     "The server is stopping.", code="stopping", status=503
                 ) from None
             except TooLongError:
-                said = (
+                message = (
                     f"This took longer than {seconds:.0f} s and was given up; ask for fewer "
                     "people or groups."
                 )
-                raise RefusedError(said, code="too_long", status=503) from None
+                raise RefusedError(message, code="too_long", status=503) from None
             finally:
-                # Audits hold copies of rows and models; nobody knows when the next one comes.
+                # Audits hold copies of rows and models; and the next one may come late.
                 self._auditor.stop()
 
     def stop_soon(self) -> None:
-        """The server is told to stop: audits, which take minutes, are given up at once."""
+        """When the server stops: cancel audits, which take minutes, at once."""
         self._stopping = True
         self._audit_gone.set()
 
@@ -182,7 +184,7 @@ class Desk:
             await asyncio.wait([work])
         finally:
             gone.set()
-            # Only now is the worker free for others, also where nobody reads what came of this.
+            # Only now is the worker free for others, also if no client waits for the answer.
             await asyncio.wait([work])
             work.exception()
         return work.result()
@@ -196,7 +198,7 @@ class Desk:
             starts = worker.starts
             try:
                 await self._answer(worker, batch)
-            except Exception:  # whatever happens, nobody waits for an answer that never comes
+            except Exception:  # whatever happens, every waiting request gets an answer
                 for entry in batch:
                     _refuse(entry, _failed())
             self._metrics.restarted(max(0, worker.starts - max(starts, 1)))
@@ -228,21 +230,21 @@ class Desk:
         self._metrics.searched(len(frame))
         work = (explain_served, batch[0].question, frame, seconds)
         try:
-            found, complete = await self._ask(
+            answers, complete = await self._ask(
                 worker, threading.Event(), *work, seconds=seconds + GRACE
             )
         except (CounterfactualTrainingError, OSError) as error:
-            return await self._apart(worker, batch, error)
+            return await self._answer_one_by_one(worker, batch, error)
         for entry in batch:
-            own = found[: len(entry.frame)]
-            found = found[len(entry.frame) :]
+            entry_answers = answers[: len(entry.frame)]
+            answers = answers[len(entry.frame) :]
             with contextlib.suppress(asyncio.InvalidStateError):  # its client has gone
-                entry.done.set_result((own, complete))
+                entry.done.set_result((entry_answers, complete))
 
-    async def _apart(self, worker: Worker, batch: list[Entry], error: Exception) -> None:
-        """Answer the entries of a batch that failed one by one: only one of them may be to
-        blame.
-        """
+    async def _answer_one_by_one(
+        self, worker: Worker, batch: list[Entry], error: Exception
+    ) -> None:
+        """After a batch failed, answer its entries one by one: perhaps only one of them fails."""
         if len(batch) > 1:
             for entry in batch:
                 await self._answer(worker, [entry])

@@ -65,18 +65,18 @@ def make_document(bodies: Mapping[str, Fields]) -> dict[str, Any]:
     """The document of ``/api/openapi.json``."""
     paths: dict[str, Any] = {
         f"/api/v{API}/{name}": {
-            "get": {"summary": said, "operationId": name, "responses": _responses()}
+            "get": {"summary": summary, "operationId": name, "responses": _responses()}
         }
-        for name, said in _GETS.items()
+        for name, summary in _GETS.items()
     }
-    for name, said in _POSTS.items():
+    for name, summary in _POSTS.items():
         body = {
             "required": True,
             "content": {"application/json": {"schema": _schema(bodies[name])}},
         }
         paths[f"/api/v{API}/{name}"] = {
             "post": {
-                "summary": said,
+                "summary": summary,
                 "operationId": name,
                 "requestBody": body,
                 "responses": _responses(),
@@ -116,15 +116,18 @@ def _schema(body: Fields) -> dict[str, Any]:
             properties = schema["properties"]
         else:
             properties = schema["properties"]["question"]["properties"]
-        for field, said in rule_meanings(question).items():
-            properties[field]["description"] = said
+        for field, meaning in rule_meanings(question).items():
+            properties[field]["description"] = meaning
     return schema
 
 
 def _responses() -> dict[str, Any]:
     refusals = {
-        status: {"description": said, "content": {"application/json": {"schema": _ERROR}}}
-        for status, said in _STATUS.items()
+        status: {
+            "description": description,
+            "content": {"application/json": {"schema": _ERROR}},
+        }
+        for status, description in _STATUS.items()
     }
     return {
         "200": {

@@ -1,6 +1,6 @@
 """What every request passes before anything else looks at it, and what every answer carries.
 
-* The ``Host`` must be one that the server is known by. A page of somebody else whose name was
+* The ``Host`` must be one that the server is known by. A page of another site whose name was
   pointed to this machine (DNS rebinding) sends its own.
 * A browser says where a request comes from, in ``Origin`` and ``Sec-Fetch-Site``: only our own page
   may ask.
@@ -104,7 +104,7 @@ class Access:
             name = ""
         else:
             name = host_name(host)
-        # What is no name is nobody's, whatever the list holds.
+        # Unknown names are refused, even if the list holds an empty one.
         if host is None or not name or name not in self.hosts:
             raise RefusedError(
                 "This server is not known by that name; --allow-host adds one.",
@@ -113,8 +113,8 @@ class Access:
             )
         return host
 
-    def _knows(self, given: str | None) -> bool:
-        scheme, _, token = (given or "").partition(" ")
+    def _knows(self, header: str | None) -> bool:
+        scheme, _, token = (header or "").partition(" ")
         # Compared in constant time, as bytes: text that is no ASCII would raise an error.
         return scheme.lower() == "bearer" and hmac.compare_digest(
             token.strip().encode(), (self.token or "").encode()
@@ -122,11 +122,11 @@ class Access:
 
 
 def check_json(scope: Scope) -> None:
-    """Raise :class:`RefusedError` unless a body is said to be JSON; for paths that read one."""
+    """Raise :class:`RefusedError` unless a body is declared as JSON; for paths that read one."""
     kind = (_only(_headers(scope), "content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        said = "Send JSON, with Content-Type: application/json."
-        raise RefusedError(said, code="content_type", status=415)
+        message = "Send JSON, with Content-Type: application/json."
+        raise RefusedError(message, code="content_type", status=415)
 
 
 def route_of(scope: Scope) -> str:
@@ -146,13 +146,13 @@ def _open(path: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """``[::1]:8000`` as ``::1``, ``Example.org:80`` as ``example.org``; nothing of what is no name
-    and port.
+    """``[::1]:8000`` as ``::1``, ``Example.org:80`` as ``example.org``; empty for text that is not
+    a name and a port.
     """
-    found = _HOST.fullmatch(host.strip().lower())
-    if found is None:
+    match = _HOST.fullmatch(host.strip().lower())
+    if match is None:
         return ""
-    return found["six"] or found["name"]
+    return match["six"] or match["name"]
 
 
 def is_loopback(host: str) -> bool:
@@ -174,11 +174,11 @@ def _headers(scope: Scope) -> list[tuple[str, str]]:
 
 def _only(headers: Iterable[tuple[str, str]], name: str) -> str | None:
     """The value of a header; two of them would mean one thing to us and another to a proxy."""
-    found = [value for key, value in headers if key == name]
-    if len(found) > 1:
+    values = [value for key, value in headers if key == name]
+    if len(values) > 1:
         raise RefusedError(f"The header {name} stands twice.", code="bad_request", status=400)
-    if found:
-        return found[0]
+    if values:
+        return values[0]
     return None
 
 
@@ -187,8 +187,8 @@ class Guard:
 
     Args:
         answer: writes a refusal.
-        routes: the paths to name in logs; of others, nobody knows what they hold.
-        stopping: to be called when the server is told to stop: what takes minutes is then given up.
+        routes: the paths to name in logs; others may hold anything.
+        stopping: called when the server stops: what takes minutes is then cancelled.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class Guard:
                     *_HEADERS,
                     (b"x-request-id", scope["request_id"].encode()),
                 ]
-                # Data of people is kept in no cache; style and script have names that change with
+                # Data of people must not be cached; style and script have names that change with
                 # their content.
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"no-store"))

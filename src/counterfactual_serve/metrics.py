@@ -75,8 +75,8 @@ _LOG = logging.getLogger("counterfactual_serve")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line. Of other packages' records only their fixed text is kept, never its
-    arguments.
+    """One JSON object per line. Of records of other packages only the fixed text is logged, never
+    its arguments.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -90,10 +90,10 @@ class JsonLines(logging.Formatter):
             line |= {"event": record.getMessage(), **getattr(record, "facts", {})}
         else:
             # Its first line: what follows is a traceback, which names files and may quote cells.
-            said = str(record.msg).strip().partition("\n")[0]
+            text = str(record.msg).strip().partition("\n")[0]
             line |= {
                 "event": "server",
-                "said": "a fault" if said.startswith("Traceback") else said,
+                "message": "a fault" if text.startswith("Traceback") else text,
             }
         # The type alone: messages and tracebacks may quote what a client sent.
         if record.exc_info and record.exc_info[0] is not None:

@@ -29,10 +29,11 @@ from counterfactual_serve.reading import (
 from counterfactual_serve.served import Model, Served
 from counterfactual_training import defaults
 from counterfactual_training.errors import unknown
+from counterfactual_training.rules import stated_in, with_trait
 from counterfactual_training.tables.advice.rules import Rules
 from counterfactual_training.tables.advice.words import plain_value
 from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # An unknown category is shown again in notes, so it is not to fill the screen.
 _LONGEST_CATEGORY = 200
@@ -51,12 +52,12 @@ class Limits:
         rows: of one request; and of one page of the people.
         options: plans per row.
         body: bytes.
-        seconds: until a search is answered with what was found; who waits longer for it is told to
-            come back later.
-        queue: rows that wait; more are told to come back later.
+        seconds: of a search, which then answers with what it has found; requests that wait longer
+            are refused.
+        queue: rows that wait; further ones are refused.
         people: rows shown.
         audited: people who an audit asks for.
-        audit_seconds: until an audit is given up.
+        audit_seconds: until an audit is cancelled.
     """
 
     rows: int = defaults.MAX_ROWS
@@ -224,7 +225,6 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
     """The rules of one question: see ``CounterfactualClassifier.explain``, where ``ranges`` is
     called ``domain``.
     """
-    positive = ByName(names, Number(1e-12))
     return {
         "target": Maybe(OneOf(classes)),
         "confidence": Maybe(Number(1e-6, 1.0)),
@@ -233,10 +233,10 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
         # The same, as many would write it.
         "locks": Maybe(Many(OneOf(names, "column"), len(names))),
         "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
-        "step": Maybe(positive),
-        "max_change": Maybe(positive),
-        # Beyond that, costs would no longer be numbers.
-        "difficulty": Maybe(ByName(names, Number(1e-6, 1e6))),
+        **{
+            rule: Maybe(ByName(names, _BOUNDS.get(rule, _POSITIVE)))
+            for rule in with_trait("number")
+        },
         "max_changes": Maybe(Number(1, len(names), whole=True)),
         "relations": Maybe(Many(Text(500), _MOST_RELATIONS)),
     }
@@ -264,7 +264,7 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
     under.
     """
     rules = rules_of(body, model.classifier)
-    # A rule that contradicts the schema is told at once, not after a wait in the queue.
+    # A rule that contradicts the schema is reported at once, not after a wait in the queue.
     Rules(**rules).narrow(model.classifier.schema_)
     if body["target"] is None:
         target = plain_value(model.wanted)
@@ -275,9 +275,10 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
 
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:
     """Arguments of ``explain`` for the rules that a request states."""
-    given = {"domain" if name == "ranges" else name: body.get(name) for name in _RULES}
-    given["lock"] = list(dict.fromkeys([*(body.get("lock") or ()), *(body.get("locks") or ())]))
-    rules = {name: value for name, value in given.items() if value}
+    stated = {name: body.get("ranges" if name == "domain" else name) for name in _RULES}
+    locks = [*(body.get("lock") or ()), *(body.get("locks") or ())]
+    stated["lock"] = list(dict.fromkeys(locks))
+    rules = {name: value for name, value in stated.items() if value}
     if "domain" in rules:
         rules["domain"] = {
             name: _range(classifier.schema_[name], ends)
@@ -286,16 +287,10 @@ def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> d
     return rules
 
 
-_RULES = (
-    "vary",
-    "lock",
-    "ranges",
-    "step",
-    "max_change",
-    "difficulty",
-    "max_changes",
-    "relations",
-)
+_RULES = stated_in("question")
+_POSITIVE = Number(1e-12)
+# Beyond that, costs would no longer be numbers.
+_BOUNDS = {"difficulty": Number(1e-6, 1e6)}
 
 
 def _range(feature: Feature, values: Sequence[Any]) -> list[Any]:
@@ -362,8 +357,15 @@ def request_frame(
             continue
         levels = {plain_value(level): level for level in feature.levels}
         columns[name] = pd.Series([levels.get(value, value) for value in values], dtype=object)
-        for value, note in zip(values, notes, strict=True):
-            if value is not None and value not in levels:
-                said = f"{name} {value!r} did not occur in training"
-                note.append(f"{said}: it counts as none of the known categories.")
+        _note_unseen(name, values, levels, notes)
     return pd.DataFrame(columns), notes
+
+
+def _note_unseen(
+    name: str, values: Sequence[Any], levels: Mapping[Any, Any], notes: Sequence[list[str]]
+) -> None:
+    """Add a note to each row whose category training never saw."""
+    for value, note in zip(values, notes, strict=True):
+        if value is not None and value not in levels:
+            message = f"{name} {value!r} did not occur in training"
+            note.append(f"{message}: it counts as none of the known categories.")

@@ -81,10 +81,10 @@ def parse(body: bytes) -> dict[str, Any]:
         raise
     except ValueError as error:  # also numbers of thousands of digits
         if isinstance(error, json.JSONDecodeError):
-            said = str(error)
+            reason = str(error)
         else:
-            said = "a number has too many digits"
-        raise RefusedError(f"The body is not JSON: {said}.", code="bad_json") from None
+            reason = "a number has too many digits"
+        raise RefusedError(f"The body is not JSON: {reason}.", code="bad_json") from None
     if not isinstance(document, dict):
         raise RefusedError(
             f"The body must be a JSON object, got {_name(document)}.", code="bad_json"
@@ -93,10 +93,10 @@ def parse(body: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise RefusedError("The body holds the same key twice in one object.", code="bad_json")
-    return found
+    return fields
 
 
 def _no_constant(name: str) -> Any:
@@ -382,27 +382,29 @@ class Fields:
             at = f"{where}."
         else:
             at = ""
-        for name in value:
-            if name not in self.kinds:
-                if len(name) <= _SHOWN:
-                    short = name
-                else:
-                    short = name[: _SHOWN - 1] + "…"
-                raise RefusedError(
-                    unknown(f"field in {where}" if where else "field", short, self.kinds),
-                    f"{at}{short}",
-                )
-        for name in self.required:
-            if name not in value:
-                raise RefusedError(f"{at}{name} is missing.", f"{at}{name}")
-        if self.one_of and sum(name in value for name in self.one_of) != 1:
-            raise RefusedError(f"{where} must have either {' or '.join(self.one_of)}.", where)
+        self._check_names(value, where, at)
         return {
             name: kind.read(value[name], f"{at}{name}")
             if name in value
             else self.defaults.get(name)
             for name, kind in self.kinds.items()
         }
+
+    def _check_names(self, value: Mapping[str, Any], where: str, at: str) -> None:
+        for name in value:
+            if name not in self.kinds:
+                raise self._unknown(name, where, at)
+        for name in self.required:
+            if name not in value:
+                raise RefusedError(f"{at}{name} is missing.", f"{at}{name}")
+        if self.one_of and sum(name in value for name in self.one_of) != 1:
+            raise RefusedError(f"{where} must have either {' or '.join(self.one_of)}.", where)
+
+    def _unknown(self, name: str, where: str, at: str) -> RefusedError:
+        if len(name) > _SHOWN:
+            name = name[: _SHOWN - 1] + "…"
+        what = f"field in {where}" if where else "field"
+        return RefusedError(unknown(what, name, self.kinds), f"{at}{name}")
 
     def schema(self) -> dict[str, Any]:
         properties = {name: kind.schema() for name, kind in self.kinds.items()}

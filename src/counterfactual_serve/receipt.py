@@ -3,7 +3,7 @@ checked later.
 
 A receipt states only what can be worked out again from the model: the decision now, and the
 decision after the plan. So whoever has the model can check it, also after a restart, on another
-machine, years later. With a key, it is also signed (HMAC-SHA256): then nobody without the key can
+machine, years later. With a key, it is also signed (HMAC-SHA256): then only who has the key can
 have written it, its time included.
 """
 
@@ -44,11 +44,11 @@ _SAME = 1e-4
 
 @dataclass(frozen=True)
 class ReceiptCheck:
-    """One thing that was looked at."""
+    """One check of a receipt, and its result."""
 
     name: str
     passed: bool
-    said: str
+    message: str
 
 
 def make_receipt(
@@ -108,12 +108,12 @@ def verify_receipt(
     )
     checks += _check_signature(receipt, key)
     same = receipt["model"]["sha256"] == model.sha256
-    said = f"It was issued for this very model, {model.name}."
+    message = f"It was issued for this very model, {model.name}."
     checks.append(
         ReceiptCheck(
             "model",
             same,
-            said if same else f"It was issued for another model, not for {model.name}.",
+            message if same else f"It was issued for another model, not for {model.name}.",
         )
     )
     return [*checks, *_check_claims(receipt, model)]
@@ -135,19 +135,19 @@ def _claims(model: Model, row: Mapping[str, Any], plan: Mapping[str, Any]) -> di
 
 
 def _broken(model: Model, claims: Mapping[str, Any], question: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a plan: rules that it breaks, or that it misses what was asked for."""
+    """The rules that a plan breaks, and what it misses of what was asked for."""
     classifier = model.classifier
     schema = Rules(**rules_of(question, classifier)).narrow(classifier.schema_)
     encoder = classifier.encoder_.with_schema(schema)
     rules = advice_constraints(encoder, classifier.num_std_)
     judge = PlanJudge(encoder, rules, question.get("max_changes"))
     frame, _ = request_frame([claims["person"], claims["plan"]], classifier, ["person", "plan"])
-    said = [str(violation) for violation in judge(frame[:1], frame[1:])]
+    violations = [str(violation) for violation in judge(frame[:1], frame[1:])]
     if question.get("target") is None:
         target = claims["promise"]["class"]
     else:
         target = question["target"]
-    return said + _short_of(model, claims, target, question.get("confidence"))
+    return violations + _short_of(model, claims, target, question.get("confidence"))
 
 
 def _short_of(
@@ -160,13 +160,11 @@ def _short_of(
             return []
         return [f"its decision is {promised['class']!r}, not {target!r}"]
     frame, _ = request_frame([claims["plan"]], model.classifier, ["plan"])
-    found = predictions_of(model, frame)[0]
-    reached = found["probabilities"][str(target)]
+    prediction = predictions_of(model, frame)[0]
+    reached = prediction["probabilities"][str(target)]
     # As explain counts: a probability times its plausibility.
-    if found["plausibility"] is None:
-        reached *= 1.0
-    else:
-        reached *= found["plausibility"][str(target)]
+    if prediction["plausibility"] is not None:
+        reached *= prediction["plausibility"][str(target)]
     if reached >= confidence - _SAME:
         return []
     return [
@@ -176,10 +174,10 @@ def _short_of(
 
 def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[ReceiptCheck]:
     try:
-        found = _claims(model, receipt["person"], receipt["plan"])
+        claims = _claims(model, receipt["person"], receipt["plan"])
         # Written by anybody, so read as strictly as a request.
         fields = Fields(rule_fields(model.classifier.schema_.names, model.classes))
-        broken = _broken(model, found, fields.read(receipt["question"], "question"))
+        broken = _broken(model, claims, fields.read(receipt["question"], "question"))
     except InputError as error:
         return [
             ReceiptCheck("values", False, f"This model does not accept its values: {error}")
@@ -190,26 +188,26 @@ def _check_claims(receipt: Mapping[str, Any], model: Model) -> list[ReceiptCheck
     }
     checks = []
     for name, (what, stated) in words.items():
-        said = receipt[name]
-        is_so = found[name]
+        stated_claim = receipt[name]
+        claim = claims[name]
         same = (
-            said["class"] == is_so["class"]
-            and abs(said["confidence"] - is_so["confidence"]) <= _SAME
+            stated_claim["class"] == claim["class"]
+            and abs(stated_claim["confidence"] - claim["confidence"]) <= _SAME
         )
         text = (
-            f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}, as "
+            f"{what} is {claim['class']!r} with confidence {claim['confidence']:.3f}, as "
             f"{stated}."
         )
         other = (
-            f"{what} is {is_so['class']!r} with confidence {is_so['confidence']:.3f}; the "
+            f"{what} is {claim['class']!r} with confidence {claim['confidence']:.3f}; the "
             "receipt says "
-            f"{said['class']!r} with {said['confidence']:.3f}."
+            f"{stated_claim['class']!r} with {stated_claim['confidence']:.3f}."
         )
         checks.append(ReceiptCheck(name, same, text if same else other))
-    kept = "The plan keeps the rules it was asked under, and reaches what was asked for."
+    keeps = "The plan keeps the rules it was asked under, and reaches what was asked for."
     checks.append(
         ReceiptCheck(
-            "rules", not broken, kept if not broken else f"Not as asked: {'; '.join(broken)}."
+            "rules", not broken, keeps if not broken else f"Not as asked: {'; '.join(broken)}."
         )
     )
     return checks
@@ -247,7 +245,7 @@ def _check_form(receipt: Mapping[str, Any]) -> ReceiptCheck:
 
 
 class _AnyRow(ByName):
-    """Values by any name; what the model does not know is told by the check of its values."""
+    """Values by any name; names that the model does not know fail the check of values."""
 
     def __init__(self) -> None:
         super().__init__((), Scalar())
@@ -260,7 +258,7 @@ class _AnyRow(ByName):
 
 def _check_signature(receipt: Mapping[str, Any], key: bytes | None) -> list[ReceiptCheck]:
     if key is None:
-        # What cannot be checked has neither passed nor failed; the check of the content tells.
+        # What cannot be checked has neither passed nor failed; the check of the content reports it.
         return []
     signed = receipt["signature"]
     good = isinstance(signed, str) and hmac.compare_digest(

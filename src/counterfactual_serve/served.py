@@ -15,10 +15,10 @@ import pandas as pd
 
 import counterfactual_training
 from counterfactual_training.errors import InputError
-from counterfactual_training.rules import WAYS
+from counterfactual_training.rules import WAYS, with_trait
 from counterfactual_training.tables.advice.words import plain_value
 from counterfactual_training.tables.columns.column import Column
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Of the API; a change that breaks its users makes another number.
 API = 1
@@ -35,7 +35,7 @@ class Model:
     Attributes:
         name: its file, without folders.
         sha256: of the file's bytes; receipts name it.
-        wanted: the class that people want; ``None`` leads everybody to the next most probable one.
+        wanted: the class that people want; ``None`` leads everyone to the next most probable one.
         facts: what it is, in words.
     """
 
@@ -82,7 +82,7 @@ class ServedRows:
         name: their file or data set, without folders.
         frame: all columns, those that the model does not use too: groups may be told apart by them.
         labels: their classes, if they are known.
-        trained_on: mask of the rows that the model was trained on; ``None`` if nobody knows.
+        trained_on: mask of the rows that the model was trained on; ``None`` if unknown.
         total: rows of the file; more than ``frame`` has, if only the first ones are served.
     """
 
@@ -120,11 +120,11 @@ class Served:
         if ours.schema_.names != theirs.schema_.names:
             differ = sorted(set(ours.schema_.names) ^ set(theirs.schema_.names))
             if differ:
-                said = f"only one of them has {differ[0]!r}"
+                reason = f"only one of them has {differ[0]!r}"
             else:
-                said = "their columns are in another order"
+                reason = "their columns are in another order"
             raise InputError(
-                f"{self.against.name} cannot be compared with {self.model.name}: {said}."
+                f"{self.against.name} cannot be compared with {self.model.name}: {reason}."
             )
         if self.model.classes != self.against.classes:
             raise InputError(
@@ -151,7 +151,7 @@ class Served:
 
     @cached_property
     def decided(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of all rows, the position of the class decided for, and its probability."""
+        """For all rows: the position of the predicted class, and its probability."""
         probability = self.model.classifier.predict_proba(self.people)
         return probability.argmax(1), probability.max(1)
 
@@ -173,7 +173,7 @@ class Served:
 
     def percentile(self, which: str, target: Any, plausibility: float) -> float | None:
         """The share of real rows of a class, in percent, that are less plausible; ``None`` if
-        nobody can say.
+        unknown.
         """
         model = self.named(which)
         if self.rows is None or model.classifier.gate_ is None or math.isnan(plausibility):
@@ -265,10 +265,8 @@ def _column(column: Column, follows: bool) -> dict[str, Any]:
         "range": None if feature.is_category else _slider(column),
         "categories": levels,
         "allowed": None if feature.allowed is None else _plain(feature.allowed),
-        "step": feature.step,
+        **{rule: getattr(feature, rule) for rule in with_trait("number")},
         "decimals": column.decimals,
-        "max_change": feature.max_change,
-        "difficulty": feature.difficulty,
         "special": _plain(feature.special),
         "follows": follows,
         "typical": int(typical) if feature.kind == "integer" else plain_value(typical),

@@ -31,7 +31,7 @@ from counterfactual_training.errors import InputError
 
 # Ports after the wanted one that are tried, to name one that is free.
 _NEAR = 100
-# Connections that are held at once.
+# Connections that are open at once.
 _CONNECTIONS = 1000
 _SHORTEST_TOKEN = 16
 
@@ -51,7 +51,7 @@ class Address:
     token: str | None = None
 
     def access(self) -> Access:
-        """Who may ask. Beyond this machine, nobody without a token."""
+        """Who may ask. Requests from other machines need a token."""
         if self.token is None:
             token = None
         else:
@@ -177,7 +177,7 @@ class _Server(uvicorn.Server):
 
 
 def open_browser(url: str) -> bool:
-    """Show a page; ``False`` if there is no browser, or nobody who could see one."""
+    """Show a page; ``False`` if there is no browser, or no screen."""
     screen = (
         os.name != "posix" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )

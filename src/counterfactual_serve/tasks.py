@@ -11,6 +11,7 @@ from counterfactual_serve.answers import answers_of, rounded
 from counterfactual_serve.questions import PageQuestion
 from counterfactual_serve.served import Served
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import with_trait
 
 
 def explain_served(
@@ -19,7 +20,7 @@ def explain_served(
     """Answers to the rows of a question, and whether time sufficed to try everything."""
     model = served.named(question.model)
     classifier = model.classifier
-    found = classifier.explain(
+    explanation = classifier.explain(
         frame,
         None if question.target is None else model.label(question.target),
         n_options=question.options,
@@ -28,10 +29,10 @@ def explain_served(
         **question.rules,
     )
     if question.model != "main":  # by one ruler, or costs could not be compared
-        found = found.measured_by(
+        explanation = explanation.measured_by(
             served.model.classifier.encoder_, question.rules.get("difficulty")
         )
-    answers = answers_of(found, len(frame))
+    answers = answers_of(explanation, len(frame))
     for answer, probability in zip(answers, classifier.predict_proba(frame), strict=True):
         answer["confidence"] = rounded(probability.max())
         for plan in answer["plans"]:
@@ -42,7 +43,7 @@ def explain_served(
                 plan["percentile"] = served.percentile(question.model, answer["target"], seen)
             if not plan["answered"] and not plan["binding"]:
                 plan["binding"] = _stated(question.rules)
-    return answers, found.complete
+    return answers, explanation.complete
 
 
 def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -52,7 +53,8 @@ def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
     stated = [(name, "is locked in this question") for name in rules.get("lock", ())]
     stated += [
         (name, "is limited in this question")
-        for name in (*rules.get("domain", ()), *rules.get("max_change", ()))
+        for rule in with_trait("reach")
+        for name in rules.get(rule, ())
     ]
     if "vary" in rules:
         stated += [(name, "may change, and nothing else may") for name in rules["vary"]]
@@ -71,7 +73,7 @@ def audit_served(
     frame, labels = _measured(served)
     if target is None and model.wanted is None:
         raise InputError(
-            "Nobody said which class people want: name it as target, or start the server with "
+            "It is not known which class people want: name it as target, or start the server with "
             "--target."
         )
     if which == "main":
@@ -87,10 +89,10 @@ def audit_served(
         wanted = model.wanted
     else:
         wanted = model.label(target)
-    found = audit_groups(
+    audit = audit_groups(
         subject, frame, labels, groups, wanted, against=against, people=people, seed=served.seed
     )
-    return found.to_dict()
+    return audit.to_dict()
 
 
 def card(served: Served) -> dict[str, Any]:
@@ -106,10 +108,10 @@ def card(served: Served) -> dict[str, Any]:
     frame, labels = _measured(served)
     names = list(model.classifier.schema_.names)
     if rows.trained_on is None:
-        kept = ""
+        held_out = ""
     else:
-        kept = " that training did not use"
-    measured = CardRows(frame[names], labels, f"{len(frame):,} rows of {rows.name}{kept}")
+        held_out = " that training did not use"
+    measured = CardRows(frame[names], labels, f"{len(frame):,} rows of {rows.name}{held_out}")
     return make_card(model.classifier, about, measured, **asked).to_dict()
 
 

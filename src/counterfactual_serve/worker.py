@@ -46,7 +46,7 @@ class TooLongError(CounterfactualTrainingError):
 
 
 class GoneError(CounterfactualTrainingError):
-    """Nobody waits for a task any more, and its process was ended."""
+    """No request waits for a task any more, and its process was ended."""
 
 
 class DiedError(CounterfactualTrainingError):
@@ -54,7 +54,7 @@ class DiedError(CounterfactualTrainingError):
 
 
 class TaskError(CounterfactualTrainingError):
-    """A task failed in a way that nobody foresaw; the message names the type of the error and
+    """A task failed unexpectedly; the message names the type of the error and
     nothing of the data.
     """
 
@@ -94,7 +94,7 @@ class Worker:
         """``task(served, *arguments)`` in the process.
 
         The process is ended after so many seconds (:class:`TooLongError`), and once ``gone`` is
-        set, because nobody waits for the answer any more (:class:`GoneError`).
+        set, because no request waits for the answer any more (:class:`GoneError`).
         """
         self.start()
         try:
@@ -115,7 +115,7 @@ class Worker:
         self._pipe.send(work)
         while not self._pipe.poll(_GLANCE):
             if gone.is_set():
-                raise GoneError("Nobody waits for this any more.")
+                raise GoneError("No request waits for this any more.")
             if time.monotonic() > until:
                 raise TooLongError(f"This took longer than {seconds:.0f} s and was given up.")
         reply: Reply = self._pipe.recv()
@@ -171,7 +171,7 @@ class _Nursery:
 
 def _nurse(pipe: Connection, served: Served) -> None:
     """Fork a process for every pipe that comes, until the other end is closed."""
-    # Nobody asks how they ended.
+    # How they ended does not matter.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -214,7 +214,7 @@ def _work(pipe: Connection, served: Served) -> None:
         except Exception as error:
             # No message: it may hold values of rows, which do not belong into logs.
             reply = None, TaskError(type(error).__name__)
-        with contextlib.suppress(OSError):  # nobody waits for it
+        with contextlib.suppress(OSError):  # no request waits for it
             pipe.send(reply)
         # Left to itself, Python keeps the tensors of many tasks, and the C library what the largest
         # one took.
@@ -229,8 +229,8 @@ def _tidy() -> None:
 
 
 def _listen(pipe: Connection, tasks: queue.SimpleQueue[Any]) -> None:
-    """Take tasks, and end the process, whatever it does, when there is nobody any more to give
-    them.
+    """Take tasks, and end the process, whatever it does, when no process is left to
+    give them.
     """
     try:
         while True:

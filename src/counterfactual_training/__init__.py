@@ -27,14 +27,13 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
-    from counterfactual_training.evaluation import (
+    from counterfactual_training.evaluation.evaluate import evaluate, summarise
+    from counterfactual_training.evaluation.plausibility import implausibility
+    from counterfactual_training.evaluation.plugins import Measured
+    from counterfactual_training.evaluation.protocol import (
         PAIRED,
         PUBLISHED,
         EvaluationProtocol,
-        Measured,
-        evaluate,
-        implausibility,
-        summarise,
     )
     from counterfactual_training.gates import Gate, GateConfig, Gated, fit_gate
     from counterfactual_training.generators import (
@@ -63,54 +62,49 @@ if TYPE_CHECKING:
         sparse,
         wachter,
     )
-    from counterfactual_training.models import (
+    from counterfactual_training.models.classifiers import cnn, linear, mlp
+    from counterfactual_training.models.counternet import (
         CounterNet,
-        Ensemble,
-        cnn,
         counternet,
         counternet_explainer,
-        fit_vae,
-        linear,
-        mlp,
-        mlp_ple,
-        mlp_plr,
-        neurotree,
-        tabm,
     )
+    from counterfactual_training.models.embeddings import mlp_ple, mlp_plr
+    from counterfactual_training.models.ensemble import Ensemble
+    from counterfactual_training.models.neurotree import neurotree
+    from counterfactual_training.models.tabm import tabm
+    from counterfactual_training.models.vae import fit_vae
     from counterfactual_training.tables.advice import Explanation
     from counterfactual_training.tables.audits import Audit, audit
-    from counterfactual_training.tables.columns import Encoder, Feature, Schema
-    from counterfactual_training.tables.estimators import (
-        CounterfactualClassifier,
-        CounterfactualRegressor,
-        Explainer,
-        explain,
-    )
+    from counterfactual_training.tables.columns.encode import Encoder
+    from counterfactual_training.tables.columns.feature import Feature
+    from counterfactual_training.tables.columns.schema import Schema
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.explainer import Explainer
+    from counterfactual_training.tables.estimators.pipeline import explain
+    from counterfactual_training.tables.estimators.regressor import CounterfactualRegressor
     from counterfactual_training.tables.export import export_onnx
-    from counterfactual_training.training import (
-        AccuracyBudget,
+    from counterfactual_training.training import methods
+    from counterfactual_training.training.budget import AccuracyBudget
+    from counterfactual_training.training.callbacks import (
         AverageWeights,
         BestEpoch,
         Callback,
         ClipGradient,
-        CounterfactualBatch,
         EarlyStopping,
-        Fleet,
-        History,
-        LossTerms,
-        Member,
-        Method,
-        Objective,
-        Round,
-        Run,
         Schedule,
-        TrainConfig,
-        TrainResult,
-        make_method,
-        methods,
-        register_method,
-        train,
     )
+    from counterfactual_training.training.fleet import Fleet, Member
+    from counterfactual_training.training.method import Method
+    from counterfactual_training.training.objective import (
+        CounterfactualBatch,
+        LossTerms,
+        Objective,
+    )
+    from counterfactual_training.training.registry import make_method, register_method
+    from counterfactual_training.training.round import Round
+    from counterfactual_training.training.run import History, Run, TrainResult
+    from counterfactual_training.training.train import train
+    from counterfactual_training.training.train_config import TrainConfig
 
 __version__ = "0.1.0"
 
@@ -217,32 +211,50 @@ _MODULES = {
     "core.losses": "class_loss",
     "datasets": "Dataset load_dataset",
     "datasets.synthetic": "loan",
-    "errors": "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError "
-    "ModelError",
+    "errors": (
+        "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError "
+        "ModelError"
+    ),
+    "evaluation.evaluate": "evaluate summarise",
+    "evaluation.plausibility": "implausibility",
+    "evaluation.plugins": "Measured",
+    "evaluation.protocol": "EvaluationProtocol PAIRED PUBLISHED",
+    "gates": "Gate GateConfig Gated fit_gate",
+    "generators": (
+        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm "
+        "generic gravitational greedy growing_spheres line make_generator nearest_unlike pgd "
+        "probe register_generator revise search sparse wachter"
+    ),
+    "models.classifiers": "cnn linear mlp",
+    "models.counternet": "CounterNet counternet counternet_explainer",
+    "models.embeddings": "mlp_ple mlp_plr",
+    "models.ensemble": "Ensemble",
+    "models.neurotree": "neurotree",
+    "models.tabm": "tabm",
+    "models.vae": "fit_vae",
     "tables.advice": "Explanation",
     "tables.audits": "Audit audit",
-    "tables.estimators": "CounterfactualClassifier CounterfactualRegressor Explainer explain",
-    "evaluation": "PAIRED PUBLISHED EvaluationProtocol Measured evaluate implausibility summarise",
+    "tables.columns.encode": "Encoder",
+    "tables.columns.feature": "Feature",
+    "tables.columns.schema": "Schema",
+    "tables.estimators.classifier": "CounterfactualClassifier",
+    "tables.estimators.explainer": "Explainer",
+    "tables.estimators.pipeline": "explain",
+    "tables.estimators.regressor": "CounterfactualRegressor",
     "tables.export": "export_onnx",
-    "gates": "Gate GateConfig Gated fit_gate",
-    "models": (
-        "CounterNet Ensemble cnn counternet counternet_explainer fit_vae linear mlp mlp_ple "
-        "mlp_plr neurotree tabm"
+    "training": "methods",
+    "training.budget": "AccuracyBudget",
+    "training.callbacks": (
+        "AverageWeights BestEpoch Callback ClipGradient EarlyStopping Schedule"
     ),
-    "generators": (
-        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm generic "
-        "gravitational "
-        "greedy growing_spheres line make_generator nearest_unlike pgd probe register_generator "
-        "revise search "
-        "sparse wachter"
-    ),
-    "tables.columns": "Encoder Feature Schema",
-    "training": (
-        "AccuracyBudget AverageWeights BestEpoch Callback ClipGradient CounterfactualBatch "
-        "EarlyStopping "
-        "Fleet History LossTerms Member Method Objective Round Run Schedule TrainConfig "
-        "TrainResult make_method methods register_method train"
-    ),
+    "training.fleet": "Fleet Member",
+    "training.method": "Method",
+    "training.objective": "CounterfactualBatch LossTerms Objective",
+    "training.registry": "make_method register_method",
+    "training.round": "Round",
+    "training.run": "History Run TrainResult",
+    "training.train": "train",
+    "training.train_config": "TrainConfig",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

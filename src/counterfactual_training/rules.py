@@ -4,16 +4,18 @@ it is stated.
 A rule is one of three things:
 
 - a *filter* leaves out values that a column may not take, before any are combined;
-- a *limit* says how far the search goes, or what it pays;
+- a *limit* says how far the search goes, or what a change costs;
 - a *check* judges a whole row that was changed, because it takes several columns to tell.
 
 To add a rule, describe it here and write the function that keeps it: a filter of numbers in
 ``NUMBER_RULES`` of ``tables/columns/plan_judge.py``, one of categories in ``may_become`` of
 ``tables/columns/constrain.py``, a check in ``worsened`` of ``tables/columns/relate.py``. It is
-stated in a field of :class:`Feature`, of ``tables.advice.rules.Rules``, or of both. The reference
-page, the help of ``ct``, drafts of ``ct schema``, the document of the HTTP API and the page of
-``ct serve`` read their words from here. Importing this loads nothing else, because help is to come
-at once.
+stated in a field of :class:`Feature`, which checks it and says it in words (``_IN_WORDS``), of
+``tables.advice.rules.Rules``, or of both; then it is an argument of ``explain``, too. Everything
+else reads this list. The reference page, the help of ``ct``, drafts of ``ct schema``, the document
+of the HTTP API and the page of ``ct serve`` take their words from here. Flags of ``ct explain``,
+requests, what ``ct serve`` tells of a column and rules led back through a pipeline follow from the
+``traits``. Importing this loads nothing else, because help is to come at once.
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ from typing import Literal
 
 Sort = Literal["filter", "limit", "check"]
 Place = Literal["fit", "question"]
+# What several rules have in common: a number is stated per column; it is a length in the units of
+# the column, and scales with them; it says how far a column may go.
+Trait = Literal["number", "length", "reach"]
 
-# By mutability, what is said of a column in sentences.
+# By mutability, the words about a column in sentences.
 WAYS = {
     "both": "may rise and fall",
     "none": "may not change",
@@ -35,7 +40,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, as documents and programs tell of it.
+    """A rule, as documents and programs describe it.
 
     Attributes:
         name: as users write it, and as the judge of plans calls it; relations share theirs.
@@ -43,10 +48,11 @@ class Rule:
         meaning: a sentence, without its full stop.
         stated: where users may state it: for the model, in a schema or an argument of its
             constructor; for a question, in ``explain``. What is stated nowhere is learned from the
-            training rows, or goes without saying.
+            training rows, or is implied.
         columns: which have it.
         written: what users write, in Python.
         kept_by: the function that keeps it, from the folder of the package on.
+        traits: what it has in common with others.
     """
 
     name: str
@@ -56,6 +62,7 @@ class Rule:
     columns: str
     written: str
     kept_by: str
+    traits: tuple[Trait, ...] = ()
 
 
 _FIT: tuple[Place, ...] = ("fit",)
@@ -104,6 +111,7 @@ RULES = (
         "`(lower, upper)`, `None` where open; two ordered categories; in a question also a list "
         "of categories",
         "tables.columns.limits.outside",
+        ("reach",),
     ),
     Rule(
         "allowed",
@@ -140,6 +148,7 @@ RULES = (
         "numbers",
         "`100`",
         "tables.columns.limits.between_steps",
+        ("number", "length"),
     ),
     Rule(
         "max_change",
@@ -150,6 +159,7 @@ RULES = (
         "numbers, ordered categories",
         "`10`",
         "tables.columns.limits.too_far",
+        ("number", "length", "reach"),
     ),
     Rule(
         "special",
@@ -227,13 +237,13 @@ RULES = (
     Rule(
         "difficulty",
         "limit",
-        "how many times dearer than usual a change of a column is; it counts in the cost of "
-        "advice, and so in the "
+        "cost multiplier for changing a column; it counts in the cost of advice, and so in the "
         "choice of the columns to change",
         _BOTH,
         "all",
         "`2`",
         "tables.advice.moves.MoveBook.cost",
+        ("number",),
     ),
     Rule(
         "relations",
@@ -273,3 +283,8 @@ def meaning(name: str) -> str:
 def stated_in(place: Place) -> tuple[str, ...]:
     """Names of the rules that may be stated for a model or for a question."""
     return tuple(dict.fromkeys(rule.name for rule in RULES if place in rule.stated))
+
+
+def with_trait(trait: Trait) -> tuple[str, ...]:
+    """Names of the rules that have something in common."""
+    return tuple(rule.name for rule in RULES if trait in rule.traits)

@@ -12,7 +12,7 @@ _PACKAGES = (PACKAGE, "torch", "numpy", "pandas")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that decide numbers."""
+    """Versions of Python and of the packages that decide numbers."""
     out = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

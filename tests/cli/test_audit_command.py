@@ -245,7 +245,7 @@ def test_a_rival_of_other_columns_is_blamed_itself(files, tmp_path, capsys):
 
 
 def test_retraining_needs_the_rows_of_the_training(files, tmp_path, capsys):
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.file import Origin
 
     forgetful, data = str(tmp_path / "forgetful.safetensors"), str(files / "people.csv")
@@ -381,5 +381,5 @@ def test_a_card_of_people_whose_class_nobody_knows(files, tmp_path, capsys):
 def test_a_card_of_a_named_data_set(loan, capsys):
     document = ask(capsys, "card", loan)
     measures = next(section for section in document["sections"] if section["id"] == "measures")
-    assert "Nobody said which class people want" in measures["paragraphs"][0]
+    assert "It is not known which class people want" in measures["paragraphs"][0]
     assert measures["tables"][0]["rows"][0][0] == "accuracy"

@@ -22,7 +22,7 @@ from counterfactual_training.cli.parsing import (
 from counterfactual_training.datasets import catalog
 from counterfactual_training.datasets.synthetic import loan
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from covering import repeats
 
 METRICS = {

@@ -17,7 +17,7 @@ from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 from counterfactual_training.persistence import locked
 from counterfactual_training.tables import portfolio
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.portfolio import Pending, explain_file
 
 ROWS = 60

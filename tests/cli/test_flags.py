@@ -22,7 +22,7 @@ from counterfactual_training.errors import (
 )
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.columns.special import codes_warning
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def said(call) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from counterfactual_training.cli import main
 from counterfactual_training.cli.saved_models import open_model
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 OPTIONS = [
     "--target",
@@ -155,7 +155,7 @@ def test_a_model_that_was_loaded_and_saved_still_knows_its_rows(people, tmp_path
     assert (
         open_model(copy)
         .labelled(csv, None)
-        .said.startswith("30 rows held out of training (of 150 in")
+        .description.startswith("30 rows held out of training (of 150 in")
     )
 
 
@@ -184,13 +184,15 @@ def test_evaluate_tells_new_rows_from_rows_trained_on(people, capsys, tmp_path):
     new = old.assign(debt=old["debt"] + 1)
     path = str(tmp_path / "new.csv")
     pd.concat([old, new]).to_csv(path, index=False)
-    assert opened.labelled(path, None).said.startswith(
+    assert opened.labelled(path, None).description.startswith(
         "30 rows held out of training and 150 rows that training never"
     )
-    assert opened.labelled(path, None, all_rows=True).said == f"all 300 rows of {path}"
+    assert opened.labelled(path, None, all_rows=True).description == f"all 300 rows of {path}"
     new.to_csv(path, index=False)
     capsys.readouterr()
-    assert opened.labelled(path, None).said.startswith("150 rows that training never saw")
+    assert opened.labelled(path, None).description.startswith(
+        "150 rows that training never saw"
+    )
     assert "rounded or edited" in capsys.readouterr().err
     held = set(opened.labelled(csv, None).frame["debt"])
     old[~old["debt"].isin(held)].to_csv(path, index=False)
@@ -205,7 +207,7 @@ def test_a_model_that_does_not_know_its_rows_is_measured_on_all_and_says_so(peop
     classifier.save(tmp_path / "m")
     make_people().replace(-9, np.nan).to_csv(tmp_path / "p.csv", index=False)
     found = open_model(str(tmp_path / "m")).labelled(str(tmp_path / "p.csv"), "default")
-    assert len(found.frame) == 150 and "does not say which" in found.said
+    assert len(found.frame) == 150 and "does not say which" in found.description
 
 
 # ---- schema --------------------------------------------------------------------------------------

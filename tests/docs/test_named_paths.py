@@ -6,10 +6,10 @@ import pytest
 
 from run_pages import ROOT
 
-FOLDERS = "docs|results|src|examples|benchmarks|tools|tests"
+FOLDERS = "docs|results|src|examples|benchmarks|lab|tools|tests"
 # A path as it stands in a sentence, a command or a link, up to its last letter or digit.
 PATH = re.compile(rf"(?<![\w/.-])(?:\.\./)*((?:{FOLDERS})/[\w./-]*\w)")
-MODULE = re.compile(r"python -m ((?:benchmarks|tools)[\w.]*\w)")
+MODULE = re.compile(r"python -m ((?:benchmarks|lab|tools)[\w.]*\w)")
 PAGES = [ROOT / "README.md", ROOT / "docs" / "explanation" / "gains.md"]
 PAGES += sorted(
     path for kind in ("md", "json") for path in (ROOT / "results").rglob(f"*.{kind}")

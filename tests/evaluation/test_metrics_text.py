@@ -7,7 +7,7 @@ from counterfactual_training.evaluation.evaluate import evaluate, summarise
 from counterfactual_training.evaluation.metrics import METRICS, direction_and_meaning
 from counterfactual_training.evaluation.metrics_text import metrics_text
 from counterfactual_training.evaluation.protocol import protocol_named
-from counterfactual_training.models import linear
+from counterfactual_training.models.classifiers import linear
 
 
 def test_every_metric_of_one_model_is_explained_and_others_come_last():

@@ -103,12 +103,12 @@ def test_a_model_that_is_never_right_keeps_its_scale(blobs):
 
 def test_multiplying_logits_changes_no_number(bench):
     models = {
-        "BL": bench["model"],
+        "conventional": bench["model"],
         "flat": Rescaled(bench["model"], 0.1),
         "steep": Rescaled(bench["model"], 8.0),
     }
     table = measured(bench, models)
-    plain = table[table["model"] == "BL"].drop(columns="model").reset_index(drop=True)
+    plain = table[table["model"] == "conventional"].drop(columns="model").reset_index(drop=True)
     assert set(table["tau"]) == {".5", ".95*"} and plain["valid"].mean() > 0.9
     for name in ("flat", "steep"):
         other = table[table["model"] == name].drop(columns="model").reset_index(drop=True)
@@ -116,13 +116,15 @@ def test_multiplying_logits_changes_no_number(bench):
 
 
 def test_the_published_steps_do_see_the_scale(bench):
-    models = {"BL": bench["model"], "steep": Rescaled(bench["model"], 8.0)}
+    models = {"conventional": bench["model"], "steep": Rescaled(bench["model"], 8.0)}
     cost = measured(bench, models, levels=(FIXED_STEPS,)).groupby("model")["cost"].mean()
-    assert cost["steep"] > 1.2 * cost["BL"]
+    assert cost["steep"] > 1.2 * cost["conventional"]
 
 
 def test_those_already_there_are_left_out_and_invalid_ones_have_no_measures(bench):
-    table = measured(bench, {"BL": bench["model"]}, generator=SMALL_STEPS.replace(max_steps=3))
+    table = measured(
+        bench, {"conventional": bench["model"]}, generator=SMALL_STEPS.replace(max_steps=3)
+    )
     who = bench["individuals"]
     there = bench["model"](who.x).argmax(-1) == who.y_target
     assert bool(there.any()) and len(table) == 2 * int((~there).sum())
@@ -141,12 +143,12 @@ def test_a_gated_model_decides_by_its_classifier_and_takes_its_scale(bench):
         at_scale.scale == pytest.approx(scale_of(inner, *bench["train_rows"]))
         and gated.scale == 7.0
     )
-    table = measured(bench, {"BL": inner, "gated": gated})
+    table = measured(bench, {"conventional": inner, "gated": gated})
     rows = {
         name: part["row"].tolist()
         for name, part in table[table["tau"] == ".5"].groupby("model")
     }
-    assert rows["gated"] == rows["BL"]
+    assert rows["gated"] == rows["conventional"]
     # The gate lets nothing far away pass, so what is valid has crossed both the boundary and the
     # gate.
     x_far = {
@@ -202,7 +204,7 @@ def test_the_summary_pairs_individuals_and_counts_all_cells():
         base[:40] = 9.0
         parts += [
             rows_of(name, ".5", v, seed)
-            for name, v in (("BL", base), ("gate", better), ("twin", same))
+            for name, v in (("conventional", base), ("gate", better), ("twin", same))
         ]
     parts.append(rows_of("real rows", "", np.full(100, 1.0), 0))
     table = summarise_stepfree(pd.concat(parts), metrics=("nn5",)).set_index("model")
@@ -223,17 +225,20 @@ def test_the_summary_pairs_individuals_and_counts_all_cells():
         gate["p_holm"] == pytest.approx(2 * gate["p_value"])
         and gate["p_holm_model"] == gate["p_value"]
     )
-    assert math.isnan(table.loc["BL"]["change"]) and table.loc["BL"]["verdict"] == ""
-    assert table.loc["BL"]["real"] == 1.0 and table.loc["twin"]["num"] == 300
+    assert (
+        math.isnan(table.loc["conventional"]["change"])
+        and table.loc["conventional"]["verdict"] == ""
+    )
+    assert table.loc["conventional"]["real"] == 1.0 and table.loc["twin"]["num"] == 300
 
 
 def test_a_model_is_compared_with_its_own_twin():
     parts = [
         rows_of(n, ".5", np.linspace(v, v + 1, 20), 0)
-        for n, v in (("BL", 5.0), ("W", 3.0), ("W gate", 3.0))
+        for n, v in (("conventional", 5.0), ("W", 3.0), ("W gate", 3.0))
     ]
     table = summarise_stepfree(
-        pd.concat(parts), {"W gate": "W", "W": "BL"}, ("nn5",)
+        pd.concat(parts), {"W gate": "W", "W": "conventional"}, ("nn5",)
     ).set_index("model")
     assert table.loc["W gate"]["change"] == 0 and table.loc["W"]["change"] > 30
     with pytest.raises(InputError, match="compared with 'Z'"):
@@ -245,13 +250,13 @@ def test_a_model_is_compared_with_its_own_twin():
 def test_what_the_search_leaves_of_itself_is_no_verdict():
     values = np.linspace(1, 2, 50)
     parts = [
-        rows_of("BL", ".5", values, 0),
+        rows_of("conventional", ".5", values, 0),
         rows_of("same", ".5", values - 1e-5, 0),
         rows_of("less", ".5", values - 1, 0),
     ]
     table = summarise_stepfree(pd.concat(parts), metrics=("nn5",)).set_index("model")
     assert table["p_holm"]["same"] < 0.01 and table["verdict"].to_dict() == {
-        "BL": "",
+        "conventional": "",
         "same": "",
         "less": "better",
     }
@@ -260,7 +265,8 @@ def test_what_the_search_leaves_of_itself_is_no_verdict():
 def test_a_model_without_a_valid_counterfactual_gives_nan_not_an_error():
     nobody = rows_of("CT", ".5", np.full(20, np.nan), 0, valid=False)
     table = summarise_stepfree(
-        pd.concat([rows_of("BL", ".5", np.ones(20), 0), nobody]), metrics=("nn5", "valid")
+        pd.concat([rows_of("conventional", ".5", np.ones(20), 0), nobody]),
+        metrics=("nn5", "valid"),
     )
     ct_rows = table[table["model"] == "CT"].set_index("metric")
     assert math.isnan(ct_rows.loc["nn5", "value"]) and ct_rows.loc["nn5", "num"] == 0

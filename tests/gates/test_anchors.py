@@ -13,7 +13,7 @@ from counterfactual_training.gates import (
     towards_real,
 )
 from counterfactual_training.generators import Status, search
-from counterfactual_training.models import StackedModel
+from counterfactual_training.models.stack import StackedModel
 
 
 def test_ends_just_past_the_threshold_near_a_real_row():

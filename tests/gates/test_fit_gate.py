@@ -52,13 +52,13 @@ def test_classes_beyond_the_first_rows_are_looked_at():
 @pytest.mark.parametrize(
     ("kind", "rows", "said"),
     [
-        ("density", 5, r"the gate stands open for class 1 \(5 rows\): at least 20 rows"),
-        ("learned", 25, r"the gate stands open for class 1 \(25 rows\): at least 40 rows"),
-        ("both", 5, r"the gate stands open for class 1 \(5 rows\): at least 20 rows"),
+        ("density", 5, r"the gate is open for class 1 \(5 rows\): at least 20 rows"),
+        ("learned", 25, r"the gate is open for class 1 \(25 rows\): at least 40 rows"),
+        ("both", 5, r"the gate is open for class 1 \(5 rows\): at least 20 rows"),
         (
             "both",
             25,
-            r"the learned part of the gate stands open for class 1 \(25 rows\): at least 40 rows",
+            r"the learned part of the gate is open for class 1 \(25 rows\): at least 40 rows",
         ),
     ],
 )

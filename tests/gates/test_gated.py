@@ -20,7 +20,7 @@ from counterfactual_training.gates import (
     make_gate,
 )
 from counterfactual_training.generators import Status
-from counterfactual_training.training import Run
+from counterfactual_training.training.run import Run
 from covering import repeats
 
 K = 3

@@ -35,7 +35,7 @@ from counterfactual_training.generators.stack_generators import (
     generator_structure,
     stack_generators,
 )
-from counterfactual_training.models import StackedModel
+from counterfactual_training.models.stack import StackedModel
 
 
 def normal(*shape, seed=0):

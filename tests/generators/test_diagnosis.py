@@ -9,7 +9,7 @@ from counterfactual_training.generators.diagnosis import (
     diagnose_points,
     forbidding_rules,
 )
-from counterfactual_training.models import linear
+from counterfactual_training.models.classifiers import linear
 
 TARGET = torch.ones(1, dtype=torch.long)
 

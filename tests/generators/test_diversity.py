@@ -10,7 +10,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.generators import SearchState, Status
 from counterfactual_training.generators.data_penalties import ScaledDistance, median_deviation
 from counterfactual_training.generators.diversity import HINGE, Diversity, Hinge, similarity
-from counterfactual_training.models import StackedModel
+from counterfactual_training.models.stack import StackedModel
 
 NUM = 3
 

@@ -10,7 +10,7 @@ import torch
 from counterfactual_training import ecco, generic, revise
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators import Distance, Generator
-from counterfactual_training.models import VAE
+from counterfactual_training.models.vae import VAE
 
 NUMBERS = {"decision_threshold": 0.6, "max_steps": 9, "learning_rate": 0.2, "epsilon": 0.4}
 

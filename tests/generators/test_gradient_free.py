@@ -144,16 +144,16 @@ def test_changes_that_are_not_needed_are_taken_back():
 def test_points_of_a_shell_are_uniform_in_it():
     """Of a ball of radius 2 and dimension 3, one eighth lies within radius 1."""
     generator = growing_spheres(2.0, 1, 4000)
-    from counterfactual_training.generators.steps import Turn
+    from counterfactual_training.generators.steps import StepInput
 
     noise = generator.space.noise(3, None, X)
-    turn = Turn(X, 2.0, 0, X[:, 0], noise[0], None)
-    radius = generator.step_rule._shell(turn, X).norm(dim=-1)
+    step_input = StepInput(X, 2.0, 0, X[:, 0], noise[0], None)
+    radius = generator.step_rule._shell(step_input, X).norm(dim=-1)
     assert (
         float((radius < 1).double().mean()) == pytest.approx(1 / 8, abs=0.02)
         and float(radius.max()) <= 2
     )
-    outer = generator.step_rule._shell(turn._replace(step=1), X).norm(dim=-1)
+    outer = generator.step_rule._shell(step_input._replace(step=1), X).norm(dim=-1)
     assert float(outer.min()) >= 2 and float(outer.max()) <= 4
     assert float((outer < 3).double().mean()) == pytest.approx((27 - 8) / (64 - 8), abs=0.03)
 

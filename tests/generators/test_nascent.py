@@ -8,7 +8,7 @@ from torch import nn
 
 from counterfactual_training import Constraints, Generator, Status, linear, search
 from counterfactual_training.constraints import Lattice
-from counterfactual_training.models import StackedModel
+from counterfactual_training.models.stack import StackedModel
 
 
 class Flat(nn.Module):

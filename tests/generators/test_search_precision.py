@@ -16,8 +16,8 @@ from counterfactual_training import (
     search,
 )
 from counterfactual_training.constraints import Lattice
-from counterfactual_training.models import fit_vae
 from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.models.vae import fit_vae
 
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 

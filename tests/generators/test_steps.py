@@ -18,7 +18,7 @@ from counterfactual_training import (
 from counterfactual_training.constraints import Lattice
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators import Adam, Greedy, LatentSpace, Normalised, Shrink
-from counterfactual_training.models import fit_vae
+from counterfactual_training.models.vae import fit_vae
 
 # Two classes whose log-odds are SLOPE·x; all rows start on the side of class 0.
 SLOPE = torch.tensor([0.5, -2.0, 1.0, 0.1], dtype=torch.float64)

@@ -8,7 +8,7 @@ from counterfactual_lab.dataset_classifier import as_classifier
 from counterfactual_lab.networks import encoder_of, fit_model, untrained
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ from counterfactual_training.generators import (
     make_generator,
     register_generator,
 )
-from counterfactual_training.models import VAE, fit_vae
 from counterfactual_training.models.stack import StackedModel
+from counterfactual_training.models.vae import VAE, fit_vae
 
 NUM_FEATURES = 9
 CONTINUOUS = [0, 1, 2]

@@ -6,8 +6,7 @@ from torch import nn
 
 from counterfactual_training import cnn, linear, mlp
 from counterfactual_training.errors import InputError
-from counterfactual_training.models import bend
-from counterfactual_training.models.classifiers import Asinh, _with_three_values
+from counterfactual_training.models.classifiers import Asinh, _with_three_values, bend
 
 
 def test_linear_is_one_layer():

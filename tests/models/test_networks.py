@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import describe, make_network, shape_in_words, varied
-from counterfactual_training.models.embeddings import Periodic, PiecewiseLinear
+from counterfactual_training.models.embeddings import Periodic, PiecewiseLinear, varied
 from counterfactual_training.models.neurotree import NeuroTrees
+from counterfactual_training.models.shapes import describe, make_network, shape_in_words
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.models.tabm import TabM
 

@@ -4,8 +4,8 @@ import torch
 from torch.testing import assert_close
 
 import counterfactual_training as ct
-from counterfactual_training.models import Quantiles, behind_quantiles, describe, make_network
-from counterfactual_training.models.quantiles import knots
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles, knots
+from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.models.stack import StackedModel
 
 

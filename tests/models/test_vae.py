@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import fit_vae
 from counterfactual_training.errors import InputError
-from counterfactual_training.models import VAE
+from counterfactual_training.models.vae import VAE
 
 
 def test_the_loss_by_hand():

@@ -12,7 +12,7 @@ import pytest
 from serving import PATIENCE, LocalServer
 
 from counterfactual_serve.served import Model, Served, ServedRows
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDE, PHONE = {"width": 1400, "height": 900}, {"width": 400, "height": 850}

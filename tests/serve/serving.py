@@ -19,7 +19,7 @@ from counterfactual_serve.questions import Limits
 from counterfactual_serve.served import Served
 from counterfactual_serve.server import Address, make_server
 from counterfactual_serve.worker import GoneError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 BASE = "http://127.0.0.1:8000"
 # Seconds: what hangs still fails, and a busy machine does not matter.

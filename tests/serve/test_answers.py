@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_serve.answers import answers_of
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def test_a_change_that_only_follows_others_is_marked():
@@ -51,8 +51,8 @@ def test_sentences_and_notes_do_without_the_number_of_the_row():
     assert "plausibility" in told.sentence(0)
     assert "plausibility" not in told.sentence(0, plausibility=False)
     note = told.notes[0]
-    assert note == "Row case: 7 " + note.said and note.row == "case: 7"
-    assert pickle.loads(pickle.dumps(note)).said == note.said  # noqa: S301 - our own
+    assert note == "Row case: 7 " + note.text and note.row == "case: 7"
+    assert pickle.loads(pickle.dumps(note)).text == note.text  # noqa: S301 - our own
     asked = classifier.explain(
         rows.reset_index(drop=True), target="yes", n_options=3, vary=["debt"]
     )

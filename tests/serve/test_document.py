@@ -15,7 +15,7 @@ from counterfactual_serve.reading import parse
 from counterfactual_serve.served import Model, Served
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, meaning, stated_in
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

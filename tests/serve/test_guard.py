@@ -244,13 +244,13 @@ def test_of_other_packages_only_the_fixed_text_is_logged():
         "uvicorn.error", logging.WARNING, "", 0, "Bad request from %s", ("secret",), None
     )
     line = JsonLines().format(record)
-    assert json.loads(line)["said"] == "Bad request from %s" and "secret" not in line
+    assert json.loads(line)["message"] == "Bad request from %s" and "secret" not in line
 
 
 def test_a_traceback_of_the_web_server_is_not_logged():
     text = "Traceback (most recent call last):\n  File secret.py\nValueError: cell 'x'"
     record = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, text, (), None)
-    assert json.loads(JsonLines().format(record))["said"] == "a fault"
+    assert json.loads(JsonLines().format(record))["message"] == "a fault"
 
 
 def test_metrics_count_requests_and_batches(client, denied):

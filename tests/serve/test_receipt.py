@@ -148,7 +148,7 @@ def test_what_changes_nothing_is_no_plan(client, denied):
 
 def test_without_a_key_it_is_told_what_a_receipt_proves(served, denied, plan, receipt):
     told = {
-        check.name: check.said
+        check.name: check.message
         for check in verify_receipt(
             make_receipt(served.model, denied[0], plan, {}), served.model
         )
@@ -156,7 +156,7 @@ def test_without_a_key_it_is_told_what_a_receipt_proves(served, denied, plan, re
     assert "not signed" in told["content"] and "signature" not in told
     assert (
         "no key here"
-        in {check.name: check.said for check in verify_receipt(receipt, served.model)}[
+        in {check.name: check.message for check in verify_receipt(receipt, served.model)}[
             "content"
         ]
     )

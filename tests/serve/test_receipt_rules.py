@@ -13,7 +13,7 @@ from counterfactual_serve.reading import RefusedError
 from counterfactual_serve.receipt import _digest, make_receipt, verify_receipt
 from counterfactual_serve.served import Model
 from counterfactual_training import cli
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 ROW = {"balance": 91_234, "region": "Atlantis", "income": 60_000, "rate": 0.3, "rooms": 2}
 
@@ -81,7 +81,7 @@ def test_a_plan_that_breaks_a_rule_by_the_least_gets_no_receipt(lender, change, 
     forged["person"] = dict(ROW)
     forged["digest"] = _digest(forged)
     checks = {check.name: check for check in verify_receipt(forged, model)}
-    assert not checks["rules"].passed and column in checks["rules"].said
+    assert not checks["rules"].passed and column in checks["rules"].message
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

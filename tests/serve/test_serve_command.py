@@ -19,8 +19,8 @@ import pytest
 from counterfactual_serve.commands import serve as command
 from counterfactual_training.cli import main
 from counterfactual_training.cli.saved_models import open_model
-from counterfactual_training.models import mlp
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.models.classifiers import mlp
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.file import Origin
 
 pytest.importorskip("starlette")

@@ -9,7 +9,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from counterfactual_training.tables.card import CardRows, ModelFacts, make_card
 from counterfactual_training.tables.card_numbers import calibration_gap, wilson
-from counterfactual_training.tables.estimators import CounterfactualClassifier, Explainer
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+from counterfactual_training.tables.estimators.explainer import Explainer
 
 ODD = "a|b*c_<i>"
 
@@ -76,7 +77,7 @@ def test_without_rows_it_says_so(fitted):
     classifier, frame, y = fitted
     assert "no rows" in section(make_card(classifier), "measures")["paragraphs"][0]
     undecided = make_card(classifier, rows=CardRows(frame, y))
-    assert "Nobody said which class" in section(undecided, "measures")["paragraphs"][0]
+    assert "It is not known which class" in section(undecided, "measures")["paragraphs"][0]
     assert section(undecided, "measures")["tables"][0]["rows"]
 
 
@@ -91,7 +92,7 @@ def test_without_labels_advice_is_measured_and_the_rest_is_said(fitted):
     assert titles[0] == "denied" and "burden" in titles and "accuracy" not in titles
     assert section(card, "groups")["tables"]
     nothing = section(make_card(classifier, rows=CardRows(frame)), "measures")
-    assert "Nobody said which class" in nothing["paragraphs"][0] and not nothing["tables"]
+    assert "It is not known which class" in nothing["paragraphs"][0] and not nothing["tables"]
 
 
 def test_what_decides_is_called_by_its_name(fitted):

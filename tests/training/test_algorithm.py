@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from counterfactual_training import Constraints, ecco, methods, mlp, search
-from counterfactual_training.training import Run
 from counterfactual_training.training.algorithm import counterfactuals
 from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.run import Run
 
 # Some rows arrive within these few steps, some do not.
 GENERATOR = ecco(learning_rate=0.3, max_steps=4, decision_threshold=0.8)

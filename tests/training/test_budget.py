@@ -24,7 +24,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import History
+from counterfactual_training.training.run import History
 
 # So strong that it costs accuracy.
 METHOD = methods.ct(

@@ -26,7 +26,8 @@ from counterfactual_training import (
 )
 from counterfactual_training.errors import FileError
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.training import Run, checkpoint
+from counterfactual_training.training import checkpoint
+from counterfactual_training.training.run import Run
 from covering import each_value
 
 QUICK = methods.ct(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)

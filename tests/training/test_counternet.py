@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.protocol import PAIRED
-from counterfactual_training.models import describe, make_network
 from counterfactual_training.models.counternet import feasible
+from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.training import methods
 from counterfactual_training.training.objective import Batch
 

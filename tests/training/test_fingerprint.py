@@ -26,9 +26,9 @@ from counterfactual_training import (
 )
 from counterfactual_training.constraints import OneHotGroup
 from counterfactual_training.errors import FileError
-from counterfactual_training.training import Run
 from counterfactual_training.training.fingerprint import Digest, fingerprint
 from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.run import Run
 
 QUICK = ct.methods.ct(epochs=2, batch_size=20, num_counterfactuals=6)
 

@@ -21,8 +21,9 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import FileError, InputError, ModelError
-from counterfactual_training.training import Callback, Fleet, Member
 from counterfactual_training.training import fleet as fleet_module
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.fleet import Fleet, Member
 
 ROWS = 120
 
@@ -149,7 +150,7 @@ def test_a_member_equals_the_run_alone_whatever_differs(option):
 
 
 def test_single_precision_differs_by_rounding_only():
-    """One epoch; over many, rounding grows as any perturbation does (benchmarks/drift.py)."""
+    """One epoch; over many, rounding grows as any perturbation does (lab/drift.py)."""
     x, y = blobs()
     method = short(epochs=1, generator=ecco(learning_rate=0.5, decision_threshold=0.4))
     models, alone = ([model_of(i).float() for i in range(2)] for _ in range(2))

@@ -12,11 +12,13 @@ from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, methods, mlp, train
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Callback, Fleet, Member, Run
 from counterfactual_training.training import fleet as fleet_module
 from counterfactual_training.training import run as run_module
+from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.fingerprint import fingerprint
+from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.run import Run
 from covering import each_value, repeats
 
 ROWS = 60

@@ -25,7 +25,7 @@ from counterfactual_training import (
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.generators.penalties import Distance
 from counterfactual_training.models.stack import StackedModel
-from counterfactual_training.training import Callback
+from counterfactual_training.training.callbacks import Callback
 
 QUICK = ct.methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02)
 ARRIVING = ecco(learning_rate=0.5, decision_threshold=0.6, max_steps=12)

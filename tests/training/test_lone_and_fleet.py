@@ -21,7 +21,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import Fleet, Member
+from counterfactual_training.training.fleet import Fleet, Member
 
 QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 

@@ -20,7 +20,8 @@ from counterfactual_training import (
     revise,
     train,
 )
-from counterfactual_training.training import EpochProgress, Run
+from counterfactual_training.training.callbacks import EpochProgress
+from counterfactual_training.training.run import Run
 
 QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 

@@ -16,7 +16,7 @@ from counterfactual_training import (
     train,
 )
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
-from counterfactual_training.training import Run
+from counterfactual_training.training.run import Run
 
 QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
 

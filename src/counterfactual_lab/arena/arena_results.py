@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from counterfactual_lab.arena.arena import ATTACK, Arena, Bout
+from counterfactual_lab.arena.arena import ATTACK, INPUT_GRADIENTS, Arena
 from counterfactual_lab.grids.settings import CONVENTIONAL
 from counterfactual_lab.paper_data import in_paper_order
+from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.run import Run
 from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.stepfree import summarise_stepfree
@@ -49,17 +50,19 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
 
     p-values are corrected within a family: one metric, search and τ, all data sets and methods.
     """
-    done = [bout for bout in arena.bouts if arena.numbers(bout).exists()]
+    store = arena.store
+    jobs = arena.finished
     # Without the conventional model there is nothing to compare with yet.
-    done = [bout for bout in done if Bout(bout.data, CONVENTIONAL) in set(done)]
-    if not done:
+    there = {job[0].data for job in jobs if job[0].model == CONVENTIONAL}
+    runs = [run for job in jobs for run in job if run.data in there]
+    if not runs:
         return {name: pd.DataFrame() for name in TABLES}
-    rows = [pd.read_csv(arena.rows(bout), dtype={"tau": str}) for bout in done]
+    outcomes = [store.load(run) for run in runs]
     floors = [
-        pd.read_csv(arena.floors(data), dtype={"tau": str})
-        for data in dict.fromkeys(b.data for b in done)
+        store.load(arena.floors(data)) for data in dict.fromkeys(run.data for run in runs)
     ]
-    table = pd.concat([*rows, *floors], ignore_index=True)
+    check_versions([*outcomes, *floors])
+    table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
     # With one seed nothing is retrained.
     measured = [name for name in COMPARED if name in table]
     cells = in_paper_order(summarise_stepfree(table, CONVENTIONAL, measured, LEVEL, _FAMILY))
@@ -69,9 +72,7 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
         cells["baseline"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
     )
     warn(check_seeds(int(cells["seeds"].min())))
-    models = in_paper_order(
-        _models([json.loads(arena.numbers(bout).read_text()) for bout in done])
-    )
+    models = in_paper_order(_models(outcomes))
     against = _against_ct(table)
     found = (cells, against, models, _overview(cells, models))
     return dict(zip(TABLES, found, strict=True))
@@ -86,27 +87,27 @@ def _against_ct(table: pd.DataFrame) -> pd.DataFrame:
     return in_paper_order(summarise_stepfree(part, OURS, ("nn5", "cost"), LEVEL, _FAMILY))
 
 
-def _models(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     """Means over seeds, and the difference to the conventional model; paired over seeds, Holm
     within each metric.
     """
     frame = pd.DataFrame(
         [
             {
-                "data": record["data"],
-                "model": record["method"],
-                "input_gradients": record["input_gradients"],
-                "note": " ".join(record["notes"]),
-                **one,
+                "data": one.run.data,
+                "model": one.run.model,
+                "note": " ".join(one.notes),
+                "seed": one.run.seed,
+                "seconds": one.seconds["train"],
+                **one.numbers,
             }
-            for record in records
-            for one in record["models"]
+            for one in outcomes
         ]
     )
     metrics = [
         name
         for name in frame
-        if name not in ("data", "model", "input_gradients", "note", "seed", "seconds")
+        if name not in ("data", "model", INPUT_GRADIENTS, "note", "seed", "seconds")
     ]
     rows = []
     for data, part in frame.groupby("data", sort=False):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from counterfactual_lab.truth.entrants import Fit
-from counterfactual_training.training import Method, make_method
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import make_method
 
 # Numbers of a method at K input gradients per row and epoch, T of them per counterfactual.
 _AT: dict[str, Callable[[int, int], dict[str, Any]]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from counterfactual_lab.arena.caps import GENERATORS, GRADIENTS
 from counterfactual_lab.commands import complain, need_figures
-from counterfactual_lab.truth.caps import UNCAPPED, Caps
+from counterfactual_lab.truth.caps import METHODS_HELP, UNCAPPED, Caps
 from counterfactual_training.cli.options import (
     add_columns,
     add_engine,
@@ -44,14 +44,13 @@ Train by every method on the same rows with at most as many input gradients, sea
 counterfactuals that end just past τ, and judge them by models fitted to other rows. Writes \
 one table, pictures of what plausibility costs, and one page. You can stop at any time: the \
 same command resumes."""
-EPILOG = """\
+EPILOG = f"""\
 examples:
-  ct compare --data moons --methods "ct,pgd,pgd(epsilon=0.2),gated pgd"
+  ct compare --data moons --methods "ct,pgd,pgd(epsilon=0.2),pgd + density"
   ct compare --data moons --methods noise --register noise.py
 
-methods: those of docs/reference/methods.md, with settings in brackets, and those that a registered
-file makes; `gated pgd` adds a gate, `gated` one to a conventional network. The conventional network
-always takes part."""
+{METHODS_HELP}
+The conventional network always takes part."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -21,11 +21,11 @@ from counterfactual_training.text import align, duration
 
 if TYPE_CHECKING:
     from counterfactual_lab.grids.grid import Grid
-    from counterfactual_lab.grids.store import Store
+    from counterfactual_lab.runs.store import Store
     from counterfactual_training.engine.launch import Engine
 
 # More settings than this need a confirmation.
-MANY_CELLS = 5000
+MANY_SETTINGS = 5000
 
 DESCRIPTION = """\
 A grid is a TOML file of settings; a list makes an axis, and every combination is a model. \
@@ -68,7 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--yes",
         action="store_true",
-        help=f"run it even if it has more than {MANY_CELLS:,} settings",
+        help=f"run it even if it has more than {MANY_SETTINGS:,} settings",
     )
     run.add_argument(
         "--dry-run", action="store_true", help="only print how many settings and how long"
@@ -92,20 +92,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    from counterfactual_lab.grids.notes import noted
     from counterfactual_lab.grids.results import GridResults
     from counterfactual_lab.grids.run import (
         GridWork,
         expected_seconds,
         run_grid,
     )
-    from counterfactual_lab.grids.store import Store
     from counterfactual_lab.reports.grid_report import grid_text, write_grid
+    from counterfactual_lab.runs.store import Store
 
     engine = chosen_engine(arguments)
     store = Store(arguments.runs)
     [(grid, _)] = _grids(arguments, store)
-    # Preparing so many cells takes minutes itself, so ask, or answer, before that.
-    if grid.num_points > MANY_CELLS:
+    # Preparing so many runs takes minutes itself, so ask, or answer, before that.
+    if grid.num_points > MANY_SETTINGS:
         if arguments.dry_run:
             return _announce(
                 arguments, grid, {"seconds": expected_seconds(grid, engine.workers)}
@@ -114,8 +115,8 @@ def _run(arguments: argparse.Namespace) -> None:
     prepared = GridWork.from_grids(grid)
     done = store.done()
     plan = {
-        "models": len(prepared.cells),
-        "done": sum(cell.id in done for cell in prepared.cells),
+        "models": len(prepared.runs),
+        "done": sum(run.id in done for run in prepared.runs),
         "seconds": prepared.expected_seconds(done, engine.workers),
     }
     if arguments.dry_run:
@@ -130,10 +131,10 @@ def _run(arguments: argparse.Namespace) -> None:
             "No setting is finished together with its conventional model, so there is nothing to "
             "report",
         )
-    files = write_grid(results, folder(arguments.out), store.noted(grid))
+    files = write_grid(results, folder(arguments.out), noted(store, grid))
     document = {
         "grid": grid.name,
-        "models": found.cells,
+        "models": found.runs,
         "done_before": found.before,
         "seconds": found.seconds,
         "failures": found.failures,
@@ -147,7 +148,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _status(arguments: argparse.Namespace) -> None:
     from counterfactual_lab.grids.run import GridWork
-    from counterfactual_lab.grids.store import Store
+    from counterfactual_lab.runs.store import Store
 
     store = Store(arguments.runs)
     done = store.done()
@@ -155,10 +156,10 @@ def _status(arguments: argparse.Namespace) -> None:
     for grid, record in _grids(arguments, store):
         prepared = GridWork.from_grids(grid)
         for data in grid.data:
-            cells = [cell for cell in prepared.cells if cell.data == data]
-            finished = sum(cell.id in done for cell in cells)
+            runs = [run for run in prepared.runs if run.data == data]
+            finished = sum(run.id in done for run in runs)
             rows.append(
-                {"grid": grid.name, "data": data, "done": finished, "models": len(cells)}
+                {"grid": grid.name, "data": data, "done": finished, "models": len(runs)}
                 | record
             )
     lines = [
@@ -172,8 +173,8 @@ def _report(arguments: argparse.Namespace) -> None:
     need_figures()
     from counterfactual_lab.grids.results import GridResults
     from counterfactual_lab.grids.run import GridWork
-    from counterfactual_lab.grids.store import Store
     from counterfactual_lab.reports.grid_report import grid_text, write_grid
+    from counterfactual_lab.runs.store import Store
 
     store = Store(arguments.runs)
     texts = []
@@ -219,22 +220,23 @@ def _grids(
     """The grid asked for, or all that were run in the folder, each with how it was run."""
     from counterfactual_lab.grids.file import load_grid
     from counterfactual_lab.grids.grid import Grid
+    from counterfactual_lab.grids.notes import noted
 
     data = names(arguments.data)
     seeds = arguments.seeds
     if arguments.grid is not None:
         grid = load_grid(arguments.grid, arguments.quick).changed(data, seeds)
-        return [(grid, store.noted(grid))]
+        return [(grid, noted(store, grid))]
     found = [
         Grid.from_content(record["grid"])
-        for record in store.grids().values()
+        for record in store.notes().values()
         if "grid" in record
     ]
     if not found:
         raise InputError(
             f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick"
         )
-    return [(grid.changed(data, seeds), store.noted(grid)) for grid in found]
+    return [(grid.changed(data, seeds), noted(store, grid)) for grid in found]
 
 
 def _announce(arguments: argparse.Namespace, grid: Grid, plan: dict[str, Any]) -> None:

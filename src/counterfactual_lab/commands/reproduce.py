@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from counterfactual_lab.commands import complain, need_figures
 from counterfactual_lab.paper.names import ALL, EXPERIMENTS
@@ -14,6 +16,11 @@ from counterfactual_training.cli.options import (
 )
 from counterfactual_training.cli.output import emit, folder
 from counterfactual_training.cli.parsing import settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from counterfactual_lab.paper.reproduce import Reproduction
 
 DESCRIPTION = """\
 Train the models of an experiment, measure them by the published protocol and by a paired \
@@ -57,7 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need_figures()
     out = folder(arguments.out)
-    from counterfactual_lab.paper.reproduce import FULL, Extent, reproduce, step_free
+    from counterfactual_lab.paper.reproduce import Extent, reproduce, step_free
     from counterfactual_lab.reports.paper_report import (
         effort_remark,
         result_tables,
@@ -91,12 +98,19 @@ def run(arguments: argparse.Namespace) -> None:
         tables |= truth
         failures |= lost
     texts += [effort_remark(found[0].effort)] * arguments.quick
-    document = {
+    document = {**_document(found, tables), "files": files, "failures": failures}
+    emit(arguments, document, "\n\n".join([*texts, f"{len(files)} files in {out}"]))
+    complain(failures)
+
+
+def _document(
+    found: Sequence[Reproduction], tables: Mapping[str, pd.DataFrame]
+) -> dict[str, Any]:
+    """Experiments and tables for ``--json``."""
+    from counterfactual_lab.paper.reproduce import FULL
+
+    return {
         "experiments": [one.name for one in found],
         "quick": any(one.effort != FULL for one in found),
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
-        "files": files,
-        "failures": failures,
     }
-    emit(arguments, document, "\n\n".join([*texts, f"{len(files)} files in {out}"]))
-    complain(failures)

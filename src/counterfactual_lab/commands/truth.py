@@ -8,7 +8,7 @@ import argparse
 import sys
 
 from counterfactual_lab.commands import complain, need_figures
-from counterfactual_lab.truth.caps import METHODS, UNCAPPED, Caps
+from counterfactual_lab.truth.caps import METHODS, METHODS_HELP, UNCAPPED, Caps
 from counterfactual_training.cli.options import (
     add_engine,
     add_register,
@@ -26,9 +26,7 @@ any time: the same command resumes."""
 EPILOG = f"""\
 methods by default: {", ".join(METHODS)}.
 
-A method is written as for `ct compare`; `+ density`, `+ learned` and `+ both` add a gate, `+ best`
-both or, to images, a learned one; `rescaled` is a control that changes the scale of the logits
-only."""
+{METHODS_HELP}"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -75,10 +73,10 @@ def run(arguments: argparse.Namespace) -> None:
         write_truth_page,
     )
     from counterfactual_lab.truth.gains import picture_tables
-    from counterfactual_lab.truth.truth import Scope, run_truth
+    from counterfactual_lab.truth.truth import Truth, run_truth
     from counterfactual_lab.truth.truth_results import truth_tables
 
-    scope = Scope(
+    truth = Truth(
         arguments.runs,
         data=names(arguments.data),
         seeds=arguments.seeds,
@@ -86,9 +84,9 @@ def run(arguments: argparse.Namespace) -> None:
         on_test=arguments.test,
         caps=UNCAPPED if arguments.uncapped else _CAPS,
     )
-    failures = run_truth(scope, engine=chosen_engine(arguments), stream=sys.stderr)
-    tables = truth_tables(scope)
-    head = truth_head(scope, arguments.command_line)
+    failures = run_truth(truth, engine=chosen_engine(arguments), stream=sys.stderr)
+    tables = truth_tables(truth)
+    head = truth_head(truth, arguments.command_line)
     files = write_truth(tables, out, head)
     if arguments.page:
         if len(tables["truth"]):
@@ -96,10 +94,10 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             measured = []
         files += write_truth_page(
-            arguments.page, tables | picture_tables(scope, measured), out, head
+            arguments.page, tables | picture_tables(truth, measured), out, head
         )
     document = {
-        "rows": "test" if arguments.test else "tuning",
+        "rows": truth.kind_of_rows,
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
         "files": files,
         "failures": failures,

@@ -239,7 +239,7 @@ def _table_job(arguments: argparse.Namespace, effort: TuningEffort) -> _Job:
     from counterfactual_lab.tuning.classifier import tuned
     from counterfactual_lab.tuning.data_tasks import held_out_rows, table_task
     from counterfactual_training.cli.table import rules, training_table
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
     table = training_table(arguments)
     classifier = CounterfactualClassifier(

@@ -10,16 +10,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from counterfactual_lab.grids.cell import (
+from counterfactual_lab.grids.grid import Grid
+from counterfactual_lab.grids.grid_run import (
     ALL_ROWS,
     AS_TRAINED,
     ROWS,
     Measurement,
-    as_tuples,
 )
-from counterfactual_lab.grids.grid import Grid
 from counterfactual_lab.grids.settings import KEYS, typed
 from counterfactual_lab.paper_data import KINDS, short_name
+from counterfactual_lab.runs.run import as_tuples
 from counterfactual_training.errors import (
     Argument,
     CounterfactualTrainingError,

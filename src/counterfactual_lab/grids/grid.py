@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from counterfactual_lab.grids.cell import Cell, Measurement, as_tuples, digest
+from counterfactual_lab.grids.grid_run import GridRun, Measurement
 from counterfactual_lab.grids.settings import (
     CONVENTIONAL,
     Settings,
@@ -17,6 +17,7 @@ from counterfactual_lab.grids.settings import (
     usual,
 )
 from counterfactual_lab.paper_data import IMAGES, kind_of, short_name
+from counterfactual_lab.runs.run import as_tuples, digest
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import InputError
 
@@ -33,7 +34,7 @@ class Point:
     Attributes:
         seed: the grid's; the model's own may differ, see :class:`Grid`.
         values: what the grid says of this setting, by dotted name.
-        cell: the model.
+        run: the model.
         conventional: the conventional model of the same shape and seed that it is compared with;
             it has no gate.
     """
@@ -41,8 +42,8 @@ class Point:
     data: str
     seed: int
     values: tuple[tuple[str, Any], ...]
-    cell: Cell
-    conventional: Cell
+    run: GridRun
+    conventional: GridRun
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class Grid:
             data,
             seed,
             tuple(chosen.items()),
-            Cell.from_method(data, own, method, values, measurement),
-            Cell.from_method(data, own, conventional, plain, measurement),
+            GridRun.from_method(data, own, method, values, measurement),
+            GridRun.from_method(data, own, conventional, plain, measurement),
         )
 
     def _measurement_of(self, data: str) -> Measurement:
@@ -195,8 +196,8 @@ class Grid:
         )
 
 
-def cells_of(points: Sequence[Point]) -> list[Cell]:
+def runs_of(points: Sequence[Point]) -> list[GridRun]:
     """Each model once, conventional ones included."""
     return list(
-        dict.fromkeys(cell for point in points for cell in (point.conventional, point.cell))
+        dict.fromkeys(run for point in points for run in (point.conventional, point.run))
     )

@@ -1,4 +1,4 @@
-"""All measurements of trained cells, as named arrays and single numbers.
+"""All measurements of trained runs, as named arrays and single numbers.
 
 A plain measurement has arrays ``(λ, runs)`` by metric: means over individuals. One ``as_trained``
 has
@@ -7,7 +7,7 @@ has
 ================================================================
 ``published/<constraints>/<metric>``  (λ, runs)     means over individuals, by the grid's protocol
 ``paired/<constraints>/<metric>``     (λ, rows)     one value per individual, the same individuals
-for every cell ``attack/fgsm``, ``attack/pgd``       (ε,)          accuracy under attack
+for every run ``attack/fgsm``, ``attack/pgd``       (ε,)          accuracy under attack
 ``attribution``                       (rounds,)     sensitivity to the protected features
 ====================================  ============
 ================================================================
@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_lab.grids.cell import AS_TRAINED, Cell
+from counterfactual_lab.grids.grid_run import AS_TRAINED, GridRun
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.evaluation.attribution import (
@@ -43,7 +44,9 @@ from counterfactual_training.evaluation.findings import check_attacks, warn
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.models.vae import VAE
+
+if TYPE_CHECKING:
+    from counterfactual_training.models.vae import VAE
 
 Arrays = dict[str, np.ndarray]
 Rows = Mapping[str, tuple[Tensor, Tensor]]
@@ -54,22 +57,22 @@ _ATTRIBUTION_SEED = 2025
 
 @dataclass(frozen=True, eq=False)
 class GridData:
-    """A data set as tasks need it; sent once to each worker.
+    """A data set as jobs need it; sent once to each worker.
 
     Attributes:
-        vae: of REVISE, fitted once; ``None`` where no cell needs it.
+        vae: of REVISE, fitted once; ``None`` where no run needs it.
     """
 
     data: Dataset
     vae: VAE | None = None
 
-    def rows(self, cell: Cell) -> Rows:
-        """``train``, ``validation`` and ``test``. Cells of a fleet share their rows; one alone
+    def rows(self, run: GridRun) -> Rows:
+        """``train``, ``validation`` and ``test``. Runs of a fleet share their rows; one alone
         draws its own split.
         """
         data = self.data
         # A fleet stacks weights, not rows.
-        seed = cell.seed if cell.alone else _FLEET_SPLIT_SEED
+        seed = run.seed if run.alone else _FLEET_SPLIT_SEED
         kept, held_out = data.validation_split(torch.Generator().manual_seed(seed))
         return {
             "train": (data.x_train[kept], data.y_train[kept]),
@@ -85,49 +88,80 @@ class GridData:
 
 
 def measure(
-    models: Sequence[nn.Module], cells: Sequence[Cell], source: GridData
+    models: Sequence[nn.Module], runs: Sequence[GridRun], source: GridData
 ) -> list[tuple[Arrays, dict[str, float]]]:
-    """Arrays and numbers of each model; all cells are of one task, so they are measured alike.
+    """Arrays and numbers of each model; all runs are of one job, so they are measured alike.
 
     The counterfactuals of a gated model are those of the gated one, its predictions those of its
     classifier.
     """
-    first = cells[0]
+    first = runs[0]
     x = source.data.x_test
     y = source.data.y_test
     rows = source.rows(first)[first.measurement.on]
-    plain = first.measurement.protected != AS_TRAINED
     deciders = [decider(model, x) for model in models]
     found: list[tuple[Arrays, dict[str, float]]] = [
         ({}, performance(predict_logits(m, x), y)) for m in deciders
     ]
     for kind in ("free", "protected"):
-        places = [i for i, cell in enumerate(cells) if kind in cell.constraint_kinds]
+        places = [i for i, run in enumerate(runs) if kind in run.constraint_kinds]
         if not places:
             continue
         members = [models[i] for i in places]
-        protocol = first.protocol(kind)
         rules = source.rules(kind)
-        tables = _tables(members, rows, protocol, rules, first)
-        for i, table, means in zip(places, tables, _means(tables), strict=True):
-            arrays, numbers = found[i]
-            by_run = _by_run(means, protocol)
-            if plain:
-                arrays |= by_run
-            else:
-                arrays |= {f"published/{kind}/{name}": v for name, v in by_run.items()}
-                numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
+        tables = _tables(members, rows, first.protocol(kind), rules, first)
+        _add_published([found[i] for i in places], tables, first, kind)
         if first.measurement.paired:
             paired = first.paired_protocol(kind)
             tables = _tables(members, rows, paired, rules, first)
-            for i, table in zip(places, tables, strict=True):
-                by_row = _by_row(table, paired, len(rows[1]))
-                found[i][0].update({f"paired/{kind}/{m}": v for m, v in by_row.items()})
-    for cell, model, (arrays, numbers) in zip(cells, deciders, found, strict=True):
-        _add_attacks(cell, model, source, arrays, numbers)
-        if not plain and "protected" in cell.constraint_kinds:
+            _add_paired([found[i] for i in places], tables, paired, kind, len(rows[1]))
+    for run, model, (arrays, numbers) in zip(runs, deciders, found, strict=True):
+        _add_attacks(run, model, source, arrays, numbers)
+        if _has_attribution(run):
             _add_attribution(first, model, source, arrays)
     return found
+
+
+def _has_attribution(run: GridRun) -> bool:
+    return not _is_plain(run) and "protected" in run.constraint_kinds
+
+
+def _named(start: str, arrays: Arrays) -> Arrays:
+    return {f"{start}/{name}": values for name, values in arrays.items()}
+
+
+def _is_plain(run: GridRun) -> bool:
+    """Whether it is measured under one kind of constraints, so that no name says which."""
+    return run.measurement.protected != AS_TRAINED
+
+
+def _add_paired(
+    found: Sequence[tuple[Arrays, dict[str, float]]],
+    tables: Sequence[pd.DataFrame],
+    protocol: EvaluationProtocol,
+    kind: str,
+    num_rows: int,
+) -> None:
+    """Values by individual of each model, the same individuals for all."""
+    for (arrays, _), table in zip(found, tables, strict=True):
+        arrays.update(_named(f"paired/{kind}", _by_row(table, protocol, num_rows)))
+
+
+def _add_published(
+    found: Sequence[tuple[Arrays, dict[str, float]]],
+    tables: Sequence[pd.DataFrame],
+    run: GridRun,
+    kind: str,
+) -> None:
+    """Means by run of each model, by the grid's protocol."""
+    protocol = run.protocol(kind)
+    for (arrays, numbers), table, means in zip(found, tables, _means(tables), strict=True):
+        by_run = _by_run(means, protocol)
+        if _is_plain(run):
+            arrays |= by_run
+        else:
+            arrays |= _named(f"published/{kind}", by_run)
+            numbers[f"missing/{kind}"] = float(_num_searched(protocol) - len(table))
 
 
 def _means(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -162,9 +196,9 @@ def _by_row(table: pd.DataFrame, protocol: EvaluationProtocol, count: int) -> Ar
     }
 
 
-def _add_attribution(cell: Cell, model: nn.Module, source: GridData, arrays: Arrays) -> None:
+def _add_attribution(run: GridRun, model: nn.Module, source: GridData, arrays: Arrays) -> None:
     """Sensitivity to protected features, if the protocol has rounds of it."""
-    rounds = cell.measurement.protocol.attribution_rounds
+    rounds = run.measurement.protocol.attribution_rounds
     if not rounds:
         return
     data = source.data
@@ -180,11 +214,11 @@ def _tables(
     rows: tuple[Tensor, Tensor],
     protocol: EvaluationProtocol,
     rules: Constraints,
-    cell: Cell,
+    run: GridRun,
 ) -> list[pd.DataFrame]:
-    # A stack of one gives the same numbers up to rounding only, so a cell that trained alone is
+    # A stack of one gives the same numbers up to rounding only, so a run that trained alone is
     # measured alone.
-    if cell.alone:
+    if run.alone:
         return [counterfactual_table(model, rows, protocol, rules) for model in models]
     return counterfactual_tables(models, rows, protocol, rules)
 
@@ -200,16 +234,16 @@ def _wide(
 
 
 def _add_attacks(
-    cell: Cell, model: nn.Module, source: GridData, arrays: Arrays, numbers: dict[str, float]
+    run: GridRun, model: nn.Module, source: GridData, arrays: Arrays, numbers: dict[str, float]
 ) -> None:
     """Accuracy under attack: numbers of a plain measurement, arrays of the other, for models
     trained free.
     """
-    plain = cell.measurement.protected != AS_TRAINED
-    if not plain and cell.protected:
+    plain = run.measurement.protected != AS_TRAINED
+    if not plain and run.protected:
         return
-    kind = cell.constraint_kinds[0]
-    protocol = cell.protocol(kind)
+    kind = run.constraint_kinds[0]
+    protocol = run.protocol(kind)
     rules = source.rules(kind)
     curves = attack_curves(model, source.data.x_test, source.data.y_test, protocol, rules)
     for attack, curve in curves.items():

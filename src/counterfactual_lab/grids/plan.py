@@ -1,4 +1,4 @@
-"""From cells to tasks: fleets of one shape, split so that all workers are busy and members take
+"""From runs to jobs: fleets of one shape, split so that all workers are busy and members take
 equally long.
 """
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from counterfactual_lab.grids.cell import Cell
-from counterfactual_lab.grids.task import GridTask
+from counterfactual_lab.grids.grid_run import GridRun
+from counterfactual_lab.grids.job import Job
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.generators import Generator
 
@@ -15,13 +15,13 @@ MAX_MEMBERS = 135
 # A smaller fleet loses more to overhead per operation than it gains by members that take equally
 # long.
 MIN_MEMBERS = 15
-_TASKS_PER_WORKER = 2
+_JOBS_PER_WORKER = 2
 # Most values of all counterfactuals of a fleet's epoch; more do not fit into the processor's cache,
 # or into memory.
 _MAX_VALUES = 20_000_000
 # How much longer a model trains alone than as a member of a fleet.
 _ALONE = 4.0
-# Fitting a gate takes this long per cell, however many train together.
+# Fitting a gate takes this long per run, however many train together.
 _GATE_SECONDS = {"none": 0.0, "density": 0.2, "learned": 2.0, "both": 2.2}
 _SHAPE = (
     "model.hidden",
@@ -39,24 +39,24 @@ _SHAPE = (
 )
 
 
-def cell_seconds(cell: Cell, data: Dataset) -> float:
-    """Seconds on one core, by a fit to measurements; good enough to order tasks and to warn."""
-    values = cell.values
-    protocol = cell.measurement.protocol
+def run_seconds(run: GridRun, data: Dataset) -> float:
+    """Seconds on one core, by a fit to measurements; good enough to order jobs and to warn."""
+    values = run.values
+    protocol = run.measurement.protocol
     rows = len(data.y_train) - data.settings.num_validation
     batches = rows / values["training.batch_size"]
     hidden = sum(values["model.hidden"]) or 1
     wide = 1 + data.num_features * hidden / 1200
     update = 2.4e-5 * batches * wide
     active = 1 - values["training.burn_in"]
-    if not cell.is_conventional and not cell.generator:
+    if not run.is_conventional and not run.generator:
         # Attacks and samples: a gradient by the inputs of every row, step by step.
         steps = values.get("steps", 1)
         update += active * batches * wide * (7e-5 + 2.4e-5 * steps)
-    if cell.generator:
+    if run.generator:
         num = max(values["training.num_counterfactuals"], batches)
-        steps = _steps(cell)
-        if cell.generator == "revise":
+        steps = _steps(run)
+        if run.generator == "revise":
             slow = 2.3
         else:
             slow = 1.0
@@ -64,26 +64,26 @@ def cell_seconds(cell: Cell, data: Dataset) -> float:
     individuals = (
         (protocol.num_individuals or rows) * protocol.num_runs * len(protocol.lambda_energy)
     )
-    measured = 3e-5 * individuals * wide + _GATE_SECONDS[cell.gate]
-    if cell.gate in ("density", "both"):  # a thousand kernels per class, at every step
+    measured = 3e-5 * individuals * wide + _GATE_SECONDS[run.gate]
+    if run.gate in ("density", "both"):  # a thousand kernels per class, at every step
         measured += 4e-3 * individuals
     trained = values["training.epochs"] * update * values.get("members", 1)
-    if cell.alone:
+    if run.alone:
         trained = _ALONE * trained
-    return trained + measured * len(cell.constraint_kinds)
+    return trained + measured * len(run.constraint_kinds)
 
 
 def plan(
-    costs: Mapping[Cell, float], data: Mapping[str, Dataset], workers: int
-) -> list[GridTask]:
-    """Every cell in one task, the longest task first: a long one that starts last would keep one
+    costs: Mapping[GridRun, float], data: Mapping[str, Dataset], workers: int
+) -> list[Job]:
+    """Every run in one job, the longest job first: a long one that starts last would keep one
     worker busy alone.
 
     Args:
-        costs: of all cells, see :func:`cell_seconds`.
+        costs: of all runs, see :func:`run_seconds`.
     """
-    target = sum(costs.values()) / max(1, _TASKS_PER_WORKER * workers)
-    parts: list[list[Cell]] = []
+    target = sum(costs.values()) / max(1, _JOBS_PER_WORKER * workers)
+    parts: list[list[GridRun]] = []
     for fleet in _grouped(list(costs), _fleet):
         for alike in _alike(fleet):
             num = (
@@ -91,49 +91,51 @@ def plan(
                 * data[alike[0].data].num_features
             )
             most = max(1, min(MAX_MEMBERS, _MAX_VALUES // num))
-            parts += _cut(alike, sum(costs[cell] for cell in alike) / target, most)
-    parts.sort(key=lambda part: -sum(costs[cell] for cell in part))
-    return [GridTask(tuple(part)) for part in parts]
+            parts += _cut(alike, sum(costs[run] for run in alike) / target, most)
+    parts.sort(key=lambda part: -sum(costs[run] for run in part))
+    return [Job(tuple(part)) for part in parts]
 
 
-def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> list[list[Cell]]:
-    """Cells with equal keys together, in order of appearance."""
-    found: dict[Hashable, list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(key(cell), []).append(cell)
+def _grouped(
+    runs: Sequence[GridRun], key: Callable[[GridRun], Hashable]
+) -> list[list[GridRun]]:
+    """Runs with equal keys together, in order of appearance."""
+    found: dict[Hashable, list[GridRun]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
     return list(found.values())
 
 
-def _shape(cell: Cell) -> tuple[object, ...]:
+def _shape(run: GridRun) -> tuple[object, ...]:
     """What all members of a fleet have in common; everything else may differ from member to
     member.
     """
     return (
-        cell.data,
-        cell.measurement,
-        cell.own_network,
-        *(cell.values.get(name) for name in _SHAPE),
+        run.data,
+        run.measurement,
+        run.own_network,
+        *(run.values.get(name) for name in _SHAPE),
     )
 
 
-def _fleet(cell: Cell) -> Hashable:
+def _fleet(run: GridRun) -> Hashable:
     # Members without a search would wait for those with one; a latent space cannot be stacked with
     # any other, nor one loss with another.
     return (
-        _shape(cell),
-        cell.is_conventional,
-        cell.name,
-        cell.generator == "revise",
-        cell.ungated if cell.alone else None,
+        _shape(run),
+        run.is_conventional,
+        run.name,
+        run.generator == "revise",
+        run.ungated if run.alone else None,
     )
 
 
-def _alike(fleet: list[Cell]) -> list[list[Cell]]:
+def _alike(fleet: list[GridRun]) -> list[list[GridRun]]:
     """Members with the same number of search steps, because all wait for the slowest; small groups
     join the next.
     """
     ordered = sorted(fleet, key=_steps)
-    out: list[list[Cell]] = []
+    out: list[list[GridRun]] = []
     for group in _grouped(ordered, _steps):
         if out and len(out[-1]) + len(group) <= MIN_MEMBERS:
             out[-1] += group
@@ -142,19 +144,19 @@ def _alike(fleet: list[Cell]) -> list[list[Cell]]:
     return out
 
 
-def _steps(cell: Cell) -> int:
-    if not cell.generator:
+def _steps(run: GridRun) -> int:
+    if not run.generator:
         return 0
     # A generator that learns from rows lists only the numbers that were stated.
-    return int(cell.values.get("generator.max_steps", Generator.max_steps))
+    return int(run.values.get("generator.max_steps", Generator.max_steps))
 
 
-def _cut(cells: list[Cell], shares: float, most: int) -> list[list[Cell]]:
+def _cut(runs: list[GridRun], shares: float, most: int) -> list[list[GridRun]]:
     """Nearly equal parts: enough that none is too long or too large, but none needlessly small.
 
-    Cells that differ in their gate only stay together: they are trained as one.
+    Runs that differ in their gate only stay together: they are trained as one.
     """
-    members = _grouped(cells, lambda cell: cell.ungated)
+    members = _grouped(runs, lambda run: run.ungated)
     wanted = min(round(shares), len(members) // MIN_MEMBERS)
     number = max(1, wanted, -(-len(members) // most))
-    return [[cell for same in members[i::number] for cell in same] for i in range(number)]
+    return [[run for same in members[i::number] for run in same] for i in range(number)]

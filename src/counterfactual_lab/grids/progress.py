@@ -1,4 +1,4 @@
-"""Progress of many cells: on a terminal one line that renews itself, elsewhere plain lines."""
+"""Progress of many runs: on a terminal one line that renews itself, elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_GUESS = 0.02  # of the cost; before that, starting up is most of the time
 
 
 class Running(NamedTuple):
-    """A task that is running."""
+    """A job that is running."""
 
     label: str
     members: int  # models in it
@@ -23,12 +23,12 @@ class Running(NamedTuple):
     cost: float
 
 
-class CellProgress:
-    """Counts cells, estimates the time left from the expected cost of what is done, shows the best
+class RunProgress:
+    """Counts runs, estimates the time left from the expected cost of what is done, shows the best
     so far.
 
     Args:
-        total: number of cells; ``done`` of them were finished before.
+        total: number of runs; ``done`` of them were finished before.
         cost: expected, of everything left to do; in any unit.
         stream: where to write.
         watch: what is running now; called twice a second, and only for a terminal.
@@ -54,9 +54,9 @@ class CellProgress:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
-    def __enter__(self) -> CellProgress:
+    def __enter__(self) -> RunProgress:
         if self.count and self.count < self.total:
-            self.say(f"{self.count} of {self.total} cells were done before")
+            self.say(f"{self.count} of {self.total} runs were done before")
         if self._status.live:
             self._thread.start()
         return self
@@ -68,10 +68,10 @@ class CellProgress:
             self._status.close()
 
     def finished(
-        self, label: str, cells: int, cost: float, seconds: float, best: str = ""
+        self, label: str, runs: int, cost: float, seconds: float, best: str = ""
     ) -> None:
-        """Some cells are done."""
-        self.count += cells
+        """Some runs are done."""
+        self.count += runs
         self.spent += cost
         self.best = best or self.best
         parts = [
@@ -82,28 +82,28 @@ class CellProgress:
         self.say(" · ".join(filter(None, parts)))
 
     def failed(self, label: str, cost: float, reason: str) -> None:
-        """Some cells will not be done."""
+        """Some runs will not be done."""
         self.cost -= cost
         self.say(f"[{self.count}/{self.total}] {label} failed: {reason}")
 
     def line(self) -> str:
         """The state now, in one line."""
         running = self.watch()
-        share = (self.count + sum(task.members * task.share for task in running)) / max(
+        share = (self.count + sum(job.members * job.share for job in running)) / max(
             1, self.total
         )
         parts = [
             f"{bar(share)} {self.count}/{self.total} models",
-            f"{sum(task.members for task in running)} training" if running else "",
+            f"{sum(job.members for job in running)} training" if running else "",
             self._left(running),
             self.best,
-            ", ".join(f"{task.label} {100 * task.share:.0f} %" for task in running),
+            ", ".join(f"{job.label} {100 * job.share:.0f} %" for job in running),
         ]
         return " · ".join(filter(None, parts))
 
     def _left(self, running: Sequence[Running]) -> str:
         """Time left, at the speed so far."""
-        spent = self.spent + sum(task.cost * task.share for task in running)
+        spent = self.spent + sum(job.cost * job.share for job in running)
         left = max(0.0, self.cost - spent)
         if spent < _FIRST_GUESS * self.cost or left <= 0:
             return ""

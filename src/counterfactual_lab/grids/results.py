@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_lab.grids.cell import Cell
-from counterfactual_lab.grids.grid import Grid, Point, cells_of
-from counterfactual_lab.grids.outcome import CellOutcome
+from counterfactual_lab.grids.grid import Grid, Point, runs_of
+from counterfactual_lab.grids.grid_run import AS_TRAINED, GridRun
 from counterfactual_lab.grids.settings import CONVENTIONAL
-from counterfactual_lab.grids.store import Store
+from counterfactual_lab.runs.outcome import Outcome
+from counterfactual_lab.runs.store import Store
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL, RATIOS
 
 # A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
@@ -58,22 +58,22 @@ class GridResults:
     def load(cls, grid: Grid, points: Sequence[Point], store: Store) -> GridResults:
         """Of all points whose model and conventional model are done."""
         done = store.done()
-        finished = [p for p in points if p.cell.id in done and p.conventional.id in done]
-        outcomes = {cell: store.load(cell) for cell in cells_of(finished)}
+        finished = [p for p in points if p.run.id in done and p.conventional.id in done]
+        outcomes = {run: store.load(run) for run in runs_of(finished)}
         conventional = _conventional(finished, outcomes)
         tidy = []
         summary = []
         changes = []
         maturity = []
         for point in finished:
-            outcome = outcomes[point.cell]
+            outcome = outcomes[point.run]
             means = conventional[_group(point)]
             head = _head(point, grid)
-            tidy += [{**head, **row} for row in _tidy(outcome, point.cell)]
+            tidy += [{**head, **row} for row in _tidy(outcome, point.run)]
             summary.append({**head, **_summary(outcome, means)})
             if head["training"] != CONVENTIONAL:
-                changes += [{**head, **row} for row in _changes(outcome, means, point.cell)]
-            if not point.cell.is_conventional:
+                changes += [{**head, **row} for row in _changes(outcome, means, point.run)]
+            if not point.run.is_conventional:
                 shares = enumerate(outcome.history.get("share_mature", ()), 1)
                 maturity += [
                     {**head, "epoch": epoch, "share mature": float(share)}
@@ -100,25 +100,37 @@ def _group(point: Point) -> tuple[Any, ...]:
         model.data,
         model.settings,
         model.measurement,
-        point.cell.constraint_kinds[0],
+        point.run.constraint_kinds[0],
     )
 
 
-def _metrics(outcome: CellOutcome) -> Mapping[str, np.ndarray]:
-    return outcome.metrics(outcome.cell.constraint_kinds[0])
+def _metrics(outcome: Outcome[GridRun]) -> Mapping[str, np.ndarray]:
+    return metrics_of(outcome, outcome.run.constraint_kinds[0])
+
+
+def metrics_of(outcome: Outcome[GridRun], kind: str) -> Mapping[str, np.ndarray]:
+    """Arrays ``(λ, runs)`` by metric, searched under these constraints."""
+    if outcome.run.measurement.protected != AS_TRAINED:
+        return outcome.arrays
+    start = f"published/{kind}/"
+    return {
+        name.removeprefix(start): array
+        for name, array in outcome.arrays.items()
+        if name.startswith(start)
+    }
 
 
 def _conventional(
-    points: Sequence[Point], outcomes: dict[Cell, CellOutcome]
+    points: Sequence[Point], outcomes: dict[GridRun, Outcome[GridRun]]
 ) -> dict[tuple[Any, ...], Means]:
-    members: dict[tuple[Any, ...], dict[Cell, CellOutcome]] = {}
+    members: dict[tuple[Any, ...], dict[GridRun, Outcome[GridRun]]] = {}
     for point in points:
         members.setdefault(_group(point), {})[point.conventional] = outcomes[point.conventional]
     out: dict[tuple[Any, ...], Means] = {}
     for key, found in members.items():
         same = list(found.values())  # a mean over models and runs, for each λ_energy
         out[key] = {
-            m: finite_mean(np.stack([one.metrics(key[-1])[m] for one in same]), (0, 2))
+            m: finite_mean(np.stack([metrics_of(one, key[-1])[m] for one in same]), (0, 2))
             for m in RATIOS
         }
         out[key]["accuracy"] = float(np.mean([one.numbers["accuracy"] for one in same]))
@@ -129,17 +141,17 @@ def _head(point: Point, grid: Grid) -> dict[str, Any]:
     """What names a setting in every table: the data set, the seed, the axes."""
     values = dict(point.values)
     axes = {name: _shown(values[name]) for name in grid.axes}
-    training = values.get("method", point.cell.name)
-    if point.cell.is_conventional:
+    training = values.get("method", point.run.name)
+    if point.run.is_conventional:
         training = CONVENTIONAL
-    if point.cell.gate != "none":
+    if point.run.gate != "none":
         training += ", gated"
     return {
         "data": point.data,
         "seed": point.seed,
         "training": training,
         **axes,
-        "cell": point.cell.id,
+        "cell": point.run.id,
     }
 
 
@@ -150,10 +162,10 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
+def _tidy(outcome: Outcome[GridRun], run: GridRun) -> list[dict[str, Any]]:
     rows = []
     for metric, values in _metrics(outcome).items():
-        for strength, runs in zip(cell.measurement.protocol.lambda_energy, values, strict=True):
+        for strength, runs in zip(run.measurement.protocol.lambda_energy, values, strict=True):
             found = runs[np.isfinite(runs)]
             if len(found):
                 mean = found.mean()
@@ -177,7 +189,7 @@ def _tidy(outcome: CellOutcome, cell: Cell) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(outcome: CellOutcome, means: Means) -> dict[str, Any]:
+def _summary(outcome: Outcome[GridRun], means: Means) -> dict[str, Any]:
     values = {
         metric: float(finite_mean(_metrics(outcome)[metric])) for metric in COUNTERFACTUAL
     }
@@ -199,8 +211,8 @@ def _summary(outcome: CellOutcome, means: Means) -> dict[str, Any]:
     }
 
 
-def _changes(outcome: CellOutcome, means: Means, cell: Cell) -> list[dict[str, Any]]:
-    strengths = cell.measurement.protocol.lambda_energy
+def _changes(outcome: Outcome[GridRun], means: Means, run: GridRun) -> list[dict[str, Any]]:
+    strengths = run.measurement.protocol.lambda_energy
     changes = {
         metric: 100 * (_metrics(outcome)[metric] / means[metric][:, None] - 1)
         for metric in RATIOS
@@ -254,7 +266,7 @@ class Leaders:
 
     def __init__(self, points: Sequence[Point], store: Store, done: set[str]) -> None:
         self.points = {
-            point.cell.id: point for point in points if point.cell != point.conventional
+            point.run.id: point for point in points if point.run != point.conventional
         }
         self.conventional = {point.conventional.id: point.data for point in points}
         values: dict[str, set[str]] = {}
@@ -267,10 +279,10 @@ class Leaders:
         ]
         self.found: dict[str, tuple[float, Point]] = {}
         self.usual: dict[str, list[float]] = {}
-        self.add({cell.id: store.load(cell) for cell in cells_of(points) if cell.id in done})
+        self.add({run.id: store.load(run) for run in runs_of(points) if run.id in done})
 
-    def add(self, outcomes: Mapping[str, CellOutcome]) -> None:
-        """Take cells, by identity, into account."""
+    def add(self, outcomes: Mapping[str, Outcome[GridRun]]) -> None:
+        """Take runs, by identity, into account."""
         for name, outcome in outcomes.items():
             value, valid = (
                 float(finite_mean(_metrics(outcome).get(m, _NOTHING)))

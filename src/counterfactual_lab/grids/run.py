@@ -17,15 +17,16 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from counterfactual_lab.grids.cell import Cell
-from counterfactual_lab.grids.grid import Grid, Point, cells_of
+from counterfactual_lab.grids.grid import Grid, Point, runs_of
+from counterfactual_lab.grids.grid_run import GridRun
+from counterfactual_lab.grids.job import Job, JobResult, run_job
 from counterfactual_lab.grids.measure import GridData
-from counterfactual_lab.grids.outcome import CellOutcome, check_versions
-from counterfactual_lab.grids.plan import cell_seconds, plan
-from counterfactual_lab.grids.progress import CellProgress, Running
+from counterfactual_lab.grids.notes import note_grid, seconds_spent, shared_vae
+from counterfactual_lab.grids.plan import plan, run_seconds
+from counterfactual_lab.grids.progress import Running, RunProgress
 from counterfactual_lab.grids.results import Leaders
-from counterfactual_lab.grids.store import Store
-from counterfactual_lab.grids.task import GridTask, TaskResult, run_task
+from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.store import Store
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings
 from counterfactual_training.engine.launch import (
@@ -40,20 +41,20 @@ from counterfactual_training.versions import versions
 
 _START_SECONDS = 8.0  # of workers and a VAE
 _SAMPLES = 100
-# For cells of a data set that cannot be loaded: they are only listed as failures.
+# For runs of a data set that cannot be loaded: they are only listed as failures.
 _NO_SETTINGS = PaperSettings(1, 0.5, 0.1, 1, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class GridRun:
+class GridSummary:
     """What a run did.
 
     Attributes:
-        cells: of the grid, conventional ones included; ``before`` of them were done when it began.
-        failures: by label of the task, why it failed. The same command tries again.
+        runs: of the grid, conventional ones included; ``before`` of them were done when it began.
+        failures: by label of the job, why it failed. The same command tries again.
     """
 
-    cells: int
+    runs: int
     before: int
     seconds: float
     failures: dict[str, str] = field(default_factory=dict)
@@ -64,13 +65,13 @@ class GridWork:
     """Grids with their data sets: what is to be trained.
 
     Attributes:
-        unavailable: by name, why a data set could not be loaded; its cells fail.
+        unavailable: by name, why a data set could not be loaded; its runs fail.
     """
 
     grids: Sequence[Grid]
     data: Mapping[str, Dataset]
     points: Sequence[Point]
-    cells: Sequence[Cell]
+    runs: Sequence[GridRun]
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -78,7 +79,7 @@ class GridWork:
         """Load the data and make all points; check :attr:`Grid.num_points` first, many take long.
 
         Args:
-            strict: raise if a data set cannot be loaded; otherwise only its own cells fail.
+            strict: raise if a data set cannot be loaded; otherwise only its own runs fail.
         """
         data: dict[str, Dataset] = {}
         unavailable: dict[str, str] = {}
@@ -93,20 +94,29 @@ class GridWork:
             unavailable, _NO_SETTINGS
         )
         points = [point for grid in grids for point in grid.points(paper)]
-        return cls(grids, data, points, cells_of(points), unavailable)
+        return cls(grids, data, points, runs_of(points), unavailable)
 
     @cached_property
-    def costs(self) -> dict[Cell, float]:
-        """Expected seconds of each cell whose data set could be loaded."""
+    def costs(self) -> dict[GridRun, float]:
+        """Expected seconds of each run whose data set could be loaded."""
         return {
-            cell: cell_seconds(cell, self.data[cell.data])
-            for cell in self.cells
-            if cell.data in self.data
+            run: run_seconds(run, self.data[run.data])
+            for run in self.runs
+            if run.data in self.data
+        }
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """By label, why runs cannot be made: their data set could not be loaded."""
+        return {
+            run.label: self.unavailable[run.data]
+            for run in self.runs
+            if run.data in self.unavailable
         }
 
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
-        left = sum(seconds for cell, seconds in self.costs.items() if cell.id not in done)
+        left = sum(seconds for run, seconds in self.costs.items() if run.id not in done)
         if left:
             return left / workers + _START_SECONDS
         return 0.0
@@ -128,7 +138,7 @@ def expected_seconds(grid: Grid, workers: int) -> float:
             chosen = {key: values[rng.integers(len(values))] for key, values in grid.values}
             total += (
                 len(grid.seeds_of(name))
-                * cell_seconds(grid.point(name, 0, data.settings, chosen).cell, data)
+                * run_seconds(grid.point(name, 0, data.settings, chosen).run, data)
                 / _SAMPLES
             )
     return total * grid.num_settings / workers + _START_SECONDS
@@ -141,11 +151,11 @@ def run_grid(
     command: str = "",
     stream: TextIO | None = None,
     **notes: Any,
-) -> GridRun:
-    """Train and measure every cell that is not done yet.
+) -> GridSummary:
+    """Train and measure every run that is not done yet.
 
     Args:
-        root: folder of finished cells, see :class:`Store`; grids share it, and share cells.
+        root: folder of finished runs, see :class:`Store`; grids share it, and share runs.
         engine: where the work runs; two processes of this machine if not given.
         notes: to remember beside the grids.
     """
@@ -154,84 +164,80 @@ def run_grid(
     store = Store(root)
     # A cluster that does not answer raises before anything is written.
     workers = capacity(engine)
-    failures = {
-        cell.label: work.unavailable[cell.data]
-        for cell in work.cells
-        if cell.data in work.unavailable
-    }
+    failures = work.failures
     with store.writing():
-        spent = {grid: store.spent(grid) for grid in work.grids}
+        spent = {grid: seconds_spent(store, grid) for grid in work.grids}
 
         def record(more: float) -> None:
             for grid, seconds in spent.items():
-                store.record(grid, command, seconds + more or None, **notes)
+                note_grid(store, grid, command, seconds + more or None, **notes)
 
         # Before any training, so that `ct grid status` knows a run that is killed at once.
         record(0.0)
         done = store.done()
-        finished = [cell for cell in work.cells if cell.id in done]
-        check_versions([store.load(cell) for cell in finished if cell.alone], current=True)
-        tasks = _tasks(work, store, done, engine, workers)
+        finished = [run for run in work.runs if run.id in done]
+        check_versions([store.load(run) for run in finished if run.alone], current=True)
+        jobs = _jobs(work, store, done, engine, workers)
         store.clear_heartbeats()
-        expected = {task: sum(work.costs[cell] for cell in task.cells) for task in tasks}
-        total = len(work.cells)
+        expected = {job: sum(work.costs[run] for run in job.runs) for job in jobs}
+        total = len(work.runs)
         cost_left = sum(expected.values())
-        board = CellProgress(
+        board = RunProgress(
             total, len(finished), cost_left, stream or sys.stderr, lambda: _running(expected)
         )
         leaders = Leaders(work.points, store, done)
         with board:
             for label, why in failures.items():
                 board.failed(label, 0.0, why)
-            for task, result in launch(
-                run_task, tasks, _sources(work, tasks, store), engine=engine
+            for job, result in launch(
+                run_job, jobs, _sources(work, jobs, store), engine=engine
             ):
                 if isinstance(result, Failed):
                     why = _explained(result, store)
-                    failures[task.label] = why
-                    board.failed(task.label, expected[task], why)
+                    failures[job.label] = why
+                    board.failed(job.label, expected[job], why)
                 else:
-                    leaders.add(_saved(store, task, result, command))
+                    leaders.add(_saved(store, job, result, command))
                     for note in result.notes:
-                        board.say(f"{task.label}: {note}")
-                    best = leaders.best(task.cells[0].data)
+                        board.say(f"{job.label}: {note}")
+                    best = leaders.best(job.runs[0].data)
                     board.finished(
-                        task.label, len(task.cells), expected[task], result.seconds, best
+                        job.label, len(job.runs), expected[job], result.seconds, best
                     )
-                # Noted after every task, so that the time of a killed run counts too.
+                # Noted after every job, so that the time of a killed run counts too.
                 record(time.monotonic() - started)
-    return GridRun(total, len(finished), time.monotonic() - started, failures)
+    return GridSummary(total, len(finished), time.monotonic() - started, failures)
 
 
-def _tasks(
+def _jobs(
     work: GridWork, store: Store, done: set[str], engine: Engine, workers: int
-) -> list[GridTask]:
-    """The same split whatever is done already, so that a killed task finds its checkpoint."""
+) -> list[Job]:
+    """The same split whatever is done already, so that a killed job finds its checkpoint."""
     out = []
-    for task in plan(work.costs, work.data, workers):
-        left = GridTask(tuple(cell for cell in task.cells if cell.id not in done))
+    for job in plan(work.costs, work.data, workers):
+        left = Job(tuple(run for run in job.runs if run.id not in done))
         if engine.name == "processes":  # a cluster's workers see no disk of ours
             left = replace(
                 left,
                 checkpoint=str(store.checkpoint(left.id)),
                 heartbeat=str(store.heartbeat(left.id)),
             )
-        if left.cells:
+        if left.runs:
             out.append(left)
     return out
 
 
-def _sources(work: GridWork, tasks: Sequence[GridTask], store: Store) -> dict[str, GridData]:
-    """The data that these tasks need, with a VAE where one of them searches by REVISE."""
-    latent = {
-        cell.data: cell for task in tasks for cell in task.cells if cell.generator == "revise"
-    }
+def _sources(work: GridWork, jobs: Sequence[Job], store: Store) -> dict[str, GridData]:
+    """The data that these jobs need, with a VAE where one of them searches by REVISE."""
+    latent = {run.data: run for job in jobs for run in job.runs if run.generator == "revise"}
     out = {}
-    for name in dict.fromkeys(cell.data for task in tasks for cell in task.cells):
+    for name in dict.fromkeys(run.data for job in jobs for run in job.runs):
         # Tables in the user's units are not needed.
         source = GridData(replace(work.data[name], _frames=None))
         if name in latent:
-            source = replace(source, vae=store.vae(source.rows(latent[name])["train"][0]))
+            source = replace(
+                source, vae=shared_vae(store, source.rows(latent[name])["train"][0])
+            )
         out[name] = source
     return out
 
@@ -244,27 +250,27 @@ def _explained(failed: Failed, store: Store) -> str:
 
 
 def _saved(
-    store: Store, task: GridTask, result: TaskResult, command: str
-) -> dict[str, CellOutcome]:
-    """The task's outcomes by identity, with how they were made."""
+    store: Store, job: Job, result: JobResult, command: str
+) -> dict[str, Outcome[GridRun]]:
+    """The job's outcomes by identity, with how they were made."""
     made = {
         "command": command,
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     outcomes = {}
-    for cell, outcome in zip(task.cells, result.outcomes, strict=True):
-        outcomes[cell.id] = replace(outcome, made=made)
-    store.save(task.id, outcomes)
-    store.clear(task.id)  # only now: until results are on disk, the checkpoint is all there is
+    for run, outcome in zip(job.runs, result.outcomes, strict=True):
+        outcomes[run.id] = replace(outcome, made=made)
+    store.save(job.id, outcomes)
+    store.clear(job.id)  # only now: until results are on disk, the checkpoint is all there is
     return outcomes
 
 
-def _running(expected: Mapping[GridTask, float]) -> list[Running]:
+def _running(expected: Mapping[Job, float]) -> list[Running]:
     """What the workers write about themselves."""
     out = []
-    for task, seconds in expected.items():
+    for job, seconds in expected.items():
         with contextlib.suppress(OSError, ValueError, TypeError):
-            epoch, epochs = map(int, Path(task.heartbeat or "").read_text().split())
-            out.append(Running(task.label, len(task.cells), epoch / epochs, seconds))
+            epoch, epochs = map(int, Path(job.heartbeat or "").read_text().split())
+            out.append(Running(job.label, len(job.runs), epoch / epochs, seconds))
     return out

@@ -9,27 +9,24 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from counterfactual_training.datasets.dataset import PaperSettings
+from counterfactual_training.defaults import GATES
 from counterfactual_training.errors import InputError, check_name
-from counterfactual_training.gates import KINDS as GATES
 from counterfactual_training.generators import GENERATORS, Generator, ecco
 from counterfactual_training.generators.generator import NUMBERS
-from counterfactual_training.models import mlp
-from counterfactual_training.models.classifiers import ACTIVATIONS
-from counterfactual_training.training import (
-    Method,
-    Objective,
-    TrainConfig,
-    make_method,
-)
+from counterfactual_training.models.classifiers import ACTIVATIONS, mlp
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.train_config import TrainConfig
 
 Settings = dict[str, Any]
 
 CONVENTIONAL = "conventional"
-# Settings of a cell that are no settings of its method: who trains it, and what comes after.
-OF_CELL = ("protected", "alone", "gate", "model.hidden", "model.activation")
+# Settings of a run that are no settings of its method: who trains it, and what comes after.
+OF_RUN = ("protected", "alone", "gate", "model.hidden", "model.activation")
 _PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
 _WEIGHTS = tuple(own.name for own in fields(Objective))
-# The seed is a cell's own; threads change no number.
+# The seed is a run's own; threads change no number.
 _TRAINING = tuple(
     own.name for own in fields(TrainConfig) if own.name not in ("seed", "threads")
 )
@@ -134,7 +131,7 @@ KEYS: dict[str, Key] = {
 
 
 def usual(values: Settings) -> Settings:
-    """What a grid says of a cell, with the defaults of what is not its method's."""
+    """What a grid says of a run, with the defaults of what is not its method's."""
     network = inspect.signature(mlp).parameters
     return {
         "protected": False,
@@ -185,7 +182,7 @@ def grid_method(values: Settings, paper: PaperSettings) -> Method:
     changes = {
         name: value
         for name, value in values.items()
-        if name not in (*OF_CELL, "method") and name not in stated.stated
+        if name not in (*OF_RUN, "method") and name not in stated.stated
     }
     generator = changes.pop("generator.name", None)
     if generator is not None and "generator" not in stated.stated:
@@ -261,7 +258,7 @@ def canonical(method: Method) -> Settings:
 
 
 def method_from(values: Mapping[str, Any]) -> Method:
-    """The inverse of :func:`canonical`; settings of a cell are left out."""
-    own = {name: value for name, value in values.items() if name not in OF_CELL}
+    """The inverse of :func:`canonical`; settings of a run are left out."""
+    own = {name: value for name, value in values.items() if name not in OF_RUN}
     name = own.pop("method")
     return make_method({"name": name, **own})

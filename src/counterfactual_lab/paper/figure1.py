@@ -14,7 +14,7 @@ from counterfactual_lab.panels import DecisionPanel, make_panel
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.evaluation.plausibility import implausibility
 from counterfactual_training.generators import generic
-from counterfactual_training.models import linear
+from counterfactual_training.models.classifiers import linear
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.training import methods

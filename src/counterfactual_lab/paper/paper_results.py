@@ -1,4 +1,4 @@
-"""Finished cells side by side: arrays with one row per training seed."""
+"""Finished runs side by side: arrays with one row per training seed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from counterfactual_lab.grids.cell import Cell
-from counterfactual_lab.grids.outcome import CellOutcome, check_versions
+from counterfactual_lab.grids.grid_run import GridRun
 from counterfactual_lab.grids.results import finite_mean
-from counterfactual_lab.grids.store import Store
 from counterfactual_lab.paper_data import CT, PAPER_ORDER
+from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.store import Store
 from counterfactual_training.errors import InputError
 
 Array = NDArray[np.float64]
@@ -25,18 +25,18 @@ def over_lambda(values: Array) -> Array:
     return np.asarray(finite_mean(values, 1))
 
 
-def _effort(cell: Cell) -> str:
-    """How long a cell was trained and how thoroughly it was measured, which all cells of a table
+def _effort(run: GridRun) -> str:
+    """How long a run was trained and how thoroughly it was measured, which all runs of a table
     share.
     """
-    measurement = cell.measurement
-    protocol = cell.measurement.protocol
+    measurement = run.measurement
+    protocol = run.measurement.protocol
     thorough = (
         f"paired {measurement.paired}, {len(protocol.epsilons)} ε, {protocol.attribution_rounds} "
         "rounds"
     )
     return (
-        f"{cell.values['training.epochs']} epochs, {protocol.num_runs} evaluation runs "
+        f"{run.values['training.epochs']} epochs, {protocol.num_runs} evaluation runs "
         f"({thorough})"
     )
 
@@ -45,56 +45,58 @@ def _effort(cell: Cell) -> str:
 class Results:
     """Outcomes of one version of the package, by data set and model."""
 
-    cells: dict[tuple[str, str], list[CellOutcome]]
+    runs: dict[tuple[str, str], list[Outcome[GridRun]]]
 
     @classmethod
-    def load(cls, store: Store, cells: Iterable[str]) -> Results:
-        """Those of the cells, by identity, that are done."""
+    def load(cls, store: Store, runs: Iterable[str]) -> Results:
+        """Those of the runs, by identity, that are done."""
         done = store.done()
-        return cls.from_outcomes([store.load(name) for name in cells if name in done])
+        found = [
+            GridRun.from_content(store.content(name)["run"]) for name in runs if name in done
+        ]
+        return cls.from_outcomes([store.load(run) for run in found])
 
     @classmethod
-    def from_outcomes(cls, found: Sequence[CellOutcome]) -> Results:
+    def from_outcomes(cls, found: Sequence[Outcome[GridRun]]) -> Results:
         check_versions(found)
-        efforts = sorted({_effort(outcome.cell) for outcome in found})
+        efforts = sorted({_effort(outcome.run) for outcome in found})
         if len(efforts) > 1:
             raise InputError(
                 "Results of different settings do not belong in one table: "
                 f"{' and '.join(efforts)}."
             )
-        grouped: dict[tuple[str, str], list[CellOutcome]] = {}
+        grouped: dict[tuple[str, str], list[Outcome[GridRun]]] = {}
         # By seed, so that the rows of two models' stacks are pairs.
-        for outcome in sorted(found, key=lambda outcome: outcome.cell.seed):
-            same = grouped.setdefault((outcome.cell.data, outcome.cell.model), [])
-            if same and same[-1].cell.seed == outcome.cell.seed:
+        for outcome in sorted(found, key=lambda outcome: outcome.run.seed):
+            same = grouped.setdefault((outcome.run.data, outcome.run.model), [])
+            if same and same[-1].run.seed == outcome.run.seed:
                 raise InputError(
                     "Results of different settings do not belong in one table: "
-                    f"{outcome.cell.label}."
+                    f"{outcome.run.label}."
                 )
             same.append(outcome)
         return cls(grouped)
 
     @property
-    def all(self) -> list[CellOutcome]:
-        return [outcome for outcomes in self.cells.values() for outcome in outcomes]
+    def all(self) -> list[Outcome[GridRun]]:
+        return [outcome for outcomes in self.runs.values() for outcome in outcomes]
 
     def shared(self, *models: str) -> list[tuple[str, list[int]]]:
         """Data sets in the paper's order, each with the seeds that all these models have; none
         without any.
         """
         found = {
-            data: [self.cells.get((data, model), []) for model in models]
-            for data in PAPER_ORDER
+            data: [self.runs.get((data, model), []) for model in models] for data in PAPER_ORDER
         }
         seeds = {
-            d: set.intersection(*({r.cell.seed for r in one} for one in each))
+            d: set.intersection(*({r.run.seed for r in one} for one in each))
             for d, each in found.items()
         }
         return [(data, sorted(common)) for data, common in seeds.items() if common]
 
-    def outcomes(self, data: str, model: str, seeds: Sequence[int]) -> list[CellOutcome]:
+    def outcomes(self, data: str, model: str, seeds: Sequence[int]) -> list[Outcome[GridRun]]:
         return [
-            result for result in self.cells.get((data, model), []) if result.cell.seed in seeds
+            result for result in self.runs.get((data, model), []) if result.run.seed in seeds
         ]
 
     def stack(self, data: str, model: str, name: str, seeds: Sequence[int]) -> Array:
@@ -111,23 +113,23 @@ class Results:
         """
         rows = []
         for data in PAPER_ORDER:
-            found = [result for result in self.all if result.cell.data == data]
+            found = [result for result in self.all if result.run.data == data]
             if found:
-                first = next((one for one in found if one.cell.name == CT), found[0])
-                models = ", ".join(sorted({result.cell.model for result in found}))
+                first = next((one for one in found if one.run.name == CT), found[0])
+                models = ", ".join(sorted({result.run.model for result in found}))
                 rows.append(
                     {
                         "data": data,
                         "models": models,
-                        "seeds": len({r.cell.seed for r in found}),
-                        **_flat(first.cell.values),
+                        "seeds": len({r.run.seed for r in found}),
+                        **_flat(first.run.values),
                     }
                 )
         return pd.DataFrame(rows)
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a cell by short name; those of its search, which has a learning rate too, say
+    """Settings of a run by short name; those of its search, which has a learning rate too, say
     so.
     """
     flat = {}

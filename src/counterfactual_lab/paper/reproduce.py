@@ -8,19 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pandas as pd
 
-from counterfactual_lab.grids.cell import ALL_ROWS
 from counterfactual_lab.grids.file import load_grid
 from counterfactual_lab.grids.grid import Grid
+from counterfactual_lab.grids.grid_run import ALL_ROWS
 from counterfactual_lab.grids.run import GridWork, load_data, run_grid
-from counterfactual_lab.grids.store import Store
 from counterfactual_lab.networks import untrained
-from counterfactual_lab.panels import DecisionPanel
 from counterfactual_lab.paper import summaries
-from counterfactual_lab.paper.digits import Digits, digits, pick_factuals
 from counterfactual_lab.paper.names import (
     ALL,
     EXPERIMENTS,
@@ -29,14 +26,19 @@ from counterfactual_lab.paper.names import (
 )
 from counterfactual_lab.paper.paper_results import Results
 from counterfactual_lab.paper_data import CONVENTIONAL, CT, IMAGES, PROTECTED
+from counterfactual_lab.runs.store import Store
 from counterfactual_lab.truth.caps import UNCAPPED
-from counterfactual_lab.truth.truth import Scope, run_truth
+from counterfactual_lab.truth.truth import Truth, run_truth
 from counterfactual_lab.truth.truth_results import truth_tables
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import check_name
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.persistence import load_weights
 from counterfactual_training.versions import versions
+
+if TYPE_CHECKING:
+    from counterfactual_lab.panels import DecisionPanel
+    from counterfactual_lab.paper.digits import Digits
 
 Summary = Callable[[Results], pd.DataFrame]
 _WITH_DIFFERENCES = ("main", "mutability", "ablation", "robustness", "attribution")
@@ -68,7 +70,7 @@ Effort = dict[str, Any]
 
 
 def effort_of(grid: Grid) -> Effort:
-    """The effort of a grid as it is noted beside finished cells."""
+    """The effort of a grid as it is noted beside finished runs."""
     measurement = grid.measurement
     protocol = grid.measurement.protocol
     return {
@@ -106,7 +108,7 @@ class Reproduction:
     """The result of an experiment: tables by name, and the material of its figures.
 
     Attributes:
-        failures: by label, why a cell ended in an error; tables are made of the others.
+        failures: by label, why a run ended in an error; tables are made of the others.
         provenance: command, versions, dates, durations, settings.
     """
 
@@ -127,7 +129,7 @@ class Extent:
     Attributes:
         data: the paper's short names; by default all that the experiment uses (for a quick look,
             those that need no files).
-        seeds: training seeds of every cell; by default five, three of MNIST, and two for a quick
+        seeds: training seeds of every run; by default five, three of MNIST, and two for a quick
             look.
         quick: a look in minutes, not the published settings.
         changes: settings other than the published ones, by dotted name; without a dot, of
@@ -168,7 +170,7 @@ def reproduce(
 
     Args:
         name: see :data:`EXPERIMENTS`, or ``all``.
-        root: folder of finished cells; grows.
+        root: folder of finished runs; grows.
         extent: how much of it; by default all.
         engine: where to run; by default two processes of this machine.
     """
@@ -179,21 +181,19 @@ def reproduce(
     if grids:
         work = GridWork.from_grids(*grids.values(), strict=False)
         kind = kind_of_grid(work.grids[0])  # effort and changes are the same for all
-        cells = [cell.id for cell in work.cells]
-        failures = run_grid(
-            work, root, engine, command, stream, kind=kind, cells=cells
-        ).failures
+        runs = [run.id for run in work.runs]
+        failures = run_grid(work, root, engine, command, stream, kind=kind, runs=runs).failures
     out = []
     effort = effort_of(load_grid("main", extent.quick, extent.changes))
     for one in EXPERIMENTS:
         if one in grids:
-            own_cells = GridWork.from_grids(grids[one], strict=False).cells
+            own_runs = GridWork.from_grids(grids[one], strict=False).runs
         elif one == FIGURE1 and name in (FIGURE1, ALL):
-            own_cells = ()
+            own_runs = ()
         else:
             continue
-        own = {cell.label: failures[cell.label] for cell in own_cells if cell.label in failures}
-        results = Results.load(Store(root), [cell.id for cell in own_cells])
+        own = {run.label: failures[run.label] for run in own_runs if run.label in failures}
+        results = Results.load(Store(root), [run.id for run in own_runs])
         out.append(reproduction_of(one, results, effort, own, command))
     return out
 
@@ -215,21 +215,21 @@ def step_free(
     """
     grid = experiment_grids("main", extent)["main"]
     seeds = extent.seeds
-    # The scope's own default is that of a full run, in which images have fewer seeds.
+    # The default of a comparison is that of a full run, in which images have fewer seeds.
     if seeds is None and extent.quick:
         seeds = len(grid.seeds)
-    scope = Scope(
-        Path(root) / "truth",
+    truth = Truth(
+        root,
         data=grid.data,
         seeds=seeds,
         methods=[CONVENTIONAL, f"{CONVENTIONAL} rescaled", CT],
         on_test=True,
         caps=replace(UNCAPPED, epochs=effort_of(grid)["epochs"]),
-        cells=GridWork.from_grids(grid, strict=False).cells,
+        trained=GridWork.from_grids(grid, strict=False).runs,
         kind=json.dumps(kind_of_grid(grid), sort_keys=True),
     )
-    failures = run_truth(scope, Engine(workers=workers), stream, store=root)
-    return truth_tables(scope), failures
+    failures = run_truth(truth, Engine(workers=workers), stream)
+    return truth_tables(truth), failures
 
 
 def reproduction_of(
@@ -241,8 +241,8 @@ def reproduction_of(
 ) -> Reproduction:
     """Tables and figure material of one experiment."""
     tables = {table: make(results) for table, make in _TABLES.get(name, {}).items()}
-    if tables and results.cells:
-        warn(check_seeds(min(len(seeds) for seeds in results.cells.values())))
+    if tables and results.runs:
+        warn(check_seeds(min(len(seeds) for seeds in results.runs.values())))
     if name in _WITH_DIFFERENCES:
         tables[f"{name}_differences"] = summaries.differences(
             name, tables[name], tables.get("main_by_seed")
@@ -259,10 +259,10 @@ def reproduction_of(
     else:
         images = []
     provenance = _provenance(results, effort, command)
-    if panels:  # trained here and now, not stored as cells
+    if panels:  # trained here and now, not stored as runs
         now = datetime.now(UTC).isoformat(timespec="seconds")
         seconds = {"train": round(time.perf_counter() - started, 1), "evaluate": 0.0}
-        provenance |= {"cells": len(panels), "first": now, "last": now, "seconds": seconds}
+        provenance |= {"runs": len(panels), "first": now, "last": now, "seconds": seconds}
     return Reproduction(
         name,
         EXPERIMENTS[name],
@@ -289,7 +289,7 @@ def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any
         "command": command,
         "versions": versions(),
         "effort": said,
-        "cells": len(dates),
+        "runs": len(dates),
         "first": dates[0] if dates else "",
         "last": dates[-1] if dates else "",
         "seconds": {part: round(seconds, 1) for part, seconds in totals.items()},
@@ -297,15 +297,17 @@ def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any
 
 
 def _digits(results: Results) -> list[Digits]:
+    from counterfactual_lab.paper.digits import digits, pick_factuals
+
     images = {
-        model: found[0] for (data, model), found in results.cells.items() if data in IMAGES
+        model: found[0] for (data, model), found in results.runs.items() if data in IMAGES
     }
     if not {CONVENTIONAL, CT, PROTECTED} <= set(images):
         return []
-    data = load_data(images[CONVENTIONAL].cell.data)
+    data = load_data(images[CONVENTIONAL].run.data)
     models = {name: untrained(data, 0) for name in images}
     for name, model in models.items():
-        load_weights(model, images[name].weights, images[name].cell.label)
+        load_weights(model, images[name].weights, images[name].run.label)
     factuals = pick_factuals([models[CONVENTIONAL], models[CT]], data)
     return [
         digits(

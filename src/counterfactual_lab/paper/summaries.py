@@ -1,4 +1,4 @@
-"""From finished cells to tidy tables, published numbers beside ours.
+"""From finished runs to tidy tables, published numbers beside ours.
 
 Every table has the columns ``published``, ``ours``, ``low`` and ``high`` (95 % interval over
 training seeds and evaluation, by hierarchical bootstrap) and ``seeds``, the number of training runs
@@ -160,7 +160,7 @@ def robustness_table(results: Results) -> pd.DataFrame:
         for data, seeds in results.shared(method):
             for attack in ("fgsm", "pgd"):
                 curves = results.stack(data, method, f"attack/{attack}", seeds)
-                epsilons = results.cells[data, method][0].cell.measurement.protocol.epsilons
+                epsilons = results.runs[data, method][0].run.measurement.protocol.epsilons
                 for epsilon, column in zip(epsilons, curves.T, strict=True):
                     read_off = published_value(
                         "robustness", data, attack, method, f"{round(epsilon, 4):g}"
@@ -241,7 +241,7 @@ def maturity_table(results: Results) -> pd.DataFrame:
     for data, model in [
         (data, name) for name in MODELS[1:] for data, _ in results.shared(name)
     ]:
-        found = results.cells[data, model]
+        found = results.runs[data, model]
         shares = pd.concat(
             [pd.Series(r.history["share_mature"], r.history["epoch"]) for r in found], axis=1
         )
@@ -417,5 +417,5 @@ def _ordered(rows: list[dict[str, Any]], first: tuple[str, ...] = ()) -> pd.Data
 
 
 def _rng() -> np.random.Generator:
-    """Always the same: a table made twice from the same cells is the same table."""
+    """Always the same: a table made twice from the same runs is the same table."""
     return np.random.default_rng(2025)

@@ -17,7 +17,7 @@ from counterfactual_lab.reports.style import NAMES, drawn, facets, label_edges, 
 _LOOKS = {
     "conventional": ("#555555", "o"),
     "ensemble": ("#555555", "s"),
-    "gated": ("#1a9850", "*"),
+    "conventional + density": ("#1a9850", "*"),
     "ct": ("#1764ab", "o"),
     "ct_as_printed": ("#1764ab", "s"),
     "cheap_recourse": ("#1764ab", "D"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -421,8 +420,8 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
 
 def _when(arena: Arena) -> str:
     """The days on which results were made."""
-    done = [arena.numbers(bout) for bout in arena.bouts if arena.numbers(bout).exists()]
-    days = sorted({json.loads(path.read_text()).get("date", "")[:10] for path in done})
+    made = [arena.store.load(job[0]).made for job in arena.finished]
+    days = sorted({str(one["date"])[:10] for one in made})
     return " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
 
 
@@ -438,7 +437,7 @@ def _seconds(models: pd.DataFrame) -> float:
 
 def _listed(arena: Arena) -> str:
     return (
-        ", ".join(f"{bout.method} on {bout.data}" for bout in arena.left_out)
+        ", ".join(f"{name} on {data}" for data, name in arena.left_out)
         + " (they need two classes, or no images)"
     )
 

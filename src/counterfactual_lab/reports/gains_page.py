@@ -17,6 +17,11 @@ from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 
 # Tables of the figures that the page quotes beside those of the truth experiment.
 PICTURED = ("overshoot", "rescaled")
+# Rows and columns of the truth tables that the page quotes; see :func:`quoted`.
+QUOTED = ("quoted", "quoted_by_seed")
+_KEYS = ["data", "setting", "tau", "model", "twin", "metric"]
+_NUMBERS = ["value", "baseline", "real", "unmoved", "nearest_unlike", "change", "low", "high"]
+_NUMBERS += ["p_value", "diversity", "validity", "seeds", "verdict"]
 _STEPS = "50 × 0.1"
 _HALF = ".5"
 _SURE = ".95*"
@@ -36,6 +41,9 @@ _BEST = "conventional + best"
 _CHEAP = "cheap_recourse"
 _RESCALED = "conventional rescaled"
 _EVERY_SEED = "LS"
+_QUOTED_FREE = ("nn5", "ip", "ip_star", "boosting", "cost", "valid")
+_QUOTED_STEPS = ("nn5", "ip")
+_QUOTED_PROTECTED = ("nn5", "cost", "valid")
 _LEVEL = 0.05
 _ACCURACY = 0.005
 _VALID = 0.95
@@ -45,8 +53,8 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
     """The page as Markdown.
 
     Args:
-        tables: those of :func:`truth_tables`, and ``overshoot`` and ``rescaled`` of
-            :func:`picture_tables`.
+        tables: those of :func:`truth_tables`, or what :func:`quoted` leaves of ``truth`` and
+            ``truth_by_seed``; and ``overshoot`` and ``rescaled`` of :func:`picture_tables`.
         folder: where tables and ``figures/`` are, seen from the page.
         head: which rows were measured, and by which command.
     """
@@ -78,6 +86,27 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         if _BEST in set(truth["model"])
         else "",
     )
+
+
+def quoted(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """What the page needs of the two large tables: ``quoted`` of ``truth`` and ``quoted_by_seed``
+    of ``truth_by_seed``. The page made of them is the same.
+    """
+    truth = tables["truth"]
+    steps = truth["tau"] == _STEPS
+    asked = (truth["setting"] == "free") & truth["metric"].isin(_QUOTED_FREE)
+    asked &= ~steps | truth["metric"].isin(_QUOTED_STEPS)
+    protected = (truth["setting"] == "protected") & truth["metric"].isin(_QUOTED_PROTECTED)
+    by_seed = tables["truth_by_seed"]
+    if len(by_seed):
+        same = (by_seed["data"] == _EVERY_SEED) & (by_seed["model"] == _BEST)
+        same &= (by_seed["setting"] == "free") & (by_seed["metric"] == "nn5")
+        by_seed = by_seed[same & (by_seed["tau"] != _STEPS)]
+    columns = [name for name in (*_KEYS, *_NUMBERS) if name in truth]
+    return {
+        "quoted": truth.loc[asked | (protected & ~steps), columns],
+        "quoted_by_seed": by_seed,
+    }
 
 
 def _table(header: Iterable[str], rows: Sequence[tuple[str, ...]], title: str = "") -> str:
@@ -331,12 +360,7 @@ def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame)
     p_values = pd.concat([cell["p_value"] for _, cell, _ in (*wanted, *cheap)])
     p_aims = pd.Series(holm(p_values.to_numpy()), index=p_values.index)
     rows = [_counted(*aim, p_aims) for aim in wanted]
-    for setting, tau in ((s, t) for s in ("free", "protected") for t in taus):
-        lowest = _select(truth, _BEST, "valid", tau, setting).sort_values("value").iloc[0]
-        worst, twin = (number(100 * lowest[name], 1) for name in ("value", "baseline"))
-        title = f"lowest validity, {setting}, τ = {taus[tau]}"
-        out = f"{worst} % ({lowest['data']}; twin {twin} %)"
-        rows.append((f"{_BEST}: {title}", "≥ 95 %", out, lowest["value"] >= _VALID))
+    rows += _lowest_validity(truth, taus)
     change = performance[performance["model"] == _BEST].groupby("metric")["change"]
     drop = change.min()["accuracy"]
     rise = change.max()["calibration_error"]
@@ -356,16 +380,41 @@ def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame)
             rise <= 0,
         )
     )
-    for tau in taus if _EVERY_SEED in set(by_seed["data"]) else ():
-        own = _select(by_seed[by_seed["data"] == _EVERY_SEED], _BEST, "nn5", tau)
-        nearer = int((own["value"] < own["baseline"]).sum())
-        said = f"training seeds of {_EVERY_SEED} that are nearer, τ = {taus[tau]}"
-        rows.append((f"{_BEST}: {said}", "all", f"{nearer} of {len(own)}", nearer == len(own)))
+    rows += _nearer_seeds(by_seed, taus)
     rows += [_counted(*aim, p_aims) for aim in cheap if _CHEAP in set(truth["model"])]
     return _table(
         ("aim", "wanted", "came out", "met"),
         [(*words, "yes" if met else "no") for *words, met in rows],
     )
+
+
+_Aim = tuple[str, str, str, bool]
+
+
+def _lowest_validity(truth: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
+    """The data set with the lowest validity, by setting and τ."""
+    rows = []
+    for setting, tau in ((s, t) for s in ("free", "protected") for t in taus):
+        lowest = _select(truth, _BEST, "valid", tau, setting).sort_values("value").iloc[0]
+        worst, twin = (number(100 * lowest[name], 1) for name in ("value", "baseline"))
+        title = f"lowest validity, {setting}, τ = {taus[tau]}"
+        out = f"{worst} % ({lowest['data']}; twin {twin} %)"
+        rows.append((f"{_BEST}: {title}", "≥ 95 %", out, lowest["value"] >= _VALID))
+    return rows
+
+
+def _nearer_seeds(by_seed: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
+    """Whether every training seed of one data set gains."""
+    every = by_seed[by_seed["data"] == _EVERY_SEED]
+    rows: list[_Aim] = []
+    if every.empty:
+        return rows
+    for tau, shown in taus.items():
+        own = _select(every, _BEST, "nn5", tau)
+        nearer = int((own["value"] < own["baseline"]).sum())
+        title = f"training seeds of {_EVERY_SEED} that are nearer, τ = {shown}"
+        rows.append((f"{_BEST}: {title}", "all", f"{nearer} of {len(own)}", nearer == len(own)))
+    return rows
 
 
 def _counted(

@@ -4,6 +4,7 @@ counterfactuals per epoch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,7 +97,7 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
     figure, flat = panels(len(columns) * len(lines), len(columns), wide, 1.9, sharey=True)
     colours = _colours(colour or place, hues if colour else groups)
     width = 0.8 / len(hues)
-    for axis, (high, wide_) in zip(flat, [(a, b) for a in lines for b in columns], strict=True):
+    for axis, (high, wide_) in zip(flat, itertools.product(lines, columns), strict=True):
         part = _where(_where(rows, line, high), column, wide_)
         for shade, hue in enumerate(hues):
             boxes = [
@@ -104,15 +105,12 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
                 for group in groups
             ]
             at = np.arange(1, len(groups) + 1) + (shade - (len(hues) - 1) / 2) * width
-            if colour:
-                shades = [colours[shade]] * len(groups)
-            else:
-                shades = colours
-            _boxes(axis, boxes, at, shades, 0.85 * width)
-            if colour:
-                axis.plot(
-                    [], [], "s", color=colours[shade], alpha=0.6, label=_named(colour, hue)
-                )
+            if not colour:
+                _boxes(axis, boxes, at, colours, 0.85 * width)
+                continue
+            own = colours[shade]
+            _boxes(axis, boxes, at, [own] * len(groups), 0.85 * width)
+            axis.plot([], [], "s", color=own, alpha=0.6, label=_named(colour, hue))
         titles = [_named(key, value) for key, value in ((line, high), (column, wide_)) if key]
         axis.set_title(", ".join(titles) or data)
         axis.set_xticks(range(1, len(groups) + 1), [text(group) for group in groups])

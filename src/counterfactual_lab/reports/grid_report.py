@@ -51,13 +51,7 @@ def write_grid(
         sections.append(Section(data, mine, tuple(_images(results, data))))
     facts = _facts(results, record.get("seconds"))
     warning = _remark(results)
-    listed = [f"- {key}: {value}" for key, value in facts.items()]
-    head = [
-        f"## {results.grid.title or name}\n",
-        *([f"**{warning}**\n"] if warning else []),
-        *listed,
-        "",
-    ]
+    head = _head(results.grid.title or name, warning, facts)
     page = fill_template(
         "sections.html",
         title=results.grid.title or f"Grid {name}",
@@ -79,6 +73,14 @@ def write_grid(
     return write_files(
         folder, files | {f"figures/{image.name}.png": image.png for image in images}
     )
+
+
+def _head(title: str, warning: str, facts: Mapping[str, Any]) -> list[str]:
+    """The first lines of the Markdown page."""
+    lines = [f"## {title}\n"]
+    if warning:
+        lines.append(f"**{warning}**\n")
+    return [*lines, *(f"- {key}: {value}" for key, value in facts.items()), ""]
 
 
 def grid_text(results: GridResults) -> str:

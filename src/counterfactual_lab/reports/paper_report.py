@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_lab.grids.outcome import CellOutcome, check_versions
-from counterfactual_lab.grids.store import Store
+from counterfactual_lab.grids.grid_run import GridRun
+from counterfactual_lab.grids.notes import noted_kinds
 from counterfactual_lab.paper.names import EXPERIMENTS, FIGURE1
 from counterfactual_lab.paper.paper_results import Results
 from counterfactual_lab.paper.reproduce import (
@@ -24,8 +24,9 @@ from counterfactual_lab.paper.reproduce import (
 )
 from counterfactual_lab.reports import paper_figures as draw
 from counterfactual_lab.reports.files import Image, Section, fill_template
-from counterfactual_lab.reports.panel_figures import draw_panels
 from counterfactual_lab.reports.paper_tables import text_tables
+from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.store import Store
 from counterfactual_training.errors import InputError
 from counterfactual_training.persistence import atomic_write
 from counterfactual_training.tables.pages.files import csv_text, json_text, write_files
@@ -116,6 +117,8 @@ def _images(one: Reproduction) -> list[Image]:
                 Image(name, caption, getattr(draw, f"{name}_figure")(*tables, remark=remark))
             )
     if one.panels:
+        from counterfactual_lab.reports.panel_figures import draw_panels
+
         images.append(Image("figure1", _FIGURE1_CAPTION, draw_panels(one.panels)))
     return images + _digits(one, remark)
 
@@ -151,7 +154,7 @@ def _origin(one: Reproduction) -> str:
     time = duration(made["seconds"]["train"] + made["seconds"]["evaluate"])
     sentences = [
         f"Made by `{made['command']}`.",
-        f"{made['cells']} models, {made['effort']}; {time} of computing, finished "
+        f"{made['runs']} models, {made['effort']}; {time} of computing, finished "
         f"{made['last'] or 'just now'}.",
         f"Versions: {versions}.",
     ]
@@ -178,22 +181,22 @@ def write_report(
     sections: list[Section] = []
     settings: list[TextTable] = []
     remarks: list[str] = []
-    found: list[CellOutcome] = []
+    found: list[Outcome[GridRun]] = []
     for root in runs:
         store = Store(root, any_version=True)
-        kinds = store.kinds()
+        kinds = noted_kinds(store)
         if not kinds:
             raise InputError(
                 f"There are no finished models in {root!r}. Fill it with: ct reproduce main "
                 f"--runs {root}"
             )
         # Models trained with another effort or other settings are never summarised together.
-        for (effort, _), cells in kinds:
-            results = Results.load(store, cells)
+        for (effort, _), runs in kinds:
+            results = Results.load(store, runs)
             found += results.all
             settings.append(_settings(results.settings_table(), f"Settings of {root}"))
             remarks.append(effort_remark(effort))
-            # Figure 1 has no cells; it would have to train.
+            # Figure 1 has no runs; it would have to train.
             names = [name for name in EXPERIMENTS if name != FIGURE1]
             for one in (reproduction_of(name, results, effort) for name in names):
                 part = Section(

@@ -158,6 +158,18 @@ def drawn(make: Callable[..., Any]) -> Callable[..., bytes]:
             # Neither a date nor a version goes into the file, so that the same figure is the same
             # file.
             figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
-        return buffer.getvalue()
+        return palette_png(buffer.getvalue())
 
     return draw
+
+
+def palette_png(png: bytes) -> bytes:
+    """The same picture with at most 256 colours: about a third of the bytes, and white stays
+    white.
+    """
+    image = need_extra("PIL.Image", "lab")
+    reduced = io.BytesIO()
+    colours = image.open(io.BytesIO(png)).convert("RGB")
+    colours = colours.quantize(256, method=image.Quantize.MEDIANCUT, dither=image.Dither.NONE)
+    colours.save(reduced, format="PNG", optimize=True)
+    return reduced.getvalue()

@@ -11,9 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from counterfactual_lab.reports import truth_figures as draw
-from counterfactual_lab.reports.gains_page import PICTURED, gains_page
 from counterfactual_lab.reports.style import METRIC_NAMES
-from counterfactual_lab.truth.truth import Scope
+from counterfactual_lab.truth.truth import Truth
 from counterfactual_training.tables.pages.files import csv_text, write_files
 from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 
@@ -50,12 +49,12 @@ _PICTURES = {
 }
 
 
-def truth_head(scope: Scope, command: str) -> str:
+def truth_head(truth: Truth, command: str) -> str:
     """The sentence above tables and page: which rows were measured, how models were trained, and
     the command.
     """
-    caps = scope.caps
-    if scope.on_test:
+    caps = truth.caps
+    if truth.on_test:
         rows = "the test rows"
     else:
         rows = "rows cut from the training rows"
@@ -96,15 +95,20 @@ def write_truth_page(
             files.
         tables: of :func:`truth_tables` and :func:`picture_tables` together.
     """
+    from counterfactual_lab.reports.gains_page import PICTURED, gains_page, quoted
+
     page = Path(page)
     folder = Path(folder)
+    beside = quoted(tables)
     files: dict[str, str | bytes] = {f"{name}.csv": csv_text(tables[name]) for name in PICTURED}
+    files |= {f"{name}.csv": csv_text(table) for name, table in beside.items() if len(table)}
     for name, make in _PICTURES.items():
         if len(tables[name]):
             files[f"figures/{name}.png"] = make(tables[name])
     # From the tables as they are written, so that the page follows from the files to the last
     # digit.
     written = {name: table for name, table in tables.items() if name != "digits"}
+    written |= {"truth": beside["quoted"], "truth_by_seed": beside["quoted_by_seed"]}
     for name in (name for name, table in written.items() if len(table)):
         written[name] = pd.read_csv(io.StringIO(csv_text(written[name])), dtype={"tau": str})
     text = gains_page(written, Path(os.path.relpath(folder, page.parent)).as_posix(), head)

@@ -1,19 +1,23 @@
-"""Who takes part in a comparison: a method by its text, maybe with something added.
+"""The methods of a comparison: what the text of one means, and models trained by it.
+
+A text is a method, maybe with a gate as a part of its own:
 
 ============================  =====================================================================
 ``pgd(epsilon=0.2)``          any method, published or registered, with settings
-``gated pgd``                 with the gate that suits the data: a density, of images a learned one
-``gated``                     the same of conventional training
 ``pgd + density``             with this gate; also ``learned``, ``both``, and ``best``: both, of
                               images a learned one
-``conventional rescaled``     logits times the factor by which the published steps look best
+``pgd rescaled``              a control: logits times the factor by which the published steps look
+                              best
 ``counternet itself``         answers without a search
 ``default network``           what :class:`CounterfactualClassifier` trains by default
 ============================  =====================================================================
+
+:data:`counterfactual_lab.truth.caps.METHODS_HELP` says the same to those who ask the commands.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +31,7 @@ from counterfactual_lab.paper_data import IMAGES
 from counterfactual_lab.truth.caps import Caps
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
+from counterfactual_training.defaults import GATES
 from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.evaluation.plausibility import implausibility_by_class
 from counterfactual_training.evaluation.stepfree import (
@@ -35,28 +40,26 @@ from counterfactual_training.evaluation.stepfree import (
     first_individuals,
     scale_of,
 )
-from counterfactual_training.gates import KINDS, fit_gate
 from counterfactual_training.generators import search
-from counterfactual_training.models import Ensemble, bend, counternet, mlp
-from counterfactual_training.training import (
-    ClipGradient,
-    EarlyStopping,
-    Fleet,
-    Member,
-    Method,
-    make_method,
-    train,
-)
+from counterfactual_training.models.classifiers import bend, mlp
+from counterfactual_training.models.counternet import counternet
+from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.training.callbacks import ClipGradient, EarlyStopping
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.registry import make_method, method_names
+from counterfactual_training.training.train import train
 
 # Factors of the logits that the control tries.
 SCALES = (0.125, 0.18, 0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
 _CONTROL_ROWS = 200
 DEFAULT_NETWORK = "default network"
-_GATED = "gated"
 _RESCALED = "rescaled"
 _ITSELF = "itself"
 _BEST = "best"
+# Bare of everything: a method, and a gate behind the last plus, which no setting can hold.
+_WITH_GATE = re.compile(r"(?P<method>.*\S)\s*\+\s*(?P<gate>\w+)\s*", re.DOTALL)
 # Gates that are densities; of pixels these mean little.
 _DENSITIES = ("density", "both")
 # Gradients of the networks of :data:`OWN_NETWORK` are cut to this length, as the authors of
@@ -65,64 +68,72 @@ _CLIP = 0.5
 # Methods that train on the same batches as the others here, though they shuffle by themselves.
 _SAME_BATCHES = ("cheap_recourse",)
 
-# Models by entrant, and whether they know the protected features.
+# Models by the text of their method, and whether they know the protected features.
 Known = dict[tuple[str, bool], nn.Module]
 # Changes a method before it trains: of a comparison with limits of its own.
 Change = Callable[["Fit", Method], Method]
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """What the text of a participant means.
+class Compared:
+    """What the text of a method means in a comparison.
 
     Attributes:
-        text: as written by the user.
-        method: text of the method that trains it, or :data:`DEFAULT_NETWORK`.
-        gate: kind of the gate that is added: one of :data:`KINDS`, ``"gated"``, ``"best"`` or
-            ``"none"``.
+        method: text of the method that trains it, as the registry writes it, or
+            :data:`DEFAULT_NETWORK`.
+        gate: kind of the gate that is added: one of :data:`GATES`, ``"best"`` or ``"none"``.
         rescaled: whether it is the control with rescaled logits.
         itself: whether the network answers in place of a search.
     """
 
-    text: str
     method: str
     gate: str = "none"
     rescaled: bool = False
     itself: bool = False
 
     @classmethod
-    def named(cls, text: str) -> Entrant:
-        """The participant of this text; raises if it is unknown."""
-        first = text.split()[:1]
-        if first == [_GATED]:
-            rest = text.strip().removeprefix(_GATED).strip()
-            found = cls(text, rest or CONVENTIONAL, _GATED)
-        elif " + " in text:
-            method, _, gate = text.rpartition(" + ")
-            check_name("gate", gate.strip(), (*KINDS, _BEST))
-            found = cls(text, method.strip(), gate.strip())
-        elif text.endswith(f" {_RESCALED}"):
-            found = cls(text, text.removesuffix(_RESCALED).strip(), rescaled=True)
-        elif text.endswith(f" {_ITSELF}"):
-            found = cls(text, text.removesuffix(_ITSELF).strip(), itself=True)
-        else:
-            found = cls(text, text)
-        if found.method == DEFAULT_NETWORK:
-            return found
-        name = make_method(found.method).name
-        if found.itself and name not in OWN_NETWORK:
-            raise InputError(
-                f"{text!r}: only {', '.join(OWN_NETWORK)} answers without a search; leave "
-                f"{_ITSELF!r} out."
-            )
-        return found
+    def of(cls, text: str) -> Compared:
+        """Of a text as people write it; raises if it is unknown."""
+        gated = _WITH_GATE.fullmatch(text)
+        if gated is not None:
+            check_name("gate", gated["gate"], (*GATES, _BEST))
+            return cls(_canonical(gated["method"]), gated["gate"])
+        bare = text.strip()
+        if bare.endswith(f" {_RESCALED}"):
+            return cls(_canonical(bare.removesuffix(_RESCALED)), rescaled=True)
+        if bare.endswith(f" {_ITSELF}"):
+            method = _canonical(bare.removesuffix(_ITSELF))
+            if method == DEFAULT_NETWORK or make_method(method).name not in OWN_NETWORK:
+                raise InputError(
+                    f"{text!r}: of all methods, only {', '.join(OWN_NETWORK)} answers without a "
+                    f"search; leave {_ITSELF!r} out."
+                )
+            return cls(method, itself=True)
+        return cls(_canonical(bare))
+
+    def __str__(self) -> str:
+        """The text that everybody means by it: two texts of one meaning are one."""
+        if self.gate != "none":
+            return f"{self.method} + {self.gate}"
+        if self.rescaled:
+            return f"{self.method} {_RESCALED}"
+        if self.itself:
+            return f"{self.method} {_ITSELF}"
+        return self.method
 
     @property
     def twin(self) -> str:
-        """Text of the participant that it is compared with."""
+        """Text of the method that it is compared with."""
         if self.method == DEFAULT_NETWORK and self.gate != "none":
             return DEFAULT_NETWORK
         return CONVENTIONAL
+
+    @property
+    def trains_by(self) -> str:
+        """The method that trains its network."""
+        if self.method == DEFAULT_NETWORK:
+            return _usual_method()
+        return self.method
 
     @property
     def protects(self) -> bool:
@@ -145,19 +156,41 @@ class Entrant:
 
     def gate_of(self, data: str) -> str:
         """The kind of its gate on a data set."""
-        if self.gate not in (_GATED, _BEST):
+        if self.gate != _BEST:
             return self.gate
         # Distances between pixels mean little, so images have a learned gate.
         if data in IMAGES:
             return "learned"
-        if self.gate == _BEST:
-            return "both"
-        return "density"
+        return "both"
+
+    def complete(self, model: nn.Module, fit: Fit) -> nn.Module:
+        """The trained model with what its text adds to it; its decisions do not change."""
+        if self.gate != "none":
+            return with_gate(model, fit, self.gate_of(fit.name))
+        if self.rescaled:
+            return rescaled(model, fit)
+        return model
+
+
+def _canonical(text: str) -> str:
+    """A method as the registry writes it."""
+    bare = text.strip()
+    # A bare name says all that is meant by it.
+    if bare == DEFAULT_NETWORK or bare in method_names():
+        return bare
+    return str(make_method(bare))
+
+
+def _usual_method() -> str:
+    """By which :class:`CounterfactualClassifier` trains by default."""
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+
+    return str(make_method(CounterfactualClassifier().method))
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Everything a participant may use. The rows it will be measured on are not included.
+    """Everything a method may use. The rows it will be measured on are not included.
 
     Attributes:
         name: the paper's short name of the data set.
@@ -167,7 +200,7 @@ class Fit:
         free_constraints: of the searches the model will be measured by, no feature protected.
         seed: of weights and draws.
         protected: whether the model is for people who cannot change the protected features.
-        known: models made so far, by participant and whether they know the protected features.
+        known: models made so far, by method and whether they know the protected features.
     """
 
     name: str
@@ -224,25 +257,18 @@ class Fit:
         return method.with_rows(self.x, self.y)
 
     def model(self, text: str) -> nn.Module:
-        """The participant of this text, of these rows and seed; made once."""
-        entrant = Entrant.named(text)
-        known = (text, self.protected and entrant.protects)
+        """The model of this text, of these rows and seed; made once."""
+        compared = Compared.of(text)
+        known = (str(compared), self.protected and compared.protects)
         if known not in self.known:
-            # The copy shares ``known``, so that what several participants build on is trained once.
-            made = _made(entrant, replace(self, protected=known[1]))
+            # The copy shares ``known``, so that what several methods build on is trained once.
+            fit = replace(self, protected=known[1])
+            if str(compared) == compared.method:
+                made = trained([fit], compared.method)[0]
+            else:
+                made = compared.complete(fit.model(compared.method), fit)
             self.known[known] = made.eval().requires_grad_(False)
         return self.known[known]
-
-
-def _made(entrant: Entrant, fit: Fit) -> nn.Module:
-    if entrant.gate != "none":
-        # Its decisions do not change.
-        return with_gate(fit.model(entrant.method), fit, entrant.gate_of(fit.name))
-    if entrant.rescaled:
-        return rescaled(fit.model(entrant.method), fit)
-    if entrant.method == DEFAULT_NETWORK:
-        return default_network(fit)
-    return trained([fit], entrant.method)[0]
 
 
 def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> list[nn.Module]:
@@ -251,8 +277,11 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
 
     Args:
         fits: of one data set, with as many rows each.
+        text: of the method, or :data:`DEFAULT_NETWORK`.
         change: what a comparison changes in the method, given a fit.
     """
+    if text == DEFAULT_NETWORK:
+        return [default_network(fit) for fit in fits]
     size = make_method(text).members
     # Seeds of their own: members of one ensemble share none with those of another.
     each = [
@@ -266,12 +295,7 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
         if change is not None:
             method = change(fit, method)
         members.append(Member(_network(fit, method.name), replace(method, members=1)))
-    if len(each) == 1:
-        x = fits[0].x
-        y = fits[0].y
-    else:
-        x = torch.stack([fit.x for fit in each])
-        y = torch.stack([fit.y for fit in each])
+    x, y = _rows_of(each)
     callbacks = []
     if members[0].method.name.removeprefix("ensemble of ") in OWN_NETWORK:
         callbacks = [ClipGradient(_CLIP)]
@@ -283,6 +307,13 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
     if size == 1:
         return models
     return [Ensemble(models[i : i + size]) for i in range(0, len(models), size)]
+
+
+def _rows_of(fits: Sequence[Fit]) -> tuple[Tensor, Tensor]:
+    """The rows of a fleet: stacked, unless there is one."""
+    if len(fits) == 1:
+        return fits[0].x, fits[0].y
+    return torch.stack([fit.x for fit in fits]), torch.stack([fit.y for fit in fits])
 
 
 def _network(fit: Fit, name: str) -> nn.Module:
@@ -302,7 +333,7 @@ def default_network(fit: Fit) -> nn.Module:
     numbers come standardised here, not by median and quartiles.
     """
     # Here, because nobody else needs the classifier of tables, which brings fifty modules.
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.parameters import BENT, usual_batch_size
 
     usual = CounterfactualClassifier()
@@ -355,6 +386,9 @@ def rescaled(model: nn.Module, fit: Fit) -> nn.Module:
 
 def with_gate(model: nn.Module, fit: Fit, kind: str) -> nn.Module:
     """The model with a gate fitted to the same rows, at the scale of .95*."""
+    # Here, because few entrants have a gate.
+    from counterfactual_training.gates import fit_gate
+
     scale = scale_of(model, fit.x, fit.y)
     return fit_gate(
         model, fit.x, fit.y, kind, constraints=fit.constraints, scale=scale, seed=fit.seed

@@ -8,20 +8,22 @@ to judge are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from counterfactual_lab.paper_data import CONVENTIONAL, CT, IMAGES
+from counterfactual_lab.runs.outcome import Outcome
 from counterfactual_lab.truth.caps import UNCAPPED, Caps
 from counterfactual_lab.truth.entrants import Fit
 from counterfactual_lab.truth.truth import (
-    Scope,
+    Truth,
     TruthBench,
     fit_of,
+    made_now,
     make_bench,
-    write_table,
 )
 from counterfactual_training.evaluation.performance import predict_logits
 from counterfactual_training.evaluation.recourse import cost
@@ -54,16 +56,16 @@ AS_PUBLISHED = UNCAPPED
 Make = Callable[[TruthBench, Fit], pd.DataFrame]
 
 
-def picture_tables(scope: Scope, data: Sequence[str]) -> dict[str, pd.DataFrame]:
+def picture_tables(truth: Truth, data: Sequence[str]) -> dict[str, pd.DataFrame]:
     """``overshoot``, ``rescaled`` and, if there are images among the data sets, ``digits``; made
     once.
     """
     tables = [name for name in data if name not in IMAGES]
     chosen = [name for name in _PREFERRED if name in tables] or tables[:2]
     by_steps = {"overshoot": overshoot_table, "rescaled": rescaled_table}
-    found = [_made(scope, name, by_steps, AS_PUBLISHED) for name in chosen]
+    found = [_made(truth, name, by_steps, AS_PUBLISHED) for name in chosen]
     found += [
-        _made(scope, name, {"digits": digits_table}, scope.caps)
+        _made(truth, name, {"digits": digits_table}, truth.caps)
         for name in data
         if name in IMAGES
     ]
@@ -78,16 +80,33 @@ def picture_tables(scope: Scope, data: Sequence[str]) -> dict[str, pd.DataFrame]
 
 
 def _made(
-    scope: Scope, name: str, makers: Mapping[str, Make], caps: Caps
+    truth: Truth, name: str, makers: Mapping[str, Make], caps: Caps
 ) -> dict[str, pd.DataFrame]:
     """Tables of one data set, which share their models."""
-    paths = {title: scope.folder / f"{name}-{title}.csv" for title in makers}
-    if not all(path.exists() for path in paths.values()):
-        bench = make_bench(name, scope.on_test, caps)
+    own = replace(truth, caps=caps)
+    runs = {title: own.run(name, 0, f"picture {title}") for title in makers}
+    store = truth.store
+    if not {run.id for run in runs.values()} <= store.done():
+        bench = make_bench(name, truth.on_test, caps)
         fit = fit_of(bench, name, 0, caps, protected=False)
-        for title, make in makers.items():
-            write_table(paths[title], make(bench, fit).assign(data=name), digits=5)
-    return {title: pd.read_csv(path) for title, path in paths.items()}
+        made = {
+            runs[title].id: Outcome(
+                runs[title], made=made_now(), rows=_rounded(make(bench, fit)).assign(data=name)
+            )
+            for title, make in makers.items()
+        }
+        with store.writing():
+            store.save(f"pictures-{name}", made)
+    return {title: store.load(run).table() for title, run in runs.items()}
+
+
+def _rounded(table: pd.DataFrame) -> pd.DataFrame:
+    """As many digits as a picture needs."""
+    out = table.copy()
+    for name in out:
+        if out[name].dtype.kind == "f":
+            out[name] = [float(f"{value:.5g}") for value in out[name]]
+    return out
 
 
 # ---- overshoot -----------------------------------------------------------------------------------

@@ -7,36 +7,26 @@ training rows; the test rows are looked at only when asked for.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from counterfactual_lab.grids.cell import Cell
-from counterfactual_lab.grids.file import load_grid
-from counterfactual_lab.grids.store import Store
+from counterfactual_lab.grids.grid_run import GridRun
 from counterfactual_lab.networks import untrained
-from counterfactual_lab.paper_data import (
-    CONVENTIONAL,
-    CT,
-    IMAGES,
-    PAPER_ORDER,
-    PROTECTED,
-    num_classes,
-)
+from counterfactual_lab.paper_data import CONVENTIONAL, CT, IMAGES, PROTECTED
+from counterfactual_lab.runs.outcome import Outcome
+from counterfactual_lab.runs.run import Run
 from counterfactual_lab.truth.caps import METHODS, Caps
-from counterfactual_lab.truth.entrants import Entrant, Fit, Known
+from counterfactual_lab.truth.comparison import Comparison
+from counterfactual_lab.truth.entrants import Compared, Fit, Known
 from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
@@ -55,14 +45,12 @@ from counterfactual_training.evaluation.stepfree import (
     floor_table,
     stepfree_table,
 )
-from counterfactual_training.generators import Generator
-from counterfactual_training.persistence import atomic_write
+from counterfactual_training.generators import Generator, search
+from counterfactual_training.models.counternet import counternet_explainer
 from counterfactual_training.versions import versions
 
 SETTINGS = ("free", "protected")
 LEVELS = (FIXED_STEPS, *STEP_FREE)
-# Raised whenever stored results of older code must not be mixed with new ones.
-FORMAT = 2
 _SPLIT_SEED = 1000
 _TARGET_SEED = 3
 _FEWEST = 20  # rows to fit, and to measure on
@@ -79,237 +67,177 @@ class TruthBench(NamedTuple):
     constraints: Constraints
 
 
-class Piece(NamedTuple):
-    """All methods of one data set and seed: they share rows, judge, and the models they build
-    on.
-    """
-
-    data: str
-    seed: int
-
-    def label(self, method: str) -> str:
-        """``LS ct seed 0``."""
-        return f"{self.data} {method} seed {self.seed}"
-
-
 @dataclass(frozen=True)
-class Scope:
-    """Which models are measured, on which rows, and where the results are: per model a CSV file and
-    then a JSON file.
+class Truth(Comparison):
+    """Which models are measured, on which rows, and where the results are.
 
     Attributes:
-        root: folder of results; grows. Results that exist are not made again, even if the code of a
-            method changes: use another folder, or delete its files.
-        data: the paper's short names; by default all nine.
-        seeds: training seeds; by default those of the paper's main table.
-        methods: participants, see :mod:`entrants`; by default :data:`METHODS`. Their twins are
-            included.
-        on_test: measure on the test rows instead of rows cut from the training rows.
-        cells: finished cells of the paper's experiments, whose models are the conventional one and
-            CT.
+        methods: by default :data:`METHODS`. Their twins are included.
+        trained: finished runs of the paper's experiments in the same store, whose models are the
+            conventional one and CT.
         kind: how much of these experiments was run, and what was changed in them.
+        generator: of the step-free searches; by default the recipe ``line``.
     """
 
-    root: str | Path
-    data: Sequence[str] | None = None
-    seeds: int | None = None
-    methods: Sequence[str] | None = None
-    on_test: bool = False
-    caps: Caps = field(default_factory=Caps)
-    cells: Sequence[Cell] = ()
+    trained: Sequence[GridRun] = ()
     kind: str = ""
+    generator: Generator | None = None
+
+    protocol = "step-free"
 
     @property
     def names(self) -> list[str]:
-        """Who takes part, with the twins they are compared with, each twin before them."""
-        wanted: list[str] = []
+        """The methods with the twins they are compared with, each twin before them."""
         if self.methods is None:
             given: Sequence[str] = METHODS
         else:
             given = self.methods
+        wanted: list[str] = []
         for name in given:
-            wanted += [Entrant.named(name).twin, name]
+            compared = Compared.of(name)
+            wanted += [compared.twin, str(compared)]
         return list(dict.fromkeys(wanted))
 
-    @property
-    def pieces(self) -> list[Piece]:
-        grid = load_grid("main").changed(self.data, self.seeds)
-        # Images take longest, so they start first.
-        order = sorted(
-            grid.data, key=lambda name: (name not in IMAGES, PAPER_ORDER.index(name))
-        )
-        return [Piece(name, seed) for name in order for seed in grid.seeds_of(name)]
-
-    def methods_of(self, piece: Piece) -> list[str]:
-        images = piece.data in IMAGES
-        classes = num_classes(piece.data)
-        return [name for name in self.names if Entrant.named(name).takes(classes, images)]
+    def measurement(self, data: str) -> dict[str, Any]:
+        found = {"levels": tuple(level.name for level in LEVELS), "trained": self.kind}
+        if self.generator is not None:
+            found["search"] = (
+                f"{self.generator.name} {sorted(self.generator.numbers().items())}"
+            )
+        return found
 
     @property
-    def kind_of_rows(self) -> str:
-        if self.on_test:
-            return "test"
-        return "tuning"
-
-    @property
-    def folder(self) -> Path:
-        """Of results of one kind of rows, caps and stored models."""
-        content = json.dumps(
-            {"format": FORMAT, "cells": self.kind, **asdict(self.caps)}, sort_keys=True
-        )
-        return (
-            Path(self.root)
-            / f"{self.kind_of_rows}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
-        )
-
-    def rows(self, data: str, seed: int, method: str) -> Path:
-        slug = re.sub(r"[^a-z0-9]+", "-", method.lower()).strip("-")
-        return self.folder / f"{data}-{seed}-{slug}.csv"
-
-    def numbers(self, data: str, seed: int, method: str) -> Path:
-        return self.rows(data, seed, method).with_suffix(".json")
-
-    def floors(self, data: str) -> Path:
-        return self.folder / f"{data}-floors.csv"
+    def jobs(self) -> list[tuple[Run, ...]]:
+        """All methods of one data set and seed: they share rows, judge, and the models they build
+        on.
+        """
+        return [
+            tuple(self.run(data, seed, name) for name in self.methods_of(data))
+            for data in self.order
+            for seed in self.seeds_of[data]
+        ]
 
 
 def run_truth(
-    scope: Scope,
-    engine: Engine | None = None,
-    stream: TextIO | None = None,
-    generator: Generator | None = None,
-    store: str | Path | None = None,
+    truth: Truth, engine: Engine | None = None, stream: TextIO | None = None
 ) -> dict[str, str]:
     """Train and measure what is missing; returns failed models with the reasons. The others are not
     affected.
-
-    Args:
-        generator: of the step-free searches; by default the recipe ``line``.
-        store: folder of the scope's finished cells.
     """
     engine = engine or Engine()
     if engine.name != "processes":
         raise InputError(
             "The truth tables run in processes of this machine; leave --engine and --address out."
         )
-    pieces = [
-        p for p in scope.pieces if _missing(scope, p) or not scope.floors(p.data).exists()
-    ]
     failures: dict[str, str] = {}
-    for count, (piece, outcome) in enumerate(
-        launch(_run_piece, pieces, (scope, generator, store), engine=engine), 1
-    ):
-        if isinstance(outcome, Failed):
-            lost = {piece.label("all"): outcome.reason}
-        else:
-            lost = outcome
-        failures |= lost
-        if stream is not None:
-            if lost:
-                state = f"{len(lost)} failed, the first: {next(iter(lost.values()))}"
+    with truth.store.writing():
+        jobs = truth.missing(truth.jobs)
+        outcomes = launch(_run_job, jobs, truth, engine=engine)
+        for count, (job, outcome) in enumerate(outcomes, 1):
+            if isinstance(outcome, Failed):
+                lost = {f"{job[0].data} all seed {job[0].seed}": outcome.reason}
             else:
-                state = "done"
-            stream.write(f"[{count}/{len(pieces)}] {piece.data} seed {piece.seed}: {state}\n")
-            stream.flush()
+                lost = outcome
+            failures |= lost
+            if stream is not None:
+                if lost:
+                    state = f"{len(lost)} failed, the first: {next(iter(lost.values()))}"
+                else:
+                    state = "done"
+                stream.write(
+                    f"[{count}/{len(jobs)}] {job[0].data} seed {job[0].seed}: {state}\n"
+                )
+                stream.flush()
     return failures
-
-
-def _missing(scope: Scope, piece: Piece) -> list[str]:
-    return [
-        name for name in scope.methods_of(piece) if not scope.numbers(*piece, name).exists()
-    ]
 
 
 # ---- one data set and seed -----------------------------------------------------------------------
 
 
-def _run_piece(
-    shared: tuple[Scope, Generator | None, str | Path | None], piece: Piece
-) -> dict[str, str]:
-    """Every method that is not done yet. Runs in a worker, which writes each result as soon as
-    there is one.
+def _run_job(truth: Truth, job: tuple[Run, ...]) -> dict[str, str]:
+    """All these runs of one data set and seed. Runs in a worker, which stores each outcome as soon
+    as there is one.
     """
-    scope, generator, store = shared
-    bench = make_bench(piece.data, scope.on_test, scope.caps)
-    if not scope.floors(piece.data).exists():
-        floors = floor_table(
-            bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train)
-        )
-        write_table(scope.floors(piece.data), floors.assign(data=piece.data))
-    if store is None:
-        known = {}
-    else:
-        known = _stored(Store(store), scope.cells, bench, piece)
-    task = partial(_run_method, bench=bench, known=known, generator=generator, piece=piece)
-    outcomes = {name: attempt(task, scope, name) for name in _missing(scope, piece)}
-    return {
-        piece.label(name): out.reason
-        for name, out in outcomes.items()
-        if isinstance(out, Failed)
+    data = job[0].data
+    bench = make_bench(data, truth.on_test, truth.caps)
+    store = truth.store
+    floors = truth.floors(data)
+    if not store.has(floors):
+        store.save(floors.id, {floors.id: floors_of(floors, bench)})
+    known = _known(truth, bench, job[0])
+    outcomes = {
+        run: attempt(partial(_run, bench=bench, known=known), truth, run) for run in job
     }
+    return {run.label: out.reason for run, out in outcomes.items() if isinstance(out, Failed)}
 
 
 # What the models of the paper's experiments are called here.
 _STORED = {CONVENTIONAL: (CONVENTIONAL, False), CT: (CT, False), PROTECTED: (CT, True)}
 
 
-def _stored(store: Store, cells: Sequence[Cell], bench: TruthBench, piece: Piece) -> Known:
-    """The models of finished cells, as far as there are any of this data set and seed."""
+def _known(truth: Truth, bench: TruthBench, like: Run) -> Known:
+    """The models of finished runs, as far as there are any of this data set and seed."""
     known: Known = {}
-    for cell in cells:
-        if (cell.data, cell.seed) == piece and cell.model in _STORED and store.has_model(cell):
-            model = store.load_model(cell, untrained(bench.data, cell.seed))
-            known[_STORED[cell.model]] = model.eval().requires_grad_(False)
+    store = truth.store
+    for run in truth.trained:
+        same = (run.data, run.seed) == (like.data, like.seed)
+        if same and run.model in _STORED and store.has_model(run):
+            model = store.load_model(run, untrained(bench.data, run.seed))
+            known[_STORED[run.model]] = model.eval().requires_grad_(False)
     return known
 
 
-def _run_method(
-    scope: Scope,
-    name: str,
-    bench: TruthBench,
-    known: Known,
-    generator: Generator | None,
-    piece: Piece,
-) -> None:
+def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
     rows = []
     seconds = 0.0
     numbers: dict[str, float] = {}
-    levels = [replace(level, generator=level.generator or generator) for level in LEVELS]
+    levels = [replace(level, generator=level.generator or truth.generator) for level in LEVELS]
+    find: Any = search
+    if Compared.of(run.model).itself:
+        find = counternet_explainer
     for setting in SETTINGS:
-        fit = fit_of(bench, *piece, scope.caps, setting == "protected", known)
+        protected = setting == "protected"
+        fit = fit_of(bench, run.data, run.seed, truth.caps, protected, known)
         started = time.perf_counter()
-        model = fit.model(name)
+        model = fit.model(run.model)
         seconds += time.perf_counter() - started
         who = bench.individuals
         rules = fit.constraints
         table = stepfree_table(
-            {name: model},
+            {run.model: model},
             who,
             bench.judge,
             (fit.x, fit.y),
             rules,
             levels,
+            find,
         )
-        rows.append(table.assign(data=piece.data, seed=piece.seed, setting=setting))
+        rows.append(table.assign(data=run.data, seed=run.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
         found = performance(predict_logits(inner, bench.x_held), bench.y_held)
         numbers |= {f"{setting}/{metric}": number for metric, number in found.items()}
-    write_table(scope.rows(*piece, name), pd.concat(rows, ignore_index=True))
-    about = {
-        **piece._asdict(),
-        "method": name,
-        "rows": scope.kind_of_rows,
-        "numbers": numbers,
-        "seconds": round(seconds, 2),
-        "caps": asdict(scope.caps),
-        "versions": versions(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    # After the table: where this file is, the result is complete.
-    atomic_write(scope.numbers(*piece, name), (json.dumps(about, indent=2) + "\n").encode())
+    outcome = Outcome(
+        run,
+        numbers=numbers,
+        seconds={"train": round(seconds, 2)},
+        made=made_now(),
+        rows=pd.concat(rows, ignore_index=True),
+    )
+    truth.store.save(run.id, {run.id: outcome})
 
 
-# Pieces come data set by data set, so a worker needs one bench at a time, and a bench may be large.
+def floors_of(run: Run, bench: TruthBench) -> Outcome[Run]:
+    """Real rows, unmoved people and nearest unlike neighbours, judged as models are."""
+    rows = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
+    return Outcome(run, made=made_now(), rows=rows.assign(data=run.data))
+
+
+def made_now() -> dict[str, Any]:
+    """What an outcome says about its origin."""
+    return {"versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+# Jobs come data set by data set, so a worker needs one bench at a time, and a bench may be large.
 @lru_cache(maxsize=1)
 def make_bench(name: str, on_test: bool, caps: Caps) -> TruthBench:
     """Rows to fit, individuals and a judge; the same for all seeds."""
@@ -390,11 +318,4 @@ def fit_of(
         caps=caps,
         protected=protected,
         known={} if known is None else known,
-    )
-
-
-def write_table(path: Path, table: pd.DataFrame, digits: int = 7) -> None:
-    atomic_write(
-        path,
-        table.to_csv(index=False, float_format=f"%.{digits}g", lineterminator="\n").encode(),
     )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from counterfactual_lab.paper_data import in_paper_order, published_value
-from counterfactual_lab.truth.entrants import Entrant
-from counterfactual_lab.truth.truth import Scope
+from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.run import Run
+from counterfactual_lab.truth.entrants import Compared
+from counterfactual_lab.truth.truth import Truth
 from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.judges import JUDGED
@@ -21,38 +21,41 @@ from counterfactual_training.evaluation.stepfree import summarise_stepfree
 TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains")
 
 
-def truth_tables(scope: Scope) -> dict[str, pd.DataFrame]:
+def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     """Of all that is done: ``truth`` (every cell against its twin), ``truth_by_seed`` (the same for
     each training seed, means alone), ``truth_performance`` (accuracy and calibration) and
     ``truth_gains`` (the published reductions beside what is left of them)."""
-    names = scope.names
-    done = [
-        (piece, name)
-        for piece in scope.pieces
-        for name in names
-        if scope.numbers(*piece, name).exists()
+    names = truth.names
+    store = truth.store
+    there = store.done()
+    done = {
+        (run.data, run.seed, run.model): run
+        for job in truth.jobs
+        for run in job
+        if run.id in there
+    }
+    # Runs without a finished twin cannot be compared yet.
+    runs = [
+        run
+        for (data, seed, name), run in done.items()
+        if (data, seed, Compared.of(name).twin) in done
     ]
-    if not done:
+    if not runs:
         return {name: pd.DataFrame() for name in TABLES}
-    # Cells without a finished twin cannot be compared yet.
-    done = [
-        (piece, name) for piece, name in done if (piece, Entrant.named(name).twin) in set(done)
-    ]
-    parts = [pd.read_csv(scope.rows(*piece, name), dtype={"tau": str}) for piece, name in done]
+    outcomes = [store.load(run) for run in runs]
     floors = [
-        pd.read_csv(scope.floors(d), dtype={"tau": str})
-        for d in dict.fromkeys(p.data for p, _ in done)
+        store.load(truth.floors(data)) for data in dict.fromkeys(run.data for run in runs)
     ]
-    table = pd.concat([*parts, *floors], ignore_index=True)
-    twins = {name: Entrant.named(name).twin for name in names}
-    truth = in_paper_order(summarise_stepfree(table, twins))
-    warn(check_seeds(int(truth["seeds"].min())))
-    records = [json.loads(scope.numbers(*piece, name).read_text()) for piece, name in done]
+    check_versions([*outcomes, *floors])
+    table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
+    twins = {name: Compared.of(name).twin for name in names}
+    cells = in_paper_order(summarise_stepfree(table, twins))
+    warn(check_seeds(int(cells["seeds"].min())))
     found = (
-        truth,
+        cells,
         in_paper_order(_by_seed(table, twins)),
-        in_paper_order(_performance(records)),
-        _gains(truth),
+        in_paper_order(_performance(outcomes)),
+        _gains(cells),
     )
     return dict(zip(TABLES, found, strict=True))
 
@@ -84,21 +87,21 @@ def _by_seed(table: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     """Means over seeds, and the difference to the twin; Holm over all cells."""
     frame = pd.DataFrame(
         [
             {
-                "data": r["data"],
-                "model": r["method"],
-                "seed": r["seed"],
+                "data": one.run.data,
+                "model": one.run.model,
+                "seed": one.run.seed,
                 "setting": key.split("/")[0],
                 "metric": key.split("/")[1],
                 "value": number,
-                "seconds": r["seconds"],
+                "seconds": one.seconds["train"],
             }
-            for r in records
-            for key, number in r["numbers"].items()
+            for one in outcomes
+            for key, number in one.numbers.items()
         ]
     )
     rows = []
@@ -110,7 +113,7 @@ def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
             for name, part in cell.groupby("model", sort=False)
         }
         for name, part in by_model.items():
-            twin = by_model[Entrant.named(name).twin]
+            twin = by_model[Compared.of(name).twin]
             seeds = part.index.intersection(twin.index)
             a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, twin))
             row = {
@@ -121,7 +124,7 @@ def _performance(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
                 "value": float(a.mean()),
             }
             row |= {"change": float("nan"), "p_value": float("nan")}
-            if Entrant.named(name).twin != name:
+            if Compared.of(name).twin != name:
                 estimate = compare(a, b, np.random.default_rng(2025), "difference")
                 row |= {"change": estimate.value, "p_value": estimate.p_value}
             rows.append(row | {"seconds": float(part["seconds"].mean()), "seeds": len(seeds)})

@@ -17,7 +17,10 @@ from counterfactual_lab.tuning.space import GATE, Choice
 from counterfactual_lab.tuning.study import Study
 from counterfactual_training.gates import fit_gate
 from counterfactual_training.tables.estimators.validation import ValidationRows
-from counterfactual_training.training import Callback, Fleet, History, Member, Method, Run
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History, Run, TrainResult
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
 _RUNGS = (1 / 3, 2 / 3)
@@ -117,14 +120,8 @@ def train_batch(
         results = iter(fleet.train(task.x, task.y, validation=validation, **options))
         for first, place in enumerate(places):
             own = list(islice(results, task.num_seeds))
-            members = zip(range(first * task.num_seeds, len(every)), own, strict=False)
-            diverged = (
-                result.history.stopped
-                for member, result in members
-                if member not in watcher.sound
-            )
-            stopped = watcher.reasons.get(place) or next(
-                (reason for reason in diverged if reason), None
+            stopped = watcher.reasons.get(place) or watcher.divergence(
+                first * task.num_seeds, own
             )
             trained[place] = TrainedTrial(
                 [r.model for r in own], [r.history for r in own], stopped
@@ -142,6 +139,13 @@ class _Watcher(Callback):
         self.reasons: dict[int, str] = {}
         # Members that a callback stopped; others that stop have diverged.
         self.sound: set[int] = set()
+
+    def divergence(self, start: int, results: Sequence[TrainResult]) -> str | None:
+        """Why members from ``start`` on diverged, if any did."""
+        for member, result in enumerate(results, start):
+            if member not in self.sound and result.history.stopped:
+                return result.history.stopped
+        return None
 
     def on_stop(self, run: Run, i: int) -> None:
         self.sound.add(run.members[i])

@@ -16,7 +16,7 @@ from counterfactual_lab.tuning.goal import Goal
 from counterfactual_lab.tuning.result import Tuning
 from counterfactual_lab.tuning.space import GATE, check_tunable
 from counterfactual_lab.tuning.tuner import StudyStatus, TuningPlan, tune
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import (
     PreparedFit,
     prepare,
@@ -25,8 +25,8 @@ from counterfactual_training.tables.estimators.fit import (
 )
 from counterfactual_training.tables.estimators.inputs import frame_and_labels
 from counterfactual_training.tables.estimators.validation import ValidationRows
-from counterfactual_training.training import make_method
 from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.training.registry import make_method
 
 C = TypeVar("C", bound=CounterfactualClassifier)
 

@@ -25,11 +25,11 @@ from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.defaults import EPOCHS, SEED, TRAININGS_PER_TRIAL
 from counterfactual_training.errors import InputError
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import VALIDATION_SHARE, PreparedFit, prepare
 from counterfactual_training.tables.estimators.inputs import frame_and_labels
 from counterfactual_training.tables.estimators.validation import MEASURED, ValidationRows
-from counterfactual_training.training import Method
+from counterfactual_training.training.method import Method
 
 _NOTE = "confirmation"
 
@@ -190,7 +190,7 @@ def _nested(table: pd.DataFrame) -> dict[str, dict[Any, Any]]:
 
 
 def best_file(data: str, task: Task, tuning: Tuning) -> str:
-    """The tuned method as a grid file of one cell."""
+    """The tuned method as a grid file of one run."""
     best = tuning.best
     method, gate = task.tried(best.settings)
     own = {name: value for name, value in best.settings.items() if name in method.numbers}

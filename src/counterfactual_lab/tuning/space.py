@@ -13,7 +13,9 @@ from typing import Any
 
 from counterfactual_training.errors import Argument, FileError, InputError, check_name
 from counterfactual_training.gates import KINDS
-from counterfactual_training.training import Method, Objective, TrainConfig
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.objective import Objective
+from counterfactual_training.training.train_config import TrainConfig
 
 Number = float | int
 # The only choice that is not a number. Training ignores it: the gate is fitted to the trained
@@ -170,15 +172,7 @@ def make_space(
             f"No ranges are known for the method {start.name!r}: give those to search, such as "
             f"{{{_example(start)!r}: (low, high)}}."
         )
-    # A term of Eq. 2 with a weight of 0 was left out on purpose.
-    off = {
-        path for path, value in values.items() if path.startswith("objective.") and not value
-    }
-    wanted: dict[str, Any] = {
-        name: domain
-        for name, domain in {**RANGES, **own}.items()
-        if name in values and name not in off
-    }
+    wanted = _usual_ranges(values, {**RANGES, **own})
     for name, domain in _by_path(start, given).items():
         if name not in values:
             raise InputError(
@@ -192,6 +186,18 @@ def make_space(
     if not wanted:
         raise InputError("There is nothing to tune: every setting is fixed.")
     return {name: domain.including(values[name]) for name, domain in wanted.items()}
+
+
+def _usual_ranges(values: Mapping[str, Any], ranges: Mapping[str, Any]) -> dict[str, Any]:
+    """The ranges of these settings, without terms of Eq. 2 with a weight of 0: those were left out
+    on purpose.
+    """
+    off = {
+        path for path, value in values.items() if path.startswith("objective.") and not value
+    }
+    return {
+        name: domain for name, domain in ranges.items() if name in values and name not in off
+    }
 
 
 def check_tunable(method: Method) -> None:

@@ -28,7 +28,7 @@ from counterfactual_training.defaults import STUDY, TRIALS, TRIALS_PER_FLEET
 from counterfactual_training.errors import InputError
 from counterfactual_training.progress import StatusLine
 from counterfactual_training.text import duration
-from counterfactual_training.training import Run
+from counterfactual_training.training.run import Run
 
 _POLL_SECONDS = 0.5
 

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     valid = all(check.passed for check in checks)
     lines = [
-        f"{'ok ' if check.passed else 'NO '} {check.name}: {check.said}" for check in checks
+        f"{'ok ' if check.passed else 'NO '} {check.name}: {check.message}" for check in checks
     ]
     emit(
         arguments,

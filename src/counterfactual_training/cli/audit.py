@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> None:
         classes = ", ".join(map(repr, map(str, opened.classifier.classes_)))
         raise InputError(f"Say which class people want: --target CLASS, one of {classes}.")
     groups = _groups(arguments.group, list(map(str, people.frame.columns)))
-    found = audit(
+    result = audit(
         subject,
         people.frame,
         people.labels,
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
         proxies=not arguments.no_proxies,
         seed=arguments.seed,
     )
-    _tell(arguments, found, people.said, time.perf_counter() - started)
+    _report(arguments, result, people.description, time.perf_counter() - started)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +135,13 @@ class _People:
     """Whom to audit: all columns there are, and their classes if these are known.
 
     Attributes:
-        said: which rows these are, in words.
+        description: which rows these are, in words.
         trained_on: rows and classes of the training, if the file holds them.
     """
 
     frame: pd.DataFrame
     labels: Any
-    said: str
+    description: str
     trained_on: tuple[Any, Any] | None = None
 
 
@@ -159,8 +159,8 @@ def people_of(
                 frame, None, f"{len(frame):,} rows of {data}, whose classes are not known"
             )
         frame = opened.rows(data).reset_index(drop=True)
-        said = f"{len(frame):,} test rows of {opened.name}"
-        return _People(frame, opened.test_labels.tolist(), said, opened.trained_on)
+        description = f"{len(frame):,} test rows of {opened.name}"
+        return _People(frame, opened.test_labels.tolist(), description, opened.trained_on)
     file = opened._file(data)
     whole = opened.table(file)
     if column is None and (opened.origin is None or opened.origin.target not in whole.columns):
@@ -175,7 +175,7 @@ def people_of(
         trained_on = source.trained_on
     else:
         trained_on = None
-    return _People(frame, source.labels.to_numpy(), source.said, trained_on)
+    return _People(frame, source.labels.to_numpy(), source.description, trained_on)
 
 
 def _both(
@@ -208,9 +208,14 @@ def _both(
         )
     if shared.all():
         return people
-    said = f"{int(shared.sum()):,} rows that neither model was trained on (of {people.said})"
-    labels = [label for label, kept in zip(people.labels, shared, strict=True) if kept]
-    return _People(people.frame[shared], labels, said, people.trained_on)
+    description = (
+        f"{int(shared.sum()):,} rows that neither model was trained on "
+        f"(of {people.description})"
+    )
+    labels = [
+        label for label, is_shared in zip(people.labels, shared, strict=True) if is_shared
+    ]
+    return _People(people.frame[shared], labels, description, people.trained_on)
 
 
 def _subject(
@@ -246,16 +251,16 @@ def _check_retrain(opened: DatasetModel | TableModel, people: _People, arguments
 
 def _groups(items: list[str] | None, known: list[str]) -> list[str]:
     """Names as written after --group; ``sex*race`` stays together."""
-    found: list[str] = []
+    names: list[str] = []
     for item in items or ():
         for part in [item] if item in known else item.split(","):
             name = part.strip()
             if "*" in name and name not in known:
                 columns(name.split("*"), known, "--group")
-                found.append(name)
+                names.append(name)
             elif name:
-                found += columns([name], known, "--group")
-    return list(dict.fromkeys(found))
+                names += columns([name], known, "--group")
+    return list(dict.fromkeys(names))
 
 
 def _check_out(out: str | None, *inputs: str | None) -> None:
@@ -275,20 +280,27 @@ def _check_out(out: str | None, *inputs: str | None) -> None:
         not_over(page.with_suffix(suffix), *inputs)
 
 
-def _tell(arguments: argparse.Namespace, found: Any, said: str, seconds: float) -> None:
+def _report(
+    arguments: argparse.Namespace, result: Any, description: str, seconds: float
+) -> None:
     from counterfactual_training.tables.pages.audit_page import write_audit
     from counterfactual_training.tables.pages.audit_tables import audit_text
     from counterfactual_training.tables.pages.files import RunInfo
 
     written = []
     if arguments.out is not None:
-        names = " beside ".join(model["name"] for model in found.models)
+        names = " beside ".join(model["name"] for model in result.models)
         written = write_audit(
-            found, arguments.out, RunInfo(arguments.command_line, seconds), names
+            result, arguments.out, RunInfo(arguments.command_line, seconds), names
         )
-    document = {**found.to_dict(), "measured": said, "seconds": seconds, "files": written}
-    text = f"{audit_text(found)}\n\nMeasured on {said}, in {seconds:.0f} s."
-    findings = "\n".join(f"- {finding}" for finding in found.findings) or "- none"
+    document = {
+        **result.to_dict(),
+        "measured": description,
+        "seconds": seconds,
+        "files": written,
+    }
+    text = f"{audit_text(result)}\n\nMeasured on {description}, in {seconds:.0f} s."
+    findings = "\n".join(f"- {finding}" for finding in result.findings) or "- none"
     text += f"\n\nDifferences whose interval excludes zero:\n{findings}"
     if written:
         text += f"\n\nWritten: {', '.join(written)}."

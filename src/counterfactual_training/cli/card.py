@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
         note("without --data there is nothing to measure; the card says so")
     else:
         people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
-        rows = CardRows(people.frame, people.labels, people.said)
+        rows = CardRows(people.frame, people.labels, people.description)
         known = list(map(str, people.frame.columns))
         groups = columns(arguments.group, known, "--group") or None
     if not isinstance(opened, TableModel):

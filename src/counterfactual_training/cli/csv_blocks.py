@@ -108,7 +108,7 @@ class CsvBlocks:
             blanks = {"", *BLANKS, *self.reading.na}
             strange = ((n, cells[j]) for n, cells in self._filled() if cells[j] not in blanks)
             line, cell = next(
-                (found for found in strange if not NUMBER.fullmatch(found[1])), (None, "")
+                (written for written in strange if not NUMBER.fullmatch(written[1])), (None, "")
             )
             if line is None:
                 raise InputError(
@@ -266,7 +266,8 @@ def _from_pandas(parts: Iterator[pd.DataFrame], written: Collection[int]) -> dic
         for j in range(part.shape[1]):
             kinds[j].add(_kind(part[j]))
     return {
-        j: "written" if j in written else _joint(found) for j, found in sorted(kinds.items())
+        j: "written" if j in written else _joint(kinds_of_column)
+        for j, kinds_of_column in sorted(kinds.items())
     }
 
 

@@ -187,18 +187,20 @@ def _without_blanks(
 
 def _about_loss(form: CsvFormat, frame: pd.DataFrame, reading: Reading) -> list[str]:
     """What to tell of 00123, which became 123, and of the category NA, which became a blank."""
-    kept = {*reading.na, ""}
+    without_loss = {*reading.na, ""}
     written = as_written(form, reading)
     texts = set(_text_columns(frame))
     zeros = {
         form.names[j]: cell
         for j, cell in sorted(form.zeros.items())
-        if cell not in kept and j not in written and types.is_numeric_dtype(frame[j].dtype)
+        if cell not in without_loss
+        and j not in written
+        and types.is_numeric_dtype(frame[j].dtype)
     }
     words = {
         form.names[j]: cell
         for j, cell in sorted(form.words.items())
-        if cell not in kept and j not in written and j in texts
+        if cell not in without_loss and j not in written and j in texts
     }
     zeros.pop("", None)
     words.pop("", None)

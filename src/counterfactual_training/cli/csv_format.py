@@ -73,7 +73,7 @@ def csv_format(path: Path, separator: str | None = None, large: bool = False) ->
     """Find out how the whole file is written; raises if it is no table with column names.
 
     Args:
-        large: whether a file of any size is taken, because nobody will hold all of it in memory.
+        large: whether a file of any size is taken, because it is never in memory as a whole.
     """
     _check_size(path, math.inf if large else _LARGEST)
     encoding = _encoding(path)
@@ -287,14 +287,16 @@ def _count_titles(rows: Sequence[Sequence[str]]) -> int:
     while count + 1 < len(rows) and _is_title(rows[count], rows[count + 1], rows[count + 2 :]):
         count += 1
     table = rows[count:]
-    alike = [
-        cells for cells in table if len(cells) > 1 and len(cells) - len(table[0]) in (0, 1)
-    ]
     # Otherwise it is a table of one column, with or without mistakes.
-    is_table = len(alike) >= 2 and len(table) < 2 * len(alike)
-    if is_table and count <= len(table):
+    if _is_table(table) and count <= len(table):
         return count
     return 0
+
+
+def _is_table(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether most records have as many cells as the first, or one more."""
+    alike = [cells for cells in rows if len(cells) > 1 and len(cells) - len(rows[0]) in (0, 1)]
+    return len(alike) >= 2 and len(rows) < 2 * len(alike)
 
 
 def _is_comment(cells: Sequence[str]) -> bool:

@@ -71,7 +71,7 @@ def _info_text(info: dict[str, Any]) -> str:
             shown = f"{index} = {name}"
         counts.append(f"{shown}: {count:,} ({info['shares'][name]:.1%})")
     # Of images, these are hundreds of pixels.
-    held = info["protected"]
+    protected = info["protected"]
     lines = [
         ["data set", f"{info['name']} ({info['short_name']}), {info['title']}"],
         ["variant", f"{info['variant']}, of {', '.join(info['variants'])}"],
@@ -83,9 +83,9 @@ def _info_text(info: dict[str, Any]) -> str:
         ["classes", "; ".join(counts)],
         [
             "protected",
-            ", ".join(held)
-            if len(held) < 6
-            else f"{held[0]} … {held[-1]} ({len(held)} features)",
+            ", ".join(protected)
+            if len(protected) < 6
+            else f"{protected[0]} … {protected[-1]} ({len(protected)} features)",
         ],
         [
             "paper's settings",

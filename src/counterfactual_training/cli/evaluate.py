@@ -64,12 +64,12 @@ def run(arguments: argparse.Namespace) -> None:
     from counterfactual_training.evaluation.protocol import protocol_named
 
     opened = open_model(arguments.model)
-    given = {
+    stated = {
         name: getattr(arguments, name)
         for name in ("num_individuals", "num_runs", "epsilons", "attacks", "seed")
     }
     changes = {
-        n: tuple(v) if isinstance(v, list) else v for n, v in given.items() if v is not None
+        n: tuple(v) if isinstance(v, list) else v for n, v in stated.items() if v is not None
     }
     protocol = protocol_named(arguments.protocol, **changes)
     model, x, y, constraints, rows = opened.measurable(

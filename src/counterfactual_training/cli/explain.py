@@ -18,11 +18,12 @@ from counterfactual_training.cli.parsing import (
     pick_rows,
 )
 from counterfactual_training.errors import InputError, check_name, lookup
-from counterfactual_training.rules import meaning
+from counterfactual_training.rules import meaning, with_trait
 
 if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.feature import Feature
     from counterfactual_training.tables.columns.schema import Schema
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Rows explained if none are named.
 _FIRST = 3
@@ -80,9 +81,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-changes", type=int, metavar="N", help=meaning("max_changes"))
     leads = f"{meaning('domain')}; write debt=0:30 or job=clerk,nurse"
     parser.add_argument("--domain", **several("COLUMN=RANGE"), help=leads)
-    parser.add_argument("--step", **several("COLUMN=NUMBER"), help=meaning("step"))
-    parser.add_argument("--max-change", **several("COLUMN=NUMBER"), help=meaning("max_change"))
-    parser.add_argument("--difficulty", **several("COLUMN=NUMBER"), help=meaning("difficulty"))
+    for rule in with_trait("number"):
+        parser.add_argument(_flag(rule), **several("COLUMN=NUMBER"), help=meaning(rule))
     parser.add_argument(
         "--relations",
         **several("RELATION"),
@@ -149,7 +149,7 @@ def _explain_all(arguments: argparse.Namespace) -> None:
 
     opened = open_model(arguments.model)
     question = _question(arguments, opened.classifier, opened.positive)
-    told = explain_portfolio(
+    portfolio = explain_portfolio(
         opened.classifier,
         opened.portfolio(arguments.data, arguments.label),
         arguments.out,
@@ -162,18 +162,19 @@ def _explain_all(arguments: argparse.Namespace) -> None:
         "model": arguments.model,
         "data": arguments.data or opened.name,
         "out": arguments.out,
-        "rows": told.rows,
-        "status": told.status,
-        "resumed": told.resumed,
+        "rows": portfolio.rows,
+        "status": portfolio.status,
+        "resumed": portfolio.resumed,
     }
     counts = ", ".join(
-        f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(told.status.items())
+        f"{count:,} {name.replace('_', ' ')}"
+        for name, count in sorted(portfolio.status.items())
     )
     if counts:
-        said = f": {counts}."
+        ending = f": {counts}."
     else:
-        said = "."
-    emit(arguments, document, f"{told.rows:,} row(s) explained in {arguments.out}{said}")
+        ending = "."
+    emit(arguments, document, f"{portfolio.rows:,} row(s) explained in {arguments.out}{ending}")
 
 
 def _question(
@@ -189,38 +190,49 @@ def _question(
         "vary": columns(arguments.vary, schema.names, "--vary") or None,
         "max_changes": arguments.max_changes,
         "domain": _domains(arguments.domain, schema),
-        "step": assignments(arguments.step, "step", "COLUMN=NUMBER", float) or None,
-        "max_change": assignments(arguments.max_change, "max-change", "COLUMN=NUMBER", float)
-        or None,
-        "difficulty": assignments(arguments.difficulty, "difficulty", "COLUMN=NUMBER", float)
-        or None,
+        **{rule: _numbers(arguments, rule) for rule in with_trait("number")},
         "relations": arguments.relations,
     }
+
+
+def _flag(rule: str) -> str:
+    return f"--{rule.replace('_', '-')}"
+
+
+def _numbers(arguments: argparse.Namespace, rule: str) -> dict[str, float] | None:
+    """``--step debt=100`` and the like by column."""
+    stated = getattr(arguments, rule)
+    name = _flag(rule).removeprefix("--")
+    return assignments(stated, name, "COLUMN=NUMBER", float) or None
 
 
 def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | None:
     """``["debt=0:30", "job=clerk,nurse", "degree=BSc:"]`` by column; categories as the model knows
     them.
     """
-    found: dict[str, Any] = {}
+    domains: dict[str, Any] = {}
     for name, text in assignments(items, "domain", "COLUMN=RANGE").items():
         check_name("column in --domain", name, schema.names)
         feature = schema[name]
         # The same flag says ranges of numbers, lists of categories, and ranges of ordered ones.
         if not feature.is_category:
-            found |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
+            domains |= assignments([f"{name}={text}"], "domain", RANGE, interval_ends)
             continue
-        ordered = feature.kind == "ordinal"
-        known = {str(category): category for category in feature.levels}
-        what = f"category of {name} in --domain"
-        if text in known and not ordered:
-            ends = [text]
-        else:
-            ends = text.split(":" if ordered else ",")
-        if ordered and len(ends) != 2:
-            raise InputError(
-                f"--domain of {name!r}, whose categories have an order, takes LOW:HIGH, got "
-                f"{text!r}."
-            )
-        found[name] = [lookup(what, end, known) if end or not ordered else None for end in ends]
-    return found or None
+        domains[name] = _categories(feature, text)
+    return domains or None
+
+
+def _categories(feature: Feature, text: str) -> list[Any]:
+    """Two ends of ordered categories, ``None`` where open; of others, a list."""
+    known = {str(category): category for category in feature.levels}
+    what = f"category of {feature.name} in --domain"
+    if feature.kind != "ordinal":
+        listed = [text] if text in known else text.split(",")
+        return [lookup(what, category, known) for category in listed]
+    ends = text.split(":")
+    if len(ends) != 2:
+        raise InputError(
+            f"--domain of {feature.name!r}, whose categories have an order, takes LOW:HIGH, got "
+            f"{text!r}."
+        )
+    return [lookup(what, end, known) if end else None for end in ends]

@@ -200,6 +200,6 @@ def names(text: str | None) -> list[str] | None:
     ``"pgd(epsilon=0.1, steps=5), ct"``.
     """
     if text:
-        found = re.split(r",(?![^()]*\))", text)
-        return [name.strip() for name in found if name.strip()]
+        parts = re.split(r",(?![^()]*\))", text)
+        return [name.strip() for name in parts if name.strip()]
     return None

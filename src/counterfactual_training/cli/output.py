@@ -87,14 +87,14 @@ def not_over(path: str | Path, *inputs: str | None, option: str = "--out") -> No
     """Check, before any work is done, that a file to write is none of those to read, by whatever
     name or link.
     """
-    for given in inputs:
+    for source in inputs:
         # Names of data sets are no files.
         if (
-            given is not None
+            source is not None
             and Path(path).exists()
-            and Path(given).exists()
-            and Path(path).samefile(given)
+            and Path(source).exists()
+            and Path(path).samefile(source)
         ):
             raise InputError(
-                f"{option} would overwrite {given!r}, which this command reads; name another file."
+                f"{option} would overwrite {source!r}, which this command reads; name another file."
             )

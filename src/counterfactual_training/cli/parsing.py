@@ -26,7 +26,7 @@ def columns(items: Sequence[str] | None, known: Sequence[str], flag: str) -> lis
     """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name with a comma
     stands alone.
     """
-    found: list[str] = []
+    names: list[str] = []
     for item in items or ():
         if item in known:
             parts = [item]
@@ -40,8 +40,8 @@ def columns(items: Sequence[str] | None, known: Sequence[str], flag: str) -> lis
                 else:
                     alone = ""
                 raise InputError(unknown(f"column in {flag}", name, known) + alone)
-        found += parts
-    return list(dict.fromkeys(found))
+        names += parts
+    return list(dict.fromkeys(names))
 
 
 def pasted(flag: str, values: Sequence[str]) -> str:

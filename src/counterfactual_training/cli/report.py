@@ -61,10 +61,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.data is not None:
         raise InputError(f"--data goes with a model file, and {arguments.what[0]!r} is none.")
     need_extra("matplotlib", "lab")
-    found = find("counterfactual_lab.reports.paper_report").write_report(
+    written = find("counterfactual_lab.reports.paper_report").write_report(
         arguments.what, arguments.out, arguments.tables
     )
-    emit(arguments, {"page": arguments.out, **found}, f"Open {arguments.out} to read.")
+    emit(arguments, {"page": arguments.out, **written}, f"Open {arguments.out} to read.")
 
 
 def _about_a_model(arguments: argparse.Namespace) -> None:
@@ -104,14 +104,14 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
         arguments.out,
         facts=opened.facts(),
         columns=classifier.schema_.table().to_numpy().tolist(),
-        measured=source.said,
+        measured=source.description,
         name=column,
         relations=classifier.schema_.relations,
         run=run_info,
     )
     document = {
         "page": arguments.out,
-        "rows": source.said,
+        "rows": source.description,
         "test_rows": portrait.rows,
         "accuracy": portrait.accuracy,
         "majority": portrait.majority,
@@ -121,8 +121,8 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
         "importance": portrait.importance.to_dict("records"),
         "compared_with": portrait.rival,
     }
-    said = (
+    text = (
         f"accuracy {portrait.accuracy:.3f} (the most frequent class: {portrait.majority:.3f}) on "
-        f"{source.said}"
+        f"{source.description}"
     )
-    emit(arguments, document, f"{said[0].upper()}{said[1:]}.\nOpen {arguments.out} to read.")
+    emit(arguments, document, f"{text[0].upper()}{text[1:]}.\nOpen {arguments.out} to read.")

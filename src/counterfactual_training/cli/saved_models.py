@@ -26,10 +26,10 @@ from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.defaults import VARIANT
 from counterfactual_training.errors import FileError, InputError, check_name, lookup
-from counterfactual_training.models import describe, shape_in_words
+from counterfactual_training.models.shapes import describe, shape_in_words
 from counterfactual_training.persistence import file_kind
 from counterfactual_training.tables.columns.schema import Schema
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.file import Origin, row_marks
 from counterfactual_training.tables.estimators.value_file import KIND as REGRESSOR_KIND
 from counterfactual_training.tables.portfolio import BLOCK_ROWS, Portfolio, file_mark
@@ -105,13 +105,15 @@ class SavedModel:
             return []
         return [("method", str(self.classifier.method)), ("epochs", str(len(records)))]
 
-    def _measurable(self, frame: pd.DataFrame, labels: pd.Series, said: str) -> Measurable:
+    def _measurable(
+        self, frame: pd.DataFrame, labels: pd.Series, description: str
+    ) -> Measurable:
         classifier = self.classifier
         index = {label: i for i, label in enumerate(classifier.classes_.tolist())}
         y = torch.tensor([index[label] for label in labels.tolist()])
         x = torch.as_tensor(classifier.encoder_.transform(frame))
         x = x.to(next(classifier.model_.parameters()))
-        return classifier.model_, x, y, classifier.constraints_, said
+        return classifier.model_, x, y, classifier.constraints_, description
 
 
 class DatasetModel(SavedModel):
@@ -201,8 +203,8 @@ class DatasetModel(SavedModel):
         which rows they are.
         """
         self._same(data)
-        said = f"{len(self.data.y_test):,} test rows of {self.name}"
-        return self._measurable(self.data.frame_test, self.test_labels, said)
+        description = f"{len(self.data.y_test):,} test rows of {self.name}"
+        return self._measurable(self.data.frame_test, self.test_labels, description)
 
     def _same(self, data: str | None) -> None:
         if data is not None and (is_file_name(data) or load_dataset(data).name != self.name):
@@ -214,13 +216,13 @@ class LabelledRows:
     """Rows of a file with their classes.
 
     Attributes:
-        said: which rows these are, in words.
+        description: which rows these are, in words.
         trained_on: the other rows of the file: those that the model was trained on.
     """
 
     frame: pd.DataFrame
     labels: pd.Series
-    said: str
+    description: str
     trained_on: tuple[pd.DataFrame, pd.Series] | None = None
 
 
@@ -271,7 +273,7 @@ class TableModel(SavedModel):
             return LabelledRows(rows, labels, f"all {len(rows):,} rows of {file}{doubt}")
         marks = row_marks(rows, labels)
         seen = self.origin.seen(marks)
-        held = self.origin.held(marks)
+        held_out = self.origin.held(marks)
         if seen.all():
             raise InputError(
                 f"All {len(rows):,} rows of {file} were trained on. Name a file with others by "
@@ -281,7 +283,7 @@ class TableModel(SavedModel):
         # Rows are known by their content; a file that was rounded since holds none of them.
         if (
             not seen.any()
-            and not held.any()
+            and not held_out.any()
             and len(rows) == len(self.origin.trained) + len(self.origin.held_out)
         ):
             note(
@@ -289,15 +291,18 @@ class TableModel(SavedModel):
                 "is the same, rounded "
                 "or edited, the rows of the training cannot be told from the others"
             )
-        kinds = ((held, "held out of training"), (~seen & ~held, "that training never saw"))
+        kinds = (
+            (held_out, "held out of training"),
+            (~seen & ~held_out, "that training never saw"),
+        )
         parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]
         # A file that holds only some of the rows trained on is no fair material for a rival model.
         if int(seen.sum()) == len(self.origin.trained):
             trained_on = (rows[seen], labels[seen])
         else:
             trained_on = None
-        said = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
-        return LabelledRows(rows[~seen], labels[~seen], said, trained_on)
+        description = f"{' and '.join(parts)} (of {len(rows):,} in {file})"
+        return LabelledRows(rows[~seen], labels[~seen], description, trained_on)
 
     def every_row(
         self, data: str, target: str | None
@@ -308,7 +313,7 @@ class TableModel(SavedModel):
         rows = wanted(frame, self.classifier.schema_.names, file)
         target = target or (self.origin.target if self.origin is not None else None)
         if target is None or (target not in frame.columns and self.origin is not None):
-            return frame, None, None  # new people, whose class nobody knows
+            return frame, None, None  # new people, whose class is unknown
         target = need_target(Path(file), frame, target)
         known = frame[target].notna()
         # People whose class is not known are not shown: they could be neither measured nor told
@@ -327,7 +332,7 @@ class TableModel(SavedModel):
     def measurable(self, data: str | None, target: str | None, all_rows: bool) -> Measurable:
         """As for a named data set, of the rows of a file that training did not see."""
         source = self.labelled(data, target, all_rows)
-        return self._measurable(source.frame, source.labels, source.said)
+        return self._measurable(source.frame, source.labels, source.description)
 
     def _labels(self, column: pd.Series, file: str) -> pd.Series:
         """Classes as the model knows them: a file may write 1 as 1.0, or a column of yes and no may
@@ -339,17 +344,17 @@ class TableModel(SavedModel):
             text if text in by_text else text.removesuffix(".0")
             for text in map(str, column.tolist())
         ]
-        found = [lookup(f"class in {file}", text, by_text) for text in texts]
-        return pd.Series(found, index=column.index, dtype=object)
+        labels = [lookup(f"class in {file}", text, by_text) for text in texts]
+        return pd.Series(labels, index=column.index, dtype=object)
 
     def _file(self, data: str | None) -> str:
         if data is None or not is_file_name(data):
             if data is None:
-                said = ""
+                instead = ""
             else:
-                said = f", not {data!r}"
+                instead = f", not {data!r}"
             raise InputError(
-                f"{self.path!r} was trained on a table: name a CSV file with --data{said}."
+                f"{self.path!r} was trained on a table: name a CSV file with --data{instead}."
             )
         return data
 
@@ -376,10 +381,10 @@ def _portfolio(file: str, reading: Reading, schema: Schema, label: str | None) -
     if label is not None and label not in schema.names:
         reading = reading._replace(text=(*reading.text, label))
     blocks = CsvBlocks(Path(file), reading, BLOCK_ROWS)
-    found = list(blocks.names.values())
-    wanted(pd.DataFrame(columns=found), schema.names, file)
+    names = list(blocks.names.values())
+    wanted(pd.DataFrame(columns=names), schema.names, file)
     if label is not None:
-        check_name(f"column of {file} in --label", label, found)
+        check_name(f"column of {file} in --label", label, names)
     blocks.need_numbers([feature.name for feature in schema if not feature.is_category])
     return Portfolio(
         blocks=lambda: iter(blocks),

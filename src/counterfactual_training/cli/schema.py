@@ -84,7 +84,7 @@ def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
         chosen = shlex.quote(target)
     else:
         chosen = "COLUMN"
-    said = [
+    comments = [
         f"# Rules for the columns of {path.name}, drafted by `ct schema`. A line that begins "
         "with # is not in force:",
         "# remove the # and change the value where it matters. Then:",
@@ -92,7 +92,10 @@ def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
     ]
     # As keys of TOML, because a line break in a name would end the comment.
     return "\n".join(
-        [*said, *([f"# Left out: {', '.join(map(toml_key, left_out))}."] if left_out else [])]
+        [
+            *comments,
+            *([f"# Left out: {', '.join(map(toml_key, left_out))}."] if left_out else []),
+        ]
     )
 
 

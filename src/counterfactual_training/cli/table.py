@@ -212,14 +212,19 @@ def _useless(column: pd.Series) -> str | None:
     # An identifier is there in every row, and different in every row.
     if len(column) < _FEWEST_ROWS or len(present) < len(column) or not present.is_unique:
         return None
-    if types.is_bool_dtype(column.dtype):
+    return _identifies(column)
+
+
+def _identifies(present: pd.Series) -> str | None:
+    """Why different values in all rows only tell these apart, if they do."""
+    if types.is_bool_dtype(present.dtype):
         return None
-    if not types.is_numeric_dtype(column.dtype):
+    if not types.is_numeric_dtype(present.dtype):
         return "has a different text in every row"
-    whole = types.is_integer_dtype(column.dtype) or bool((present % 1 == 0).all())
+    whole = types.is_integer_dtype(present.dtype) or bool((present % 1 == 0).all())
     if whole and present.max() - present.min() == len(present) - 1:
         return "counts the rows"
-    if whole and _ID_NAME.fullmatch(str(column.name)):
+    if whole and _ID_NAME.fullmatch(str(present.name)):
         return "numbers the rows"
     return None
 
@@ -232,18 +237,19 @@ def _helps(column: pd.Series) -> str:
 
 
 def _classes(labels: pd.Series, target: str) -> pd.Series:
-    found = labels.nunique()
-    if found < 2:
+    num_classes = labels.nunique()
+    if num_classes < 2:
         if len(labels):
             only = f", {labels.iloc[0]!r}"
         else:
             only = ""
         raise InputError(
-            f"--target {target!r} holds {found} class(es){only}; a classifier needs at least two."
+            f"--target {target!r} holds {num_classes} class(es){only}; "
+            "a classifier needs at least two."
         )
-    if found > _MOST_CLASSES:
+    if num_classes > _MOST_CLASSES:
         raise InputError(
-            f"--target {target!r} holds {found} different values, too many for classes. Name "
+            f"--target {target!r} holds {num_classes} different values, too many for classes. Name "
             "another column, or write "
             "classes such as 'low' and 'high' into the file."
         )
@@ -293,14 +299,14 @@ def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str,
                 raise InputError(
                     f"{name!r} is named by {flag}, and another option says {directed[name]}."
                 )
-    found: dict[str, dict[str, Any]] = {}
+    rules: dict[str, dict[str, Any]] = {}
     for option, form, value in (
         ("mutability", "COLUMN=VALUE", str),
         ("domain", RANGE, interval_ends),
         ("special", "COLUMN=NUMBERS, separated by commas", numbers),
     ):
-        found[option] = assignments(getattr(arguments, option, None), option, form, value)
-        for name in found[option]:
+        rules[option] = assignments(getattr(arguments, option, None), option, form, value)
+        for name in rules[option]:
             check_name(f"column in --{option}", name, known)
-    found["mutability"] |= directed
-    return found
+    rules["mutability"] |= directed
+    return rules

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _train(arguments: argparse.Namespace) -> dict[str, Any]:
     from counterfactual_training.cli.table import named_table, rules, training_table
-    from counterfactual_training.tables.estimators import CounterfactualClassifier
+    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
     if is_file_name(arguments.data):
         if arguments.immutable == []:

@@ -1,4 +1,10 @@
-"""Which features may change, in which direction, how far, and which belong together."""
+"""Which features may change, in which direction, how far, and which belong together.
+
+Start with ``constraints.py``: one class with four verbs, ``mask_step``, ``project``, ``snap`` and
+``protect``. Line search, anchors and attacks use its ``bounds`` instead. A new kind of constraint
+is also reported by ``violations.py``, stacked for fleets by ``stack_constraints.py``, and named in
+``generators/diagnosis.py``. Rules in the user's units are in ``tables/columns``.
+"""
 
 from counterfactual_training.constraints.bounds import Bounds
 from counterfactual_training.constraints.constraints import CategoryProjection, Constraints

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+_SIGNS = {"+": 1.0, "-": -1.0}
+
 
 @dataclass(frozen=True)
 class Expression:
@@ -77,11 +79,8 @@ class Expression:
         a, b = (part.linear() for part in self.parts)
         if a is None or b is None:
             return None
-        if self.op in "+-":
-            if self.op == "+":
-                sign = 1.0
-            else:
-                sign = -1.0
+        if self.op in _SIGNS:
+            sign = _SIGNS[self.op]
             return _sum(a[0], 1.0, b[0], sign), a[1] + sign * b[1]
         if self.op == "*":
             a, b = (b, a) if a[0] else (a, b)  # the constant first

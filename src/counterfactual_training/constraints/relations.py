@@ -143,7 +143,7 @@ class Relations:
 
     @property
     def all_texts(self) -> tuple[str, ...]:
-        """Of the linear relations, then of the implications, then of the followers."""
+        """Texts of the linear relations, then of the implications, then of the followers."""
         return (
             *self.texts,
             *(rule.text for rule in self.implications),

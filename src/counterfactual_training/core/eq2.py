@@ -116,7 +116,7 @@ class Eq2:
         # Rows of each role in each batch.
         self.counts = [_counts(batch) for batch in batches]
         self.sizes = [sum(counts) for counts in self.counts]
-        self.roles = [role for role in _ROLES if any(own[role] for own in self.counts)]
+        self.roles = [role for role in _ROLES if any(counts[role] for counts in self.counts)]
         device = first.label.device
         layout = torch.tensor(
             [(int(part.role), part.label.shape[-1]) for part in parts], device=device
@@ -169,13 +169,13 @@ class Eq2:
         columns = [self.one_hot * scale.unsqueeze(self.classes) for scale in scales]
         pieces = [column.split(self.sizes, self.rows) for column in columns]
         if not (energies and self._contrasts):
-            for own in zip(*pieces, strict=True):
-                yield Gradient(self.classes, *own)
+            for tensors in zip(*pieces, strict=True):
+                yield Gradient(self.classes, *tensors)
             return
         pieces.append(self.one_hot.split(self.sizes, self.rows))
         pieces.append(self._column("contrast").split(self.sizes, -1))
-        for own in zip(*pieces, strict=True):
-            yield Gradient(self.classes, *own)
+        for tensors in zip(*pieces, strict=True):
+            yield Gradient(self.classes, *tensors)
 
     def _column(self, name: str) -> Tensor:
         """An entry of the table for every row, over the number of rows in its mean ``(..., R)``."""
@@ -206,7 +206,7 @@ class Eq2:
         """What the table is multiplied with; differentiable in the logits of all rows."""
         one_hot = self.one_hot.to(logits.dtype)
         log_probability = torch.log_softmax(logits, self.classes)
-        own = (logits * one_hot).sum(self.classes)  # −E
+        label_logit = (logits * one_hot).sum(self.classes)  # −E
         # The share of a row in its mean.
         if self.weight is None:
             share = 1 / self.count
@@ -214,38 +214,38 @@ class Eq2:
             share = self.weight / self.count
         values = [
             -(log_probability * one_hot).sum(self.classes) * share,
-            -own * share,
-            own.square() * share,
+            -label_logit * share,
+            label_logit.square() * share,
         ]
         if self._contrasts:
             odds, _ = _log_odds(logits, one_hot, self.classes)
             side = 1 - 2 * (self.role == Role.POSITIVE).to(odds.dtype)
             values.append(side * softplus(side * (odds - CONTRAST_GOAL)) * share)
         else:
-            values.append(torch.zeros_like(own))
-        values.append((own >= logits.amax(self.classes)).to(own.dtype))
+            values.append(torch.zeros_like(label_logit))
+        values.append((label_logit >= logits.amax(self.classes)).to(label_logit.dtype))
         return self._sums(torch.stack(values))
 
     def _sums(self, values: Tensor) -> dict[Role, Means]:
         """Over the rows of each role, batch by batch."""
-        counts = {role: [own[role] for own in self.counts] for role in self.roles}
+        counts = {role: [batch[role] for batch in self.counts] for role in self.roles}
         # Usual: all batches are alike, and one kernel serves them all.
         if self.counts.count(self.counts[0]) == len(self.counts):
             rows = values.unflatten(-1, (len(self.counts), -1))
             parts = rows.split([counts[role][0] for role in self.roles], -1)
             sums = [part.sum(-1) for part in parts]
         else:
-            own = [
+            batches = [
                 values[..., self.role == role].split(counts[role], -1) for role in self.roles
             ]
-            sums = [torch.stack([part.sum(-1) for part in parts], -1) for parts in own]
+            sums = [torch.stack([part.sum(-1) for part in parts], -1) for parts in batches]
         return {role: Means(*sums[i].movedim(-1, 1)) for i, role in enumerate(self.roles)}
 
     def total(self, means: dict[Role, Means]) -> Tensor:
         """The loss of every batch ``(batches, *lead)``."""
         total = torch.zeros_like(means[self.roles[0]].energy)
-        for role, own in means.items():
-            for entry, mean in zip(self.entries[role], own[:-1], strict=True):
+        for role, sums in means.items():
+            for entry, mean in zip(self.entries[role], sums[:-1], strict=True):
                 if isinstance(entry, Tensor):
                     # 0·∞ is no number, and what does not count may be infinite.
                     total = total + torch.where(entry != 0, entry * mean, 0.0)

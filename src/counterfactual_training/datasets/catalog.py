@@ -34,7 +34,6 @@ from counterfactual_training.datasets.synthetic import (
 )
 from counterfactual_training.datasets.tables import DOMAIN_NUM_STD, TABLES, Table, load_table
 from counterfactual_training.errors import lookup
-from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.schema import Schema
 
@@ -204,6 +203,8 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
     """Applicants in the user's units; in model space, the blobs of ``linearly_separable``, as in
     the paper.
     """
+    from counterfactual_training.tables.columns.encode import Encoder
+
     sample = loan(num_train + num_test, torch.Generator().manual_seed(seed))
     train = sample.frame.iloc[:num_train]
     test = sample.frame.iloc[num_train:].reset_index(drop=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 import torch
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.synthetic import stratified_split
-from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.schema import Schema
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.encode import Encoder
 
 Variant = Literal["default", "as_run", "full"]
 # Returns the content of a data file, given its name.

@@ -25,7 +25,6 @@ import torch
 from counterfactual_training.constraints import Constraints, Direction
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.synthetic import DATA_SEED
-from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.schema import Schema
 
@@ -63,6 +62,9 @@ class Table:
 
 def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     """The table as a data set; ``read`` returns the content of a data file."""
+    # Here, because the other data sets need no encoder.
+    from counterfactual_training.tables.columns.encode import Encoder
+
     rows = table.read(read, variant == "full")
     frame, features = _with_levels(rows.frame, table.features)
     train = frame.iloc[: rows.num_train]

@@ -1,1 +1,3 @@
-"""Where independent pieces of work run: processes of this machine, or a Ray cluster."""
+"""Where independent pieces of work run: ``launch.py`` in processes of this machine,
+``ray_engine.py`` on a Ray cluster.
+"""

@@ -216,25 +216,20 @@ def _run(
         alone = not waiting
         running: dict[Future[Any], int] = {}
         if alone:
+            queue = suspects
             workers = 1
         else:
+            queue = waiting
             workers = min(engine.workers, len(waiting))
         with _pool(payload, workers) as (pool, started):
             try:
-                while waiting or running or (alone and suspects):
-                    if alone:
-                        queue = suspects
-                    else:
-                        queue = waiting
+                while queue or running:
                     while queue and len(running) < workers:
                         with _no_interrupts():  # this may start a process
                             running[pool.submit(_work, items[queue[0]])] = queue[0]
                         queue.popleft()
-                    done = wait(running, return_when=FIRST_COMPLETED).done
-                    # Results first: what arrived before the pool broke is not run again.
-                    for future in sorted(done, key=lambda one: one.exception() is not None):
-                        result = _result(future)
-                        yield items[running.pop(future)], result
+                    for index, result in _finished(running):
+                        yield items[index], result
             except BrokenProcessPool:
                 _check_started(started)
                 for index in running.values():
@@ -243,6 +238,15 @@ def _run(
                         suspects.append(index)
                     else:
                         yield items[index], lost(losses[index])
+
+
+def _finished(running: dict[Future[Any], int]) -> Iterator[tuple[int, Any | Failed]]:
+    """Waits for an item; index and result of all that have ended, which run no longer."""
+    done = wait(running, return_when=FIRST_COMPLETED).done
+    # Results first: what arrived before the pool broke is not run again.
+    for future in sorted(done, key=lambda one: one.exception() is not None):
+        result = _result(future)
+        yield running.pop(future), result
 
 
 def _result(future: Future[Any]) -> Any | Failed:

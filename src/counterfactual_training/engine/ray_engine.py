@@ -89,7 +89,7 @@ def on_ray(
 
 
 def num_processors(engine: Engine) -> int:
-    """Of the cluster, at this moment; at least one."""
+    """The number of processors of the cluster at this moment; at least one."""
     ray = require_ray()
     if _address(engine) == "local" and not ray.is_initialized():
         return engine.workers
@@ -111,12 +111,12 @@ def _run(version: str, work: tuple[Task, Any], item: Any) -> Any:
 
 
 def _num_cpus(ray: Any) -> int:
-    found = int(ray.cluster_resources().get("CPU", 0))
-    if not found:
+    num_cpus = int(ray.cluster_resources().get("CPU", 0))
+    if not num_cpus:
         warnings.warn(
             "The cluster has no processors yet; waiting for nodes to join.", stacklevel=2
         )
-    return max(found, 1)
+    return max(num_cpus, 1)
 
 
 def _finished(ray: Any, running: list[Any]) -> list[Any]:

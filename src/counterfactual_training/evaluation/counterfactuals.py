@@ -172,16 +172,16 @@ def counterfactual_tables(
     tables: dict[int, pd.DataFrame] = {}
     for part in _fleets(models, x, protocol, find):
         # Models of one fleet must share the structure of their rules, not the rules.
-        own = [rules[i] for i in part]
+        rules_of_part = [rules[i] for i in part]
         alone = [models[i] for i in part]
-        if len({constraint_structure(one) for one in own}) == 1:
+        if len({constraint_structure(one) for one in rules_of_part}) == 1:
             fleet = stacked(alone, x)
         else:
             fleet = None
         if fleet is not None:
             plugins = _plugins(find, metrics)
             measured = _Measurement(
-                alone, x, y, stack_constraints(own), protocol, find, plugins, fleet
+                alone, x, y, stack_constraints(rules_of_part), protocol, find, plugins, fleet
             )
             tables |= zip(part, measured.tables(), strict=True)
     # Whatever could not be stacked: other architectures, other rules, gates.
@@ -222,19 +222,21 @@ def _fleets(
     ]
 
 
-def aggregate(individuals: pd.DataFrame, own: Sequence[str] = ()) -> pd.DataFrame:
+def aggregate(individuals: pd.DataFrame, user_metrics: Sequence[str] = ()) -> pd.DataFrame:
     """Means over individuals per run and λ_energy (``member`` and ``explainer``, if there are such
     columns), tidy.
 
-    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid. ``own``
-    are metrics of users.
+    Columns ``metric, lambda_energy, run, value, num``. NaN and 0 where nothing is valid.
+
+    Args:
+        user_metrics: names of metrics of users.
     """
     keys = [
         *(key for key in ("member", "explainer") if key in individuals),
         "lambda_energy",
         "run",
     ]
-    metrics = [name for name in (*OF_ALL, *OF_VALID, *own) if name in individuals]
+    metrics = [name for name in (*OF_ALL, *OF_VALID, *user_metrics) if name in individuals]
     # Means and counts leave out NaN, so invalid counterfactuals do not count where only valid ones
     # do.
     grouped = individuals.groupby(keys, dropna=False)[metrics]
@@ -331,12 +333,12 @@ class _Measurement:
         }
         # Padding and rows that were of their target class leave here, so tables of members may
         # differ in length.
-        kept = columns.pop("searched")
+        searched = columns.pop("searched")
         return [
             pd.DataFrame(
                 {name: values[member][mask].numpy() for name, values in columns.items()}
             )
-            for member, mask in enumerate(kept)
+            for member, mask in enumerate(searched)
         ]
 
     def _columns(
@@ -363,7 +365,7 @@ class _Measurement:
             learning_rate=protocol.learning_rate,
         )
         # One search for all runs: rows do not interact.
-        found = self.find(
+        result = self.find(
             self.model, x[rows], y_target, generator, self.constraints, diagnose=False
         )
         factual = logits.argmax(-1).gather(-1, rows)
@@ -373,14 +375,14 @@ class _Measurement:
         if gated:
             searched = factual != y_target
         else:
-            searched = found.status != int(Status.ALREADY_THERE)
+            searched = result.status != int(Status.ALREADY_THERE)
         x_cf, factuals = (
-            at_least_single(points).flatten(rows.dim()) for points in (found.x_cf, x[rows])
+            at_least_single(points).flatten(rows.dim()) for points in (result.x_cf, x[rows])
         )
         rows_of_data = at_least_single(x).flatten(1)
-        logits_cf = self._logits(inner, found.x_cf)
+        logits_cf = self._logits(inner, result.x_cf)
         if gated:
-            gated_cf = predict_logits(self.model, found.x_cf)
+            gated_cf = predict_logits(self.model, result.x_cf)
         else:
             gated_cf = logits_cf
         valid = validity(logits_cf, y_target) & searched
@@ -397,7 +399,7 @@ class _Measurement:
             "redundancy": redundancy(x_cf, factuals),
             "sparsity": sparsity(x_cf, factuals, self.constraints).to(x_cf.dtype),
         }
-        mature = (found.status == int(Status.CONVERGED)).cpu().double()
+        mature = (result.status == int(Status.CONVERGED)).cpu().double()
         if samples is not None:
             of_valid["unfaithfulness"] = unfaithfulness(x_cf, y_target, samples)
         return {
@@ -410,12 +412,12 @@ class _Measurement:
             "validity": valid.cpu().double(),
             "validity_strict": strict.cpu().double(),
             # Who does not tell the steps of a search does not tell why it ended.
-            "share_mature": mature.masked_fill(found.num_steps.isnan().cpu(), math.nan),
-            "num_steps": found.num_steps,
+            "share_mature": mature.masked_fill(result.num_steps.isnan().cpu(), math.nan),
+            "num_steps": result.num_steps,
             # NaN, not dropped: means leave these rows out, and tables keep their shape.
             **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
             **self._plugged(
-                x[rows], found.x_cf, y_target, logits_cf, valid, torch.where(searched, run, -1)
+                x[rows], result.x_cf, y_target, logits_cf, valid, torch.where(searched, run, -1)
             ),
             "searched": searched,
         }
@@ -433,11 +435,11 @@ class _Measurement:
                 rules = unstack_constraints(self.constraints, member)
             else:
                 rules = self.constraints
-            own = [column[member] if self.lead else column for column in columns[:-1]]
+            of_member = [column[member] if self.lead else column for column in columns[:-1]]
             for one in run[member].unique().tolist():
                 mask = run[member] == one
                 if one >= 0:
-                    x, x_cf, y_target, logits, valid = (column[mask] for column in own)
+                    x, x_cf, y_target, logits, valid = (column[mask] for column in of_member)
                     measured = Measured(
                         model, x, x_cf, y_target, logits, valid, rules, self.x, self.y
                     )

@@ -110,31 +110,24 @@ def evaluate(
         protected = ()
     _check_named("explainers", explainers)
     _check_named("metrics", metrics)
-    if isinstance(model, Mapping) or not isinstance(model, nn.Module | Sequence):
-        raise InputError(
-            f"model is a torch module or a list of them, got {type(model).__name__}."
-        )
+    models = _listed(model)
     # Of every explainer alike, our search among them, so that the table has no holes.
-    own = dict(metrics or {})
+    user_metrics = dict(metrics or {})
     if explainers is not None:
-        own = {"violations": broken_rules, **own}
+        user_metrics = {"violations": broken_rules, **user_metrics}
     lone = isinstance(model, nn.Module)
-    if isinstance(model, nn.Module):
-        models = [model]
-    else:
-        models = list(model)
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
     for name, method in _methods(find, explainers).items():
-        given = (data, protocol, rules, method, own)
-        found = _individuals(models, lone, given)
-        for mine, table in zip(tables, found, strict=True):
+        arguments = (data, protocol, rules, method, user_metrics)
+        individuals = _individuals(models, lone, arguments)
+        for mine, table in zip(tables, individuals, strict=True):
             mine[name] = table
     each = [
         _of_model(m, x, y, protocol, rules, mine, protected)
         for m, mine in zip(models, tables, strict=True)
     ]
-    _warn([found for _, found in each], lone)
-    out = _joined(tables, [table for table, _ in each], own)
+    _warn([findings for _, findings in each], lone)
+    out = _joined(tables, [table for table, _ in each], user_metrics)
     if lone:
         out = out.drop(columns="member")
     if explainers is None:
@@ -142,26 +135,37 @@ def evaluate(
     return out
 
 
+def _listed(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
+    """One or several models as a list."""
+    if isinstance(model, nn.Module):
+        return [model]
+    if isinstance(model, Mapping) or not isinstance(model, Sequence):
+        raise InputError(
+            f"model is a torch module or a list of them, got {type(model).__name__}."
+        )
+    return list(model)
+
+
 def _individuals(
-    models: Sequence[nn.Module], lone: bool, given: tuple[Any, ...]
+    models: Sequence[nn.Module], lone: bool, arguments: tuple[Any, ...]
 ) -> Sequence[pd.DataFrame]:
     """The counterfactuals of every model."""
     if lone:
-        return [counterfactual_table(models[0], *given)]
-    return counterfactual_tables(models, *given)
+        return [counterfactual_table(models[0], *arguments)]
+    return counterfactual_tables(models, *arguments)
 
 
-def _check_named(argument: str, given: Mapping[str, Any] | None) -> None:
-    if given is not None and not isinstance(given, Mapping):
+def _check_named(argument: str, named: Mapping[str, Any] | None) -> None:
+    if named is not None and not isinstance(named, Mapping):
         raise InputError(
-            f"{argument} is a dict of names and functions, got {type(given).__name__}."
+            f"{argument} is a dict of names and functions, got {type(named).__name__}."
         )
 
 
 def _joined(
     individuals: Sequence[Mapping[str, pd.DataFrame]],
     once: Sequence[pd.DataFrame],
-    own: Iterable[str],
+    user_metrics: Iterable[str],
 ) -> pd.DataFrame:
     """One table, of the individuals of every model by explainer and of what is measured once per
     model.
@@ -172,7 +176,7 @@ def _joined(
         for name, table in tables.items()
     ]
     models = [table.assign(member=i, explainer="") for i, table in enumerate(once)]
-    names = tuple(dict.fromkeys(("violations", *own)))
+    names = tuple(dict.fromkeys(("violations", *user_metrics)))
     return pd.concat([aggregate(pd.concat(people), names), *models], ignore_index=True)
 
 
@@ -252,22 +256,22 @@ def _methods(
     return {name: as_find(explainer, name) for name, explainer in explainers.items()}
 
 
-def _warn(found: Sequence[Sequence[Finding]], lone: bool) -> None:
+def _warn(findings: Sequence[Sequence[Finding]], lone: bool) -> None:
     """Each kind of finding once, with the message of the first member that has it."""
     if lone:
-        return warn(found[0])
+        return warn(findings[0])
     kinds: dict[str, dict[int, str]] = {}
     for member, finding in (
-        (member, finding) for member, own in enumerate(found) for finding in own
+        (member, finding) for member, of_member in enumerate(findings) for finding in of_member
     ):
         # The first of a member: one per explainer may say the same of it.
         kinds.setdefault(finding.name, {}).setdefault(
             member, f"member {member}: {finding.message}"
         )
-    told = ((name, *same.values()) for name, same in kinds.items())
+    messages = ((name, *same.values()) for name, same in kinds.items())
     return warn(
-        Finding(name, f"{first} ({1 + len(others)} of {len(found)} models.)")
-        for name, first, *others in told
+        Finding(name, f"{first} ({1 + len(others)} of {len(findings)} models.)")
+        for name, first, *others in messages
     )
 
 
@@ -295,18 +299,12 @@ def _of_model(
             # One curve point has the plain name, for tables with a single column.
             first = attack == protocol.attacks[0] and epsilon == protocol.epsilons[0]
             values[name if first else f"{name}@{epsilon:g}"] = value
-    found = [
+    findings = [
         *check_model(model, x, y, logits, protocol),
         *check_attacks(protocol.epsilons, curves),
     ]
     for name, table in individuals.items():
-        if name:
-            told = f"With explainer {name!r}: "
-        else:
-            told = ""
-        found += [
-            Finding(kind, f"{told}{text}") for kind, text in check_individuals(protocol, table)
-        ]
+        findings += _findings(name, table, protocol)
     records = [
         {"metric": name, "run": 0, "value": value, "num": len(y)}
         for name, value in values.items()
@@ -320,4 +318,17 @@ def _of_model(
             {"metric": "sensitivity", "run": r, "value": s, "num": NUM_SAMPLES}
             for r, s in enumerate(scores)
         ]
-    return pd.DataFrame(records).assign(lambda_energy=float("nan")), found
+    return pd.DataFrame(records).assign(lambda_energy=float("nan")), findings
+
+
+def _findings(
+    explainer: str, table: pd.DataFrame, protocol: EvaluationProtocol
+) -> list[Finding]:
+    """What misleads about the counterfactuals of an explainer."""
+    if explainer:
+        whose = f"With explainer {explainer!r}: "
+    else:
+        whose = ""
+    return [
+        Finding(kind, f"{whose}{text}") for kind, text in check_individuals(protocol, table)
+    ]

@@ -186,10 +186,12 @@ def check_individuals(
         count = f"{valid.sum()} of {len(valid)} counterfactuals are valid"
         # Whoever has all of them measures no easier cases than there are.
         if valid.all():
-            told = ("All", ". Evaluate more individuals.")
+            words = ("All", ". Evaluate more individuals.")
         else:
-            told = ("Only", ", and biased towards the easy cases.")
-        yield Finding("few_valid", f"{told[0]} {count}: a mean over them is uncertain{told[1]}")
+            words = ("Only", ", and biased towards the easy cases.")
+        yield Finding(
+            "few_valid", f"{words[0]} {count}: a mean over them is uncertain{words[1]}"
+        )
     # The groups that IP* is computed in.
     if protocol.mmd_valid_only:
         groups = individuals[valid]

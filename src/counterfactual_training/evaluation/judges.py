@@ -129,22 +129,22 @@ class Judge:
             if real is None:
                 continue
             mine = targets == target
-            own = points[torch.from_numpy(mine)]
-            out["nn5"][mine] = nearest_distance(own, real.rows)
-            out["ip"][mine] = real.l1.mean_distance(own)
+            of_class = points[torch.from_numpy(mine)]
+            out["nn5"][mine] = nearest_distance(of_class, real.rows)
+            out["ip"][mine] = real.l1.mean_distance(of_class)
             out["ip_star"][mine] = mmd_contributions(
-                own, real.rows, self.length_scale, likeness=real.likeness
+                of_class, real.rows, self.length_scale, likeness=real.likeness
             )
             # Around their own mean: points may be diverse in the wrong place, which other columns
             # measure.
             if real.scatter > 0:
-                out["spread"][mine] = _scatter(own) / real.scatter
+                out["spread"][mine] = _scatter(of_class) / real.scatter
             else:
                 out["spread"][mine] = np.nan
             if real.lof is not None:
-                out["lof"][mine] = real.lof.predict(own.numpy()) == 1
+                out["lof"][mine] = real.lof.predict(of_class.numpy()) == 1
             if self.boosting is not None:
-                out["boosting"][mine] = self.boosting.predict(own.numpy()) == target
+                out["boosting"][mine] = self.boosting.predict(of_class.numpy()) == target
         return out
 
 

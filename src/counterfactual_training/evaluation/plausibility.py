@@ -197,9 +197,9 @@ def unfaithfulness(x_cf: Tensor, y_target: Tensor, samples: Tensor) -> Tensor:
     targets = y_target.reshape(-1, y_target.shape[-1])
     out = x_cf.new_empty(targets.shape)
     for member, of_classes in enumerate(samples.reshape(-1, *samples.shape[-3:])):
-        for target, own in enumerate(of_classes):
+        for target, class_samples in enumerate(of_classes):
             mine = targets[member] == target
-            out[member, mine] = mean_l1(flat[member, mine], own)
+            out[member, mine] = mean_l1(flat[member, mine], class_samples)
     return out.reshape(y_target.shape)
 
 
@@ -233,10 +233,10 @@ def group_mmd(
         # Sorted by group, so that groups are cut where the number changes.
         order = np.argsort(groups, kind="stable")
         order = order[groups[order] >= 0]
-        for own in (
+        for row_numbers in (
             np.split(order, np.flatnonzero(np.diff(groups[order])) + 1) if len(order) else ()
         ):
-            rows = torch.from_numpy(own) + member * len(groups)
+            rows = torch.from_numpy(row_numbers) + member * len(groups)
             reference = samples[int(targets[rows[0]])]
             parts.append(
                 (
@@ -297,9 +297,9 @@ def _group_values(
             buckets.setdefault((len(part[1]), len(part[2])), []).append(part)
     steps = {sizes: max(1, _STACK_VALUES // (sum(sizes) * x_cf.shape[1])) for sizes in buckets}
     stacks = [
-        own[i : i + steps[k]]
-        for k, own in buckets.items()
-        for i in range(0, len(own), steps[k])
+        bucket[i : i + steps[k]]
+        for k, bucket in buckets.items()
+        for i in range(0, len(bucket), steps[k])
     ]
     for same in stacks:
         chosen, reference = (torch.stack([part[place] for part in same]) for place in (1, 2))
@@ -343,11 +343,11 @@ def mmd_contributions(
     centre = accumulating(reference).mean(0)
     points, others = ((accumulating(rows) - centre) / length_scale for rows in (x, reference))
     with full_precision(x.device):
-        own = _row_means(points, points, chunk, same=True)
+        within = _row_means(points, points, chunk, same=True)
         cross = _row_means(points, others, chunk, same=False)
     if likeness is None:
         likeness = self_likeness(reference, length_scale, chunk)
-    return (2 * own - 2 * cross + likeness - own.mean()).to(x.dtype)
+    return (2 * within - 2 * cross + likeness - within.mean()).to(x.dtype)
 
 
 @torch.no_grad()

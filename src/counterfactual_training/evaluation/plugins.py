@@ -30,7 +30,7 @@ Find = Callable[..., SearchResult]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The counterfactuals of one run and λ_energy, and all that a metric may look at. Nobody here
+    """The counterfactuals of one run and λ_energy, and all that a metric may look at. No row here
     was of their target.
 
     Attributes:
@@ -109,9 +109,9 @@ class ForeignExplainer:
                 answer = self._ask(
                     model, x[asked].clone(), y_target[asked].clone(), rules, generator
                 )
-            told = isinstance(answer, SearchResult)
-            x_cf[asked] = self._checked(answer.x_cf if told else answer, x[asked])
-            if told:
+            has_status = isinstance(answer, SearchResult)
+            x_cf[asked] = self._checked(answer.x_cf if has_status else answer, x[asked])
+            if has_status:
                 steps[asked] = answer.num_steps.to(steps)
             else:
                 steps[asked] = torch.nan

@@ -201,8 +201,8 @@ def _by_prediction(
         wanted = factual == k
         if len(pool):
             rows[wanted] = pool[torch.randint(len(pool), (int(wanted.sum()),), generator=rng)]
-    found = rows >= 0
-    return Draw(run[found], rows[found], target[found], int((~found).sum()))
+    exists = rows >= 0
+    return Draw(run[exists], rows[exists], target[exists], int((~exists).sum()))
 
 
 def protocol_named(name: str, **changes: Any) -> EvaluationProtocol:

@@ -215,10 +215,11 @@ def stepfree_table(
                 got = Measured(
                     one, x, points, y_target, logits, valid[valid], rules, *train_rows
                 )
-                own = {
-                    own: values_of(own, metric, got).numpy() for own, metric in metrics.items()
+                values = {
+                    column: values_of(column, metric, got).numpy()
+                    for column, metric in metrics.items()
                 }
-                table = table.join(pd.DataFrame(own, index=table.index[valid.numpy()]))
+                table = table.join(pd.DataFrame(values, index=table.index[valid.numpy()]))
             parts.append(table)
     if parts:
         return pd.concat(parts, ignore_index=True)
@@ -325,7 +326,7 @@ def _twin(name: str, baseline: str | Mapping[str, str]) -> str:
 
 def summarise_stepfree(
     table: pd.DataFrame,
-    baseline: str | Mapping[str, str] = "BL",
+    baseline: str | Mapping[str, str] = "conventional",
     metrics: Sequence[str] | None = None,
     level: float = 0.05,
     families: Sequence[str] = (),
@@ -373,11 +374,18 @@ def summarise_stepfree(
                 )
             who = {**dict(zip(_KEYS, keys, strict=True)), "model": name, "twin": other}
             for metric in metrics:
-                found = _compared(metric, part, by_model[other], known, alone=other == name)
-                records.append({**who, **found})
+                comparison = _compared(
+                    metric, part, by_model[other], known, alone=other == name
+                )
+                records.append({**who, **comparison})
     out = pd.DataFrame(records)
     if out.empty:
         return out
+    return _judged(out, level, families)
+
+
+def _judged(out: pd.DataFrame, level: float, families: Sequence[str]) -> pd.DataFrame:
+    """With corrected p-values and verdicts."""
     # Over all cells, because a reader looks for the best one among them.
     if families:
         family = out.groupby(list(families)).ngroup()
@@ -390,8 +398,8 @@ def summarise_stepfree(
     sign = out["metric"].map({name: -1 if less else 1 for name, (_, less) in COMPARED.items()})
     gain = sign * (out["value"] - out["baseline"])
     # Statistically sure, and larger than what the tolerance of the search could make up.
-    told = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
-    out["verdict"] = np.where(told, np.where(gain > 0, "better", "worse"), "")
+    clear = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
+    out["verdict"] = np.where(clear, np.where(gain > 0, "better", "worse"), "")
     return out
 
 

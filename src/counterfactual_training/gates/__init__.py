@@ -1,5 +1,10 @@
 """Gates: classifiers that also say how plausible a row is, so that counterfactuals end among real
 rows.
+
+Start with ``gated.py``, a classifier with one more class. ``density.py``, ``nearby.py`` (density of
+points that differ from a row in some columns) and ``learned.py`` (a network) are the gates,
+``calibration.py`` sets their threshold, ``fit.py`` makes them by name. ``anchors.py`` finds paths
+along real rows.
 """
 
 from counterfactual_training.gates.anchors import towards_real

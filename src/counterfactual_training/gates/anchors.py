@@ -19,7 +19,7 @@ from counterfactual_training.constraints.stack_constraints import unstack_constr
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.generators import Generator, SearchResult, Status
-from counterfactual_training.models import StackedModel
+from counterfactual_training.models.stack import StackedModel
 
 if TYPE_CHECKING:
     from counterfactual_training.gates.gated import Gated
@@ -36,29 +36,31 @@ _BLOCK = 2000
 
 @torch.no_grad()
 def mark_implausible(
-    model: Gated, y_target: Tensor, found: SearchResult, generator: Generator
+    model: Gated, y_target: Tensor, result: SearchResult, generator: Generator
 ) -> SearchResult:
     """The result, with ``IMPLAUSIBLE`` for the rows ``(..., n)`` that only the gate keeps from
     τ.
     """
-    missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
+    missed = (result.status == int(Status.EXHAUSTED)) | (
+        result.status == int(Status.INFEASIBLE)
+    )
     if not bool(missed.any()):
-        return found
+        return result
     rows = y_target.dim() - 1
     # The same scale as the gated probability is made of, or another model would be judged.
     logits = torch.cat(
-        [at_least_single(model.model(part)) for part in found.x_cf.split(_BLOCK, rows)], rows
+        [at_least_single(model.model(part)) for part in result.x_cf.split(_BLOCK, rows)], rows
     )
     reached = (logits * model.scale).softmax(-1).gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
     beyond = missed & (reached >= per_member(generator.decision_threshold, 1))
-    return replace(found, status=found.status.masked_fill(beyond, int(Status.IMPLAUSIBLE)))
+    return replace(result, status=result.status.masked_fill(beyond, int(Status.IMPLAUSIBLE)))
 
 
 def lead(
     model: Gated,
     x: Tensor,
     y_target: Tensor,
-    found: SearchResult,
+    result: SearchResult,
     generator: Generator,
     constraints: Constraints,
     held: Tensor | None,
@@ -66,15 +68,15 @@ def lead(
     """Try anchors for rows ``(..., n, d)`` of one model or of a fleet."""
     if y_target.dim() == 1:
         threshold = float(generator.decision_threshold)
-        return _anchor(model, x, y_target, found, threshold, constraints, held)
+        return _anchor(model, x, y_target, result, threshold, constraints, held)
     if not isinstance(model.model, StackedModel):  # cannot be split into members
-        return found
+        return result
     thresholds = torch.as_tensor(generator.decision_threshold).flatten().expand(len(x))
     parts = []
     for i, threshold in enumerate(thresholds.tolist()):
         # The gate is shared: it depends on rows only.
         member = type(model)(model.model.unstack(i), model.gate, float(model.scale))
-        mine = replace(found, **{name: getattr(found, name)[i] for name in _LED}, path=None)
+        mine = replace(result, **{name: getattr(result, name)[i] for name in _LED}, path=None)
         still = None
         if held is not None:
             still = held[i]
@@ -83,22 +85,24 @@ def lead(
     stacked: dict[str, Any] = {
         name: torch.stack([getattr(part, name) for part in parts]) for name in _LED
     }
-    return replace(found, **stacked, path=_path(found, stacked["x_cf"]))
+    return replace(result, **stacked, path=_path(result, stacked["x_cf"]))
 
 
 def _anchor(
     model: Gated,
     x: Tensor,
     y_target: Tensor,
-    found: SearchResult,
+    result: SearchResult,
     threshold: float,
     constraints: Constraints,
     held: Tensor | None,
 ) -> SearchResult:
     """Try anchors for the rows ``(n, d)`` of a result that miss τ."""
-    missed = (found.status == int(Status.EXHAUSTED)) | (found.status == int(Status.INFEASIBLE))
+    missed = (result.status == int(Status.EXHAUSTED)) | (
+        result.status == int(Status.INFEASIBLE)
+    )
     if not bool(missed.any()):
-        return found
+        return result
     still = None
     if held is not None:
         still = held[missed]
@@ -109,35 +113,35 @@ def _anchor(
             model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
         )
     # Also where τ is missed: the better of two best efforts.
-    better = confidence > found.confidence[missed]
+    better = confidence > result.confidence[missed]
     rows = missed.nonzero().squeeze(-1)[better]
     arrived = torch.where(
-        confidence[better] >= threshold, int(Status.CONVERGED), found.status[rows]
+        confidence[better] >= threshold, int(Status.CONVERGED), result.status[rows]
     )
-    x_cf = found.x_cf.clone()
-    status = found.status.clone()
-    reached = found.confidence.clone()
+    x_cf = result.x_cf.clone()
+    status = result.status.clone()
+    reached = result.confidence.clone()
     x_cf[rows] = points[better]
     status[rows] = arrived
     reached[rows] = confidence[better]
     # Nothing binds a row that has arrived.
-    binding = found.binding.masked_fill((status == int(Status.CONVERGED)).unsqueeze(-1), 0)
+    binding = result.binding.masked_fill((status == int(Status.CONVERGED)).unsqueeze(-1), 0)
     return replace(
-        found,
+        result,
         x_cf=x_cf,
         status=status,
         confidence=reached,
         converged=reached >= threshold,
         binding=binding,
-        path=_path(found, x_cf),
+        path=_path(result, x_cf),
     )
 
 
-def _path(found: SearchResult, x_cf: Tensor) -> Tensor | None:
+def _path(result: SearchResult, x_cf: Tensor) -> Tensor | None:
     """The iterates, if they were recorded, ending at x_cf."""
-    if found.path is None:
+    if result.path is None:
         return None
-    return torch.cat([found.path[:-1], x_cf.unsqueeze(0)])
+    return torch.cat([result.path[:-1], x_cf.unsqueeze(0)])
 
 
 @torch.no_grad()
@@ -159,26 +163,26 @@ def towards_real(
     Returns:
         ``(n, d)``; x itself if the ungated model gives the target τ at no projected row.
     """
-    found = x.clone()
+    points = x.clone()
     remembered = gated.gate.real_rows
     if remembered is None:
-        return found
+        return points
     for target in y_target.unique().tolist():
         rows = remembered[target]
         rows = rows[~rows.isnan().any(-1)].to(x)
         if len(rows):
             # Every row meets every real row of its target, so rows are cut to bound their product.
-            for own in (
+            for part in (
                 (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows)))
             ):
                 if held is None:
                     still = None
                 else:
-                    still = held[own]
-                found[own] = _nearest(
-                    gated, x[own], rows, target, constraints, threshold, still
+                    still = held[part]
+                points[part] = _nearest(
+                    gated, x[part], rows, target, constraints, threshold, still
                 )
-    return found
+    return points
 
 
 def _nearest(

@@ -39,7 +39,8 @@ class _Kernels(NamedTuple):
     columns: Tensor  # (d,) mask of c columns
     middle: Tensor  # (c,) their means
     weights: Tensor  # (k·m, c + 2)
-    peak: Tensor  # (k, m) heights
+    peak: Tensor  # (k, m) logs of heights
+    peak2: Tensor  # the same to base 2
 
 
 class Density(Calibrated):
@@ -119,17 +120,17 @@ class Density(Calibrated):
         )
         by_class = [order[y[order] == label] for label in range(num_classes)]
         used = 2 * size + _CALIBRATED  # copy no more rows than are used
-        judged = [x[own[: used if len(own) >= FEWEST_ROWS else 0]] for own in by_class]
+        judged = [x[rows[: used if len(rows) >= FEWEST_ROWS else 0]] for rows in by_class]
         # At least one place, if only of padding: without any, log p̂ would be −∞ and its gradient
         # NaN.
         num_kernels = min(size, max(1, *map(len, judged)))
         centres = x.new_zeros(num_classes, num_kernels, x.shape[1])
         width = x.new_zeros(num_classes, num_kernels)
         # Of all classes together, because a single class may consist of equal rows.
-        spread = _spread(torch.cat([own[:size] for own in judged]))
-        for label, own in enumerate(judged):
-            centres[label, : len(own)] = own[:size]
-            width[label, : len(own)] = _widths(own[:size], spread)
+        spread = _spread(torch.cat([rows[:size] for rows in judged]))
+        for label, rows in enumerate(judged):
+            centres[label, : len(rows)] = rows[:size]
+            width[label, : len(rows)] = _widths(rows[:size], spread)
         if given is None:
             given = torch.zeros_like(x[0], dtype=torch.bool)
         else:
@@ -188,8 +189,8 @@ class Density(Calibrated):
     @torch.no_grad()
     def log2_kernels(self, x: Tensor, kernels: _Kernels, label: int) -> Tensor:
         """Logs to base 2 of kernels ``(..., n, m)`` of one class at rows ``(..., n, d)``."""
-        own = kernels.weights.unflatten(0, kernels.peak.shape)[label]
-        return log2_heights(self._products(x, kernels, own), kernels, label)
+        weights = kernels.weights.unflatten(0, kernels.peak.shape)[label]
+        return log2_heights(self._products(x, kernels, weights), kernels, label)
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
@@ -284,7 +285,7 @@ class Density(Calibrated):
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (HEAVY * width.square()).unsqueeze(-1)
         peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)
-        return _Kernels(columns, middle, weights.flatten(0, 1), peak)
+        return _Kernels(columns, middle, weights.flatten(0, 1), peak, peak * _LOG2_E)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or pickle makes its kernels anew instead of carrying them along.
@@ -297,13 +298,13 @@ class Density(Calibrated):
         num_kernels = self.width.shape[1]
         scores = [self.width.new_zeros(0, len(by_class))]
         sizes = []
-        for own in by_class:
-            rows = own[num_kernels:][:_CALIBRATED]
+        for numbers in by_class:
+            rows = numbers[num_kernels:][:_CALIBRATED]
             leave_out = None
             # Too few others. Without its own kernel, a centre is scored as if it had not been
             # there.
-            if len(own) - num_kernels < num_kernels // 2:
-                rows = own[:num_kernels]
+            if len(numbers) - num_kernels < num_kernels // 2:
+                rows = numbers[:num_kernels]
                 leave_out = torch.eye(num_kernels, dtype=torch.bool, device=rows.device)[
                     : len(rows)
                 ]
@@ -348,7 +349,7 @@ def log2_heights(distance: Tensor, kernels: _Kernels, label: int) -> Tensor:
     power = -_LOG2_E * (HEAVY + len(kernels.middle)) / 2
     # Rounding can make the distance to a kernel's own centre negative.
     logs = distance.clamp_min_(0.0).log1p_()
-    return torch.add(kernels.peak[label] * _LOG2_E, logs, alpha=power, out=logs)
+    return torch.add(kernels.peak2[label], logs, alpha=power, out=logs)
 
 
 def log_sum(logs: Tensor) -> Tensor:

@@ -171,26 +171,27 @@ def few_rows(gate: Gate, y: Tensor, names: Sequence[str], what: str = "classes")
         (entry["kind"], part.judged.tolist()) for part in gate.lone for entry in part.describe()
     ]
 
-    def told(kind: str, labels: list[int]) -> str:
+    def sentence(kind: str, labels: list[int]) -> str:
         rows = ", ".join(f"{names[k]} ({counts[k]} rows)" for k in labels)
-        return f"stands open for {rows}: at least {NEEDED[kind]} rows are needed."
+        return f"is open for {rows}: at least {NEEDED[kind]} rows are needed."
 
-    said = []
-    nobody = [k for k in range(len(names)) if not any(judged[k] for _, judged in masks)]
-    if nobody:
+    messages = []
+    unjudged = [k for k in range(len(names)) if not any(judged[k] for _, judged in masks)]
+    if unjudged:
         least = min((kind for kind, _ in masks), key=NEEDED.__getitem__)
-        said.append(
-            f"the gate {told(least, nobody)} Counterfactuals for these {what} may be implausible."
+        messages.append(
+            f"the gate {sentence(least, unjudged)} Counterfactuals for these {what} "
+            "may be implausible."
         )
     for kind, judged in masks:
-        alone = [k for k in range(len(names)) if not judged[k] and k not in nobody]
+        alone = [k for k in range(len(names)) if not judged[k] and k not in unjudged]
         if alone:
-            said.append(
-                f"the {kind} part of the gate {told(kind, alone)} Only the other part judges "
+            messages.append(
+                f"the {kind} part of the gate {sentence(kind, alone)} Only the other part judges "
                 f"these {what}."
             )
-    if said:
-        return f"Too few rows to judge what is plausible: {' Also '.join(said)}"
+    if messages:
+        return f"Too few rows to judge what is plausible: {' Also '.join(messages)}"
     return None
 
 
@@ -231,12 +232,12 @@ def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
         why = "are far from zero"
     else:
         return None
-    told = ", ".join(
+    listed = ", ".join(
         f"column {int(names[j])} (median {middle[columns][j]:.3g}, spread {most[j]:.3g})"
         for j in shown
     )
     return (
-        f"The columns of x {why}: {told}. A gate compares distances, so the column with the "
+        f"The columns of x {why}: {listed}. A gate compares distances, so the column with the "
         "largest unit dominates. "
         "Standardise x, and put the same scaling into the model."
     )

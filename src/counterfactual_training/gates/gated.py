@@ -110,7 +110,7 @@ class Both(Gate):
 
     @property
     def real_rows(self) -> Tensor | None:
-        """Of the first part that stores some."""
+        """The rows of the first part that stores some."""
         stored = (part.real_rows for part in self.lone)
         return next((rows for rows in stored if rows is not None), None)
 
@@ -175,7 +175,7 @@ class Gated(nn.Module):
         self,
         x: Tensor,
         y_target: Tensor,
-        found: SearchResult,
+        result: SearchResult,
         generator: Generator,
         constraints: Constraints,
         held: Tensor | None,
@@ -187,5 +187,5 @@ class Gated(nn.Module):
         member.
         """
         if x.dim() == y_target.dim() + 1 and self.gate.real_rows is not None:
-            found = anchors.lead(self, x, y_target, found, generator, constraints, held)
-        return anchors.mark_implausible(self, y_target, found, generator)
+            result = anchors.lead(self, x, y_target, result, generator, constraints, held)
+        return anchors.mark_implausible(self, y_target, result, generator)

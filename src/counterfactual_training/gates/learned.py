@@ -15,7 +15,7 @@ from counterfactual_training.gates.calibration import FEWEST_ROWS, Calibrated, L
 from counterfactual_training.gates.gated import Gated
 from counterfactual_training.gates.negatives import Negatives
 from counterfactual_training.generators import evaluating
-from counterfactual_training.models import mlp
+from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.torch_modes import single_precision
 
 # Most rows to learn from. All epochs together see at most a few times as many.
@@ -124,19 +124,21 @@ class Learned(Calibrated):
         order = torch.randperm(len(x), generator=rng).to(x.device)
         # By class, because each class is calibrated on rows of its own that the network has not
         # seen.
-        held = torch.cat(
+        held_out = torch.cat(
             [_share(order[y[order] == label], config.most_rows) for label in range(num_classes)]
         )
-        kept = (
+        in_training = (
             torch.ones_like(y, dtype=torch.bool)
-            .index_fill(0, held, False)
+            .index_fill(0, held_out, False)
             .nonzero()
             .squeeze(-1)
         )
-        if len(kept) > _MOST_ROWS:
-            kept = kept[torch.randperm(len(kept), generator=rng)[:_MOST_ROWS].to(x.device)]
-        rows = x[kept].flatten(1)
-        labels = y[kept]
+        if len(in_training) > _MOST_ROWS:
+            in_training = in_training[
+                torch.randperm(len(in_training), generator=rng)[:_MOST_ROWS].to(x.device)
+            ]
+        rows = x[in_training].flatten(1)
+        labels = y[in_training]
         # Gated by the network in training: each epoch searches for what it still lets through.
         negatives = Negatives(
             Gated(model, gate, scale), rows, labels, constraints, x.shape[1:], config, rng
@@ -153,8 +155,10 @@ class Learned(Calibrated):
                 loss.backward()
                 optimizer.step()
         with torch.no_grad():
-            scores = torch.cat([gate.network(part) for part in x[held].flatten(1).split(8192)])
-        gate.slope, gate.origin = calibrate(scores, y[held], num_classes, quantile)
+            scores = torch.cat(
+                [gate.network(part) for part in x[held_out].flatten(1).split(8192)]
+            )
+        gate.slope, gate.origin = calibrate(scores, y[held_out], num_classes, quantile)
         return gate.requires_grad_(False).eval()
 
     @classmethod

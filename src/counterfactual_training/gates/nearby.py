@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,8 @@ class _Known(NamedTuple):
     far: Tensor  # (n, m) distances but for these, or (1, m) if all rows share them
     given: Tensor | None  # (n, m) kernels of given features
     total: Tensor | None  # (n,) their sum
+    slope: float  # of the gate's line; 0 if the class cannot be judged
+    origin: float
 
 
 class Nearby:
@@ -71,12 +74,16 @@ class Nearby:
             return None
         return cls(gate, x, columns, num_numbers)
 
-    @torch.no_grad()
     def of_class(self, row: Tensor, points: Tensor, label: int) -> Tensor:
         """``log σ(g)`` ``(a,)`` of one class at points ``(a, c)`` of rows ``(a,)``."""
-        if not bool(self.gate.judged[label]):
-            return points.new_zeros(len(points))
+        return functional.logsigmoid(self.odds(row, points, label))
+
+    @torch.no_grad()
+    def odds(self, row: Tensor, points: Tensor, label: int) -> Tensor:
+        """g itself ``(a,)``; ∞ of a class that cannot be judged."""
         known = self._of_label(label)
+        if known.slope == 0:
+            return points.new_full((len(points),), math.inf)
         z = (points - self.middle).clamp_(-FARTHEST, FARTHEST)
         norm = z.square().sum(-1, keepdim=True)
         z = torch.cat([z[:, : self._num_numbers], norm], -1)
@@ -97,7 +104,7 @@ class Nearby:
             score = log_sum(logs.add_(given)) - total
         else:
             score = log_sum(logs)
-        return functional.logsigmoid(self.gate.slope[label] * (score - self.gate.origin[label]))
+        return score.sub_(known.origin).mul_(known.slope)
 
     def _of_codes(self, row: Tensor, points: Tensor, weights: Tensor) -> Tensor:
         """What codes that differ from the row's add to the distances ``(a, m)``."""
@@ -111,9 +118,11 @@ class Nearby:
 
     def _of_label(self, label: int) -> _Known:
         if label not in self._known:
-            own = self._free.weights.unflatten(0, self._free.peak.shape)[label]
-            weights = torch.cat([own[:, self._place], own[:, -2:-1]], -1).mT.contiguous()
-            far = own[:, -1].unsqueeze(0)
+            weights_of_label = self._free.weights.unflatten(0, self._free.peak.shape)[label]
+            weights = torch.cat(
+                [weights_of_label[:, self._place], weights_of_label[:, -2:-1]], -1
+            ).mT.contiguous()
+            far = weights_of_label[:, -1].unsqueeze(0)
             if len(self._others) or len(self._hot):
                 z = (self.x[:, self._free.columns] - self._free.middle).clamp(
                     -FARTHEST, FARTHEST
@@ -121,11 +130,17 @@ class Nearby:
                 known = torch.cat([self._others, self._hot])
                 # The norm of a point counts its codes of categories.
                 norm = z[:, self._others].square().sum(-1, keepdim=True)
-                far = far + norm * own[:, -2] + z[:, known] @ own[:, known].mT
+                far = (
+                    far
+                    + norm * weights_of_label[:, -2]
+                    + z[:, known] @ weights_of_label[:, known].mT
+                )
             given = total = None
             for kernels in self._given:
                 given = self.gate.log2_kernels(self.x, kernels, label)
                 total = log_sum(given.clone())
-            of_codes = own[:, self._hot].mT.contiguous()
-            self._known[label] = _Known(weights, of_codes, far, given, total)
+            of_codes = weights_of_label[:, self._hot].mT.contiguous()
+            slope = float(self.gate.slope[label])
+            origin = float(self.gate.origin[label])
+            self._known[label] = _Known(weights, of_codes, far, given, total, slope, origin)
         return self._known[label]

@@ -140,7 +140,7 @@ class Negatives:
             torch.rand((), generator=self.rng, dtype=torch.float32)
         )
         generator = line(max_steps=config.max_steps, decision_threshold=threshold)
-        found = search(
+        result = search(
             self.gated,
             x,
             target,
@@ -150,8 +150,8 @@ class Negatives:
             diagnose=False,
         )
         # Only mature ones: others were not taken for the target by the gated model either.
-        x_cf = found.x_cf.flatten(1)[found.mature]
-        target = target[found.mature]
+        x_cf = result.x_cf.flatten(1)[result.mature]
+        target = target[result.mature]
         # A counterfactual more typical than half of the real rows is no negative.
         weight = (1 - 2 * self.typical.p_value(self._free(x_cf), target)).clamp_min(0.0)
         for name, new in {"x_cf": x_cf, "target": target, "weight": weight}.items():
@@ -186,12 +186,16 @@ class Typicality:
         self.references = {}
         self.distances = {}
         for label in y.unique().tolist():
-            own = x[y == label]
+            rows_of_class = x[y == label]
             # Distances of other rows to the references: compared with themselves, rows would look
             # too near.
-            split = min(_REFERENCES, max(1, len(own) // 2))
-            self.references[label] = own[:split].clone()  # a view would keep all rows alive
-            self.distances[label] = self._distance(own[split:][:1000], label).sort().values
+            split = min(_REFERENCES, max(1, len(rows_of_class) // 2))
+            self.references[label] = rows_of_class[
+                :split
+            ].clone()  # a view would keep all rows alive
+            self.distances[label] = (
+                self._distance(rows_of_class[split:][:1000], label).sort().values
+            )
 
     def p_value(self, x: Tensor, y: Tensor) -> Tensor:
         """``(n,)`` for points ``(n, d)`` and classes ``(n,)``; 0 means further than all real

@@ -1,4 +1,13 @@
-"""Find x′: one loop, and the published methods as recipes for it."""
+"""Find x′: one loop, and the published methods as recipes for it.
+
+Start with ``search.py``, the loop, then ``live_rows.py``, the rows that are still searching, and
+the two solvers: ``fixed_steps.py`` (other step rules in ``steps.py``) and ``line_search.py``,
+which needs no step size. ``gradient.py`` is the gradient of Eq. 1; ``chain.py`` computes it
+without autograd. ``penalties.py`` and ``data_penalties.py`` hold the penalties, ``recipes.py`` the
+generators, ``diversity.py`` several answers per row, ``perturbations.py`` attacks,
+``gradient_free.py`` searches without gradients. ``diagnosis.py`` says what helps a search that
+failed.
+"""
 
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.penalties import Distance, Energy, Penalty, SearchState

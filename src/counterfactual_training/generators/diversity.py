@@ -18,7 +18,7 @@ from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators.penalties import SearchState
-from counterfactual_training.generators.steps import Adam, Turn
+from counterfactual_training.generators.steps import Adam, StepInput
 
 if TYPE_CHECKING:
     from counterfactual_training.generators.live_rows import LiveRows
@@ -156,9 +156,9 @@ class Scatter(Adam):
         if not self.spread >= 0:
             raise InputError(f"spread must be at least 0, got {self.spread}.")
 
-    def change(self, work: LiveRows, turn: Turn) -> Tensor:
-        step = super().change(work, turn)
-        if turn.step or work.num_answers == 1:
+    def change(self, work: LiveRows, step_input: StepInput) -> Tensor:
+        step = super().change(work, step_input)
+        if step_input.step or work.num_answers == 1:
             return step
         rng = torch.Generator().manual_seed(0)
         draws = torch.randn(
@@ -166,4 +166,4 @@ class Scatter(Adam):
         )
         draws[0] = 0  # one answer goes the plain way
         kick = draws.to(step).repeat(step.shape[-2] // work.num_answers, 1)
-        return step.add_(kick * turn.learning_rate * self.spread)
+        return step.add_(kick * step_input.learning_rate * self.spread)

@@ -14,7 +14,7 @@ from counterfactual_training.generators.chain import Differentiable
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.live_rows import LiveRows, pick
 from counterfactual_training.generators.result import SearchResult, Status
-from counterfactual_training.generators.steps import Turn
+from counterfactual_training.generators.steps import StepInput
 
 
 class FixedSteps:
@@ -48,7 +48,7 @@ class FixedSteps:
         if record:
             # Filled with the factuals, at which rows that are already there stay.
             self.path = x.repeat(rows.limits.stop + 1, *[1] * x.dim())
-        rows.found = {
+        rows.results = {
             "x_cf": x.new_empty(x.shape),
             "x_adv": x.new_empty(x.shape),
             "confidence": torch.empty_like(rows.radius),
@@ -67,7 +67,7 @@ class FixedSteps:
         stepwise = constraints.groups and constraints.category_projection == "step"
         if stepwise or not all(bool(bound.isinf().all()) for bound in bounds):
             rows.bounds = bounds
-        nobody = torch.zeros_like(rows.live)
+        no_rows = torch.zeros_like(rows.live)
         # The authors decode before the first step.
         x_cf = constraints.project_categories(x.clone(), bounds)
         single = at_least_single(x.new_zeros(rows.y_target.shape))
@@ -76,13 +76,13 @@ class FixedSteps:
             delta=x_cf - x,
             x_adv=x.clone(),
             z=generator.space.encode(x, self.noise[0]),
-            nascent=nobody,
+            nascent=no_rows,
             radius=single + per_member(generator.epsilon, 1),
         )
         rows.spare = torch.empty_like(x)
         rows.scratch = torch.empty_like(x)
         if self.has_discrete:
-            rows.add(snapped=nobody, fresh=None, spent=torch.zeros_like(rows.y_target))
+            rows.add(snapped=no_rows, fresh=None, spent=torch.zeros_like(rows.y_target))
 
     @property
     def num_looks(self) -> int:
@@ -96,7 +96,7 @@ class FixedSteps:
         yield self.rows
 
     def time(self, step: int) -> int:
-        """Of penalties that decay."""
+        """The step that penalties see."""
         return step
 
     def class_gradient(self, rows: LiveRows, logits: Tensor) -> Tensor:
@@ -114,8 +114,10 @@ class FixedSteps:
             rows.advance(delta)  # x′ ← project(x′ + Δ)
         else:  # the same by another rule
             confidence = _of_target(self.probability, rows)
-            turn = Turn(grad, self.rate, step, confidence, self.noise[step], self.network)
-            rule(rows, turn)
+            step_input = StepInput(
+                grad, self.rate, step, confidence, self.noise[step], self.network
+            )
+            rule(rows, step_input)
         rows.z = space.settle(rows.z, rows.x_cf, self.noise[step + 1])
         self._keep_nascent(rows)
 
@@ -160,11 +162,21 @@ class FixedSteps:
         if early and not self.has_discrete:
             self._finish(rows, ready, Status.CONVERGED, step)
             return
-        if step == 0:  # "already there" is the target class by argmax too, even below τ
-            there = arrived | (probability.argmax(-1) == rows.y_target)
-            self._finish(rows, there, Status.ALREADY_THERE, 0)
-            if self.path is not None:
-                self._record(rows, 0)
+        if step == 0:
+            self._leave_out(rows, arrived)
+        self._close(rows, arrived, ready, step)
+
+    def _leave_out(self, rows: LiveRows, arrived: Tensor) -> None:
+        """Finish the rows that already are where they should go: of the target class by argmax,
+        even below τ.
+        """
+        there = arrived | (self.probability.argmax(-1) == rows.y_target)
+        self._finish(rows, there, Status.ALREADY_THERE, 0)
+        if self.path is not None:
+            self._record(rows, 0)
+
+    def _close(self, rows: LiveRows, arrived: Tensor, ready: Tensor, step: int) -> None:
+        """Snap what has to be discrete; finish rows at τ and those without steps left."""
         closing = torch.as_tensor(step >= rows.limit, device=arrived.device)
         if isinstance(rows.limit, Tensor):
             updates: int | Tensor = rows.limit.clamp_max(step)
@@ -189,9 +201,7 @@ class FixedSteps:
         rows.add(one_hot=one_hot, goals=torch.where(one_hot > 0, tau, torch.inf))
 
     def _ready(self, rows: LiveRows, arrived: Tensor, step: int) -> Tensor:
-        """Of the rows at τ, those that need not wait: until all answers to their factual are there,
-        and T/2 steps.
-        """
+        """Rows at τ that need not wait: all answers to their factual are there, after T/2 steps."""
         groups = (arrived | ~rows.live).unflatten(-1, (-1, rows.num_answers))
         together = groups.all(-1, keepdim=True).expand_as(groups).flatten(-2)
         halfway = torch.as_tensor(2 * step >= rows.limit, device=arrived.device)
@@ -209,8 +219,8 @@ class FixedSteps:
         if bool(fresh.any()):
             # The point before the snap, if nascent, is stored now; a later iterate within ε may
             # replace it (Eq. 4).
-            kept = (fresh & rows.nascent).unsqueeze(-1)
-            rows.x_adv = torch.where(kept, rows.x_cf, rows.x_adv)
+            stored = (fresh & rows.nascent).unsqueeze(-1)
+            rows.x_adv = torch.where(stored, rows.x_cf, rows.x_adv)
             rows.nascent = rows.nascent & ~fresh
             # Cells that the caller holds have an interval of one point; snapping must not touch
             # them.
@@ -265,14 +275,14 @@ class FixedSteps:
 
     def result(self) -> SearchResult:
         """What was found, once no row is live."""
-        found = self.rows.found
-        status = found["status"]
-        confidence = found["confidence"]
+        results = self.rows.results
+        status = results["status"]
+        confidence = results["confidence"]
         return SearchResult(
-            x_cf=found["x_cf"],
-            x_adv=found["x_adv"],
+            x_cf=results["x_cf"],
+            x_adv=results["x_adv"],
             converged=confidence >= per_member(self.rows.threshold, 1),
-            num_steps=found["num_steps"],
+            num_steps=results["num_steps"],
             status=status,
             confidence=confidence,
             binding=status.new_zeros(*status.shape, 0, dtype=torch.int8),

@@ -18,7 +18,7 @@ from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import check_count
 from counterfactual_training.generators.real_rows import by_distance
 from counterfactual_training.generators.spaces import FeatureSpace
-from counterfactual_training.generators.steps import Turn
+from counterfactual_training.generators.steps import StepInput
 
 if TYPE_CHECKING:
     from counterfactual_training.generators.chain import Differentiable
@@ -50,7 +50,7 @@ class NearestRows:
         """The rule with the classes that the model predicts."""
         return replace(self, predicted=ask(self.rows).argmax(-1))
 
-    def __call__(self, work: LiveRows, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
         rows = self.rows.to(work.x)
         if "order" not in work.memory:
             work.memory["order"] = self._order(work, rows)
@@ -60,13 +60,13 @@ class NearestRows:
             )
         order = work.memory["order"]
         best = work.memory["best"]
-        tried = _column(order, turn.step - 1)
-        here = _column(order, turn.step)
+        tried = _column(order, step_input.step - 1)
+        here = _column(order, step_input.step)
         # How good the last try was is known only now.
-        now = torch.stack([turn.confidence, tried.squeeze(-1)], -1).to(best)
+        now = torch.stack([step_input.confidence, tried.squeeze(-1)], -1).to(best)
         best.copy_(torch.where((tried >= 0) & (now[..., :1] >= best[..., :1]), now, best))
         last = torch.as_tensor(
-            (turn.step > 0) & (turn.step >= work.limit - 1), device=rows.device
+            (step_input.step > 0) & (step_input.step >= work.limit - 1), device=rows.device
         ).unsqueeze(-1)
         here = torch.where((here < 0) | last, best[..., 1:].long(), here)
         points = rows[here.squeeze(-1)].clamp(*work.interval())
@@ -125,8 +125,8 @@ class GrowingSpheres:
     def __post_init__(self) -> None:
         check_count("num", self.num)
 
-    def __call__(self, work: LiveRows, turn: Turn) -> None:
-        shell = self._shell(turn, work.x)
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
+        shell = self._shell(step_input, work.x)
         lower, upper = work.interval()
         goal = per_member(work.threshold, 2)
         width = max(
@@ -144,7 +144,7 @@ class GrowingSpheres:
                 points.shape
             )
             p = target_probability(
-                turn.network, points.flatten(-3, -2), y.repeat_interleave(self.num, -1)
+                step_input.network, points.flatten(-3, -2), y.repeat_interleave(self.num, -1)
             )
             p = p.view(points.shape[:-1])
             # Those that arrive by distance, others by probability: no distance is as large as 1e9.
@@ -153,12 +153,12 @@ class GrowingSpheres:
             chosen[..., part, :] = points.gather(
                 -2, rank.unsqueeze(-1).expand(*rank.shape, x.shape[-1])
             ).squeeze(-2)
-        work.place(self._fewer(chosen, work, turn))
+        work.place(self._fewer(chosen, work, step_input))
 
-    def _shell(self, turn: Turn, x: Tensor) -> Tensor:
+    def _shell(self, step_input: StepInput, x: Tensor) -> Tensor:
         """Moves ``(num, d)``, or ``(members, 1, num, d)``, uniform between two spheres."""
         d = x.shape[-1]
-        seeds = turn.noise.reshape(-1, 4).long()
+        seeds = step_input.noise.reshape(-1, 4).long()
         drawn = []
         for seed in (
             (seeds * torch.tensor([1, 2**8, 2**16, 2**24], device=seeds.device))
@@ -167,28 +167,28 @@ class GrowingSpheres:
         ):
             rng = torch.Generator().manual_seed(seed)
             way = torch.randn(self.num, d, generator=rng, dtype=torch.float64)
-            inner = (turn.step / (turn.step + 1)) ** d  # share of the ball's volume
+            inner = (step_input.step / (step_input.step + 1)) ** d  # share of the ball's volume
             share = inner + (1 - inner) * torch.rand(
                 self.num, 1, generator=rng, dtype=torch.float64
             )
             drawn.append(way / way.norm(dim=-1, keepdim=True) * share ** (1 / d))
-        if turn.noise.dim() == 1:
+        if step_input.noise.dim() == 1:
             moves = drawn[0]
         else:
             moves = torch.stack(drawn).unsqueeze(1)
         rate = (
-            turn.learning_rate.unsqueeze(-1)
-            if isinstance(turn.learning_rate, Tensor)
-            else turn.learning_rate
+            step_input.learning_rate.unsqueeze(-1)
+            if isinstance(step_input.learning_rate, Tensor)
+            else step_input.learning_rate
         )
-        return (moves.to(x.device) * rate * (turn.step + 1)).to(x)
+        return (moves.to(x.device) * rate * (step_input.step + 1)).to(x)
 
-    def _fewer(self, points: Tensor, work: LiveRows, turn: Turn) -> Tensor:
+    def _fewer(self, points: Tensor, work: LiveRows, step_input: StepInput) -> Tensor:
         """Points ``(..., n, d)`` that reach τ with changes taken back, feature by feature, as long
         as they still do.
         """
         goal = per_member(work.threshold, 1)
-        arrived = target_probability(turn.network, points, work.y_target) >= goal
+        arrived = target_probability(step_input.network, points, work.y_target) >= goal
         if not bool(arrived.any()):
             return points
         owner = torch.arange(points.shape[-1], device=points.device)
@@ -201,7 +201,7 @@ class GrowingSpheres:
             if not bool((back & (points != work.x)).any()):
                 continue
             tried = allowed(work.constraints, torch.where(back, work.x, points), work.x)
-            still = target_probability(turn.network, tried, work.y_target) >= goal
+            still = target_probability(step_input.network, tried, work.y_target) >= goal
             points = torch.where((still & arrived).unsqueeze(-1), tried, points)
         return points
 

@@ -43,9 +43,9 @@ _ROUNDS = 10  # of changing one discrete feature
 # Share of rows still climbing at which the others are dropped. There are more columns to copy than
 # with fixed steps.
 _SHRINK_AT = 0.7
-# What is found for a part of the rows, by the column that has it.
-_FOUND = ("x_cf", "x_adv", "before", "value", "confidence", "gap", "turned", "tries", "moves")
-_SAVED = {name: name for name in _FOUND}
+# Results for a part of the rows, by the column that has them.
+_RESULTS = ("x_cf", "x_adv", "before", "value", "confidence", "gap", "turned", "tries", "moves")
+_SAVED = {name: name for name in _RESULTS}
 
 
 class LineSearch:
@@ -102,13 +102,13 @@ class LineSearch:
         x = rows.x
         y_target = rows.y_target
         logits = first_logits(self.network.logits, x, y_target)
-        nobody = torch.zeros_like(logits, dtype=torch.bool)
-        rows.add(wanted=nobody.scatter(-1, y_target.unsqueeze(-1), True))
+        no_classes = torch.zeros_like(logits, dtype=torch.bool)
+        rows.add(wanted=no_classes.scatter(-1, y_target.unsqueeze(-1), True))
         if held is None:
             held = torch.zeros_like(x, dtype=torch.bool)
         lower, upper = _box(self.rules, x, held)
         # Copies, because parts of the rows write into them.
-        rows.add(still=held, lower=lower, upper=upper, x_cf=x.clone(), x_adv=x.clone())
+        rows.add(held=held, lower=lower, upper=upper, x_cf=x.clone(), x_adv=x.clone())
         measured = self.look(rows, x, logits)
         # A factual outside its box must first come inside, even if that is uphill.
         outside = ((x < lower) | (x > upper)).any(-1)
@@ -169,7 +169,7 @@ class LineSearch:
         return {"value": value, "confidence": odds.sigmoid(), "gap": gap}
 
     def time(self, step: int) -> int:
-        """Of penalties that decay: always the first step, because values of one function are
+        """The step that penalties see: always the first, because values of one function are
         compared.
         """
         return 0
@@ -205,11 +205,11 @@ class LineSearch:
         if step == 0:  # at the point that is the best so far
             self.better = rows.live
             return
-        found = self.look(rows, rows.x_cf, logits)
+        values = self.look(rows, rows.x_cf, logits)
         # Strictly better: on a plateau, equal values would use up all tries.
-        self.better = better = rows.live & (found["value"] < rows.value)
-        rows.replace(better, before=rows.here, here=rows.x_cf, **found)
-        going_on = better & (found["gap"] < 0)
+        self.better = better = rows.live & (values["value"] < rows.value)
+        rows.replace(better, before=rows.here, here=rows.x_cf, **values)
+        going_on = better & (values["gap"] < 0)
         self.arrive(rows, going_on)
         # The first failed step may have crossed a ridge: try the direction along it before
         # shortening the step.
@@ -263,10 +263,10 @@ class LineSearch:
         middle = below
         for _ in range(_HALVINGS + 1):
             middle = self.rules.follow(middle, rows.x)
-            found = self.look(rows, middle)
-            passed = found["gap"] >= 0
+            values = self.look(rows, middle)
+            passed = values["gap"] >= 0
             below = torch.where(passed.unsqueeze(-1), below, middle)
-            rows.replace(rows.live & passed, x_cf=middle, **found)
+            rows.replace(rows.live & passed, x_cf=middle, **values)
             middle = (below + rows.x_cf) / 2
         rows.save()
 
@@ -294,7 +294,7 @@ class LineSearch:
     def _part(self, mask: Tensor) -> LiveRows:
         """A copy of the rows under the mask, which writes what it finds into mine."""
         part = self.rows.part(mask)
-        part.found = {name: getattr(self.rows, name) for name in _FOUND}
+        part.results = {name: getattr(self.rows, name) for name in _RESULTS}
         part.saved = _SAVED
         return part
 
@@ -305,7 +305,7 @@ class LineSearch:
         rows = self.rows
         if not bool(mask.any()):
             return mask
-        points = rows.rounded(mask, rows.still)
+        points = rows.rounded(mask, rows.held)
         # Rows that snapping leaves alone have made no move.
         changed = mask & (points != rows.x_cf).any(-1)
         rows.replace(changed, x_cf=points, **self.look(rows, points))
@@ -315,9 +315,9 @@ class LineSearch:
 
     def _hold(self, mask: Tensor) -> Tensor:
         rows = self.rows
-        held = mask.unsqueeze(-1) & self.rules.discrete
-        rows.lower = torch.where(held, rows.x_cf, rows.lower)
-        rows.upper = torch.where(held, rows.x_cf, rows.upper)
+        snapped = mask.unsqueeze(-1) & self.rules.discrete
+        rows.lower = torch.where(snapped, rows.x_cf, rows.lower)
+        rows.upper = torch.where(snapped, rows.x_cf, rows.upper)
         return mask
 
     def come_back(self, mask: Tensor) -> None:
@@ -344,8 +344,8 @@ class LineSearch:
         for points, allowed in self._changes(rows):
             allowed = allowed & rows.live
             if bool(allowed.any()):
-                found = self.look(rows, points)
-                rows.replace(allowed & (found["value"] < rows.value), x_cf=points, **found)
+                values = self.look(rows, points)
+                rows.replace(allowed & (values["value"] < rows.value), x_cf=points, **values)
         helped = rows.value < start
         # An exchange costs a try, so that T bounds the whole search.
         rows.tries = rows.tries + helped
@@ -365,20 +365,20 @@ class LineSearch:
             allowed = (
                 self.rules.categories(group, x)
                 & ~group.own(x_cf)
-                & ~rows.still[..., group.columns[:1]]
+                & ~rows.held[..., group.columns[:1]]
             )
             for category in range(group.num_categories):
                 points = x_cf.clone()
                 points[..., group.index] = group.encode(
                     torch.tensor(category, device=x_cf.device), x_cf.dtype
                 )
-                yield imply(self.rules, points, x, rows.still), allowed[..., category]
+                yield imply(self.rules, points, x, rows.held), allowed[..., category]
         for lattice in self.rules.lattices:
             for value in lattice.beside(x_cf[..., lattice.column]):
                 points = x_cf.clone()
                 points[..., lattice.column] = value
-                points = self.rules.snap(points, x, rows.still)
-                yield points, (points != x_cf).any(-1) & ~rows.still[..., lattice.column]
+                points = self.rules.snap(points, x, rows.held)
+                yield points, (points != x_cf).any(-1) & ~rows.held[..., lattice.column]
 
     def result(self) -> SearchResult:
         rows = self.rows
@@ -432,9 +432,9 @@ def _box(rules: Constraints, x: Tensor, held: Tensor | None) -> tuple[Tensor, Te
     where a feature may not decrease or increase, and at 0 and 1 for relaxed categories."""
     lower, upper = (bound.expand_as(x).clone() for bound in rules.interval(x, held))
     for group in rules.groups if rules.category_projection == "end" else ():
-        own = x[..., group.index]
+        factual = x[..., group.index]
         # Beyond 0 and 1 a relaxed category means nothing; a factual beyond them stays inside its
         # box.
-        lower[..., group.index] = torch.maximum(lower[..., group.index], own.clamp_max(0))
-        upper[..., group.index] = torch.minimum(upper[..., group.index], own.clamp_min(1))
+        lower[..., group.index] = torch.maximum(lower[..., group.index], factual.clamp_max(0))
+        upper[..., group.index] = torch.minimum(upper[..., group.index], factual.clamp_min(1))
     return lower, upper

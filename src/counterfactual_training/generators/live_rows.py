@@ -2,7 +2,7 @@
 
 Whatever is known of a row is a column: a tensor ``(..., a)`` or ``(..., a, anything)``, which
 shrinks with the rows. A row that is done stays, ignored, until there are enough such rows to make a
-smaller copy worth its cost. What was found for it is written before that.
+smaller copy worth its cost. Its results are written before that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LiveRows:
     wanted: Tensor  # (..., a, k) mask of the target class
     lower: Tensor  # the box, directions included; a held feature has an interval of one point
     upper: Tensor
-    still: Tensor  # mask of the cells that the caller holds
+    held: Tensor  # mask of the cells that the caller holds
     here: Tensor  # the best point so far
     before: Tensor  # the best point before it
     value: Tensor  # of the objective at the best point
@@ -80,8 +80,8 @@ class LiveRows:
         # What a step rule remembers of each row, (..., a, d) or (..., a, anything).
         self.memory: dict[str, Tensor] = {}
         # Where results of rows are written: the columns of all n rows by name.
-        self.found: dict[str, Tensor] = {}
-        # Columns to write there before rows are dropped, by the name of what was found. Only those
+        self.results: dict[str, Tensor] = {}
+        # Columns to write there before rows are dropped, by the name of the result. Only those
         # that do not change any more once a row is done.
         self.saved: dict[str, str] = {}
         self.columns: dict[str, None] = {}
@@ -126,10 +126,10 @@ class LiveRows:
             self.num_answers,
         )
 
-    # ---- who is still here -----------------------------------------------------------------------
+    # ---- rows that remain ------------------------------------------------------------------------
 
     @property
-    def kept(self) -> Tensor:
+    def rows_to_keep(self) -> Tensor:
         """Mask ``(..., a)`` of the rows to keep: live, or an answer to a factual whose other
         answers are.
         """
@@ -139,7 +139,7 @@ class LiveRows:
         return groups.any(-1, keepdim=True).expand_as(groups).flatten(-2)
 
     def part(self, mask: Tensor) -> Self:
-        """A copy of the rows under the mask ``(..., a)``, whose columns of :attr:`found` are mine.
+        """A copy of the rows under the mask ``(..., a)``, which writes to the same :attr:`results`.
 
         Members of a fleet keep as many rows as the one that has most under the mask; of the part,
         only those under the mask are live.
@@ -157,13 +157,13 @@ class LiveRows:
             place = pick(self.index, done)
             for name, value in values.items():
                 if isinstance(value, Tensor):
-                    self.found[name].index_copy_(0, place, value)
+                    self.results[name].index_copy_(0, place, value)
                 else:
-                    self.found[name].index_fill_(0, place, value)
+                    self.results[name].index_fill_(0, place, value)
             return
         places = (*done[:-1], self.index[done])
         for name, value in values.items():
-            self.found[name][places] = value
+            self.results[name][places] = value
 
     def leave(self, mask: Tensor, done: Places) -> None:
         """The rows under the mask, all live, are done; ``done`` are their places, if any."""
@@ -173,7 +173,7 @@ class LiveRows:
         if len(done) == 1 and self.num_answers == 1:
             self.live_width = self.live_width - len(done[0])
         else:
-            self.live_width = int(self.kept.sum(-1).max())
+            self.live_width = int(self.rows_to_keep.sum(-1).max())
 
     def save(self) -> None:
         """Write the columns that are :attr:`saved`, of all rows."""
@@ -181,11 +181,11 @@ class LiveRows:
             values = getattr(self, column)
             order = self.index
             if order.dim() == 1:
-                self.found[name].index_copy_(0, order, values)
+                self.results[name].index_copy_(0, order, values)
                 continue
             if values.dim() > order.dim():
                 order = order.unsqueeze(-1).expand_as(values)
-            self.found[name].scatter_(self.index.dim() - 1, order, values)
+            self.results[name].scatter_(self.index.dim() - 1, order, values)
 
     def shrink(self) -> None:
         """Drop rows that are done once there are many. In a fleet, all members keep as many rows
@@ -193,7 +193,7 @@ class LiveRows:
         """
         if self.live_width < self.shrink_at * self.index.shape[-1]:
             self.save()
-            self._take(_front(self.kept, self.live_width))
+            self._take(_front(self.rows_to_keep, self.live_width))
 
     def _take(self, order: Tensor) -> None:
         """Keep the rows ``order`` ``(..., a)`` only."""
@@ -208,8 +208,8 @@ class LiveRows:
             self.spare = torch.empty_like(self.x_cf)
             self.scratch = torch.empty_like(self.x_cf)
         if self.bounds is not None:
-            kept = (b if b.shape[-2] == 1 else rows_in_order(b, order) for b in self.bounds)
-            self.bounds = Bounds(*kept)
+            bounds = (b if b.shape[-2] == 1 else rows_in_order(b, order) for b in self.bounds)
+            self.bounds = Bounds(*bounds)
 
     # ---- moves -----------------------------------------------------------------------------------
 

@@ -34,6 +34,12 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
             "one class per row."
         )
     _check_device("y", y, x)
+    _check_parameters(model, x)
+    check_finite(x.flatten(y.dim()))
+
+
+def _check_parameters(model: nn.Module, x: Tensor) -> None:
+    """Raise if the model is on another device than x, or of another precision."""
     # A model without parameters works on any device.
     parameter = next(model.parameters(), None)
     if parameter is not None:
@@ -42,7 +48,6 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor) -> None:
             raise InputError(
                 f"x is {x.dtype} but the model {parameter.dtype}; convert one of them."
             )
-    check_finite(x.flatten(y.dim()))
 
 
 def _check_device(name: str, value: Tensor, x: Tensor) -> None:

@@ -78,7 +78,7 @@ def fgsm(
 
 
 @with_gradients
-def pgd(
+def pgd(  # noqa: PLR0913  # public
     model: nn.Module,
     x: Tensor,
     y: Tensor,

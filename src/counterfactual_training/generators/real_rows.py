@@ -21,7 +21,7 @@ class KnowsRealRows(Protocol):
         self,
         x: Tensor,
         y_target: Tensor,
-        found: SearchResult,
+        result: SearchResult,
         generator: Generator,
         constraints: Constraints,
         held: Tensor | None,

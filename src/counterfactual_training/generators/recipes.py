@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -28,16 +28,13 @@ from counterfactual_training.generators.data_penalties import (
 )
 from counterfactual_training.generators.diversity import HINGE, Diversity, Scatter
 from counterfactual_training.generators.generator import Generator
-from counterfactual_training.generators.gradient_free import (
-    GrowingSpheres,
-    NearestRows,
-    SeedSpace,
-)
 from counterfactual_training.generators.model_checks import check_finite
 from counterfactual_training.generators.penalties import Decay, Distance, Energy
 from counterfactual_training.generators.spaces import LatentSpace
 from counterfactual_training.generators.steps import Greedy, Shrink
-from counterfactual_training.models.vae import VAE, fit_vae
+
+if TYPE_CHECKING:
+    from counterfactual_training.models.vae import VAE
 
 Recipe = Callable[..., Generator]
 P = ParamSpec("P")
@@ -158,6 +155,8 @@ def revise(
                 "REVISE searches the latent space of a VAE: pass vae=fit_vae(x), or x_train= to "
                 "fit one."
             )
+        from counterfactual_training.models.vae import fit_vae
+
         vae = fit_vae(x_train)
     return Generator(
         "revise",
@@ -351,7 +350,7 @@ def claproar(lambda_cost: float = 0.1, lambda_loss: float = 0.5, **settings: Any
 
 
 @_recipe
-def eccco(
+def eccco(  # noqa: PLR0913  # public
     lambda_cost: float = 0.001,
     lambda_energy: float = 5.0,
     lambda_conformal: float = 0.4,
@@ -476,6 +475,8 @@ def nearest_unlike(
                 rows.device
             )
         ]
+    from counterfactual_training.generators.gradient_free import NearestRows
+
     settings = {"step_rule": NearestRows(rows), **settings}
     return Generator("nearest_unlike", max_steps=max_steps, **settings)
 
@@ -557,6 +558,8 @@ def growing_spheres(
         >>> bool(result.converged.float().mean() > 0.9)
         True
     """
+    from counterfactual_training.generators.gradient_free import GrowingSpheres, SeedSpace
+
     settings = {"step_rule": GrowingSpheres(num), "space": SeedSpace(), **settings}
     return Generator(
         "growing_spheres", learning_rate=learning_rate, max_steps=max_steps, **settings

@@ -23,7 +23,6 @@ from counterfactual_training.generators.chain import (
     StackedChain,
     differentiable,
 )
-from counterfactual_training.generators.diagnosis import diagnose_rows
 from counterfactual_training.generators.fixed_steps import FixedSteps
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.gradient import search_gradient
@@ -48,7 +47,7 @@ _BLOCK_VALUES = {"cpu": 2**19}
 _BLOCK_VALUES_ACCELERATOR = 2**26
 
 
-def search(
+def search(  # noqa: PLR0913  # public
     model: nn.Module,
     x: Tensor,
     y_target: Tensor,
@@ -111,24 +110,24 @@ def search(
         constraints = constraints.to(flat)
         constraints.check_factuals(flat)
         generator.check_features(flat.shape[-1])
-        wishes = Wishes(
+        options = SearchOptions(
             first_logits, _mask(ordinary(held), x), ordinary(difficulty), record, diagnose
         )
-        some = flat[..., : _block_size(flat, generator.num_answers), :]
-        with sensible_threads(model, some, threads):
-            found = search_rows(model, x, y_target, generator, constraints, rng, wishes)
+        block = flat[..., : _block_size(flat, generator.num_answers), :]
+        with sensible_threads(model, block, threads):
+            result = search_rows(model, x, y_target, generator, constraints, rng, options)
             if real_rows and isinstance(model, KnowsRealRows):
                 return model.try_real_rows(
-                    x, y_target.long(), found, generator, constraints, held
+                    x, y_target.long(), result, generator, constraints, held
                 )
-    return found
+    return result
 
 
-class Wishes(NamedTuple):
-    """What a search may be asked for beside x′ and x_adv.
+class SearchOptions(NamedTuple):
+    """Options of a search; the defaults are those of training.
 
     Attributes:
-        look: asks the model for the first time, and raises if its logits are of no use.
+        look: computes the first logits, and raises if they are not finite.
         held: mask like x of single cells that must keep their value.
         difficulty: ``(d,)`` cost weight of each feature, for a line search.
         record: keep all iterates.
@@ -149,7 +148,7 @@ def search_rows(
     generator: Generator,
     constraints: Constraints,
     rng: torch.Generator | Sequence[torch.Generator] | None = None,
-    wishes: Wishes = Wishes(),  # noqa: B008  # has no state
+    options: SearchOptions = SearchOptions(),  # noqa: B008  # has no state
 ) -> SearchResult:
     """:func:`search` for rows, constraints and a generator that were checked before: what training
     runs.
@@ -174,26 +173,29 @@ def search_rows(
         for start in range(0, max(1, flat.shape[-2]), block):
             x_part = flat[..., start : start + block, :]
             y_part = targets[..., start : start + block]
-            still = None
-            if wishes.held is not None:
-                still = _cells(wishes.held, flat, generator.num_answers, start, block)
+            held = None
+            if options.held is not None:
+                held = _cells(options.held, flat, generator.num_answers, start, block)
             rows = LiveRows(x_part, y_part, generator, constraints)
             solver: Solver
             if generator.step_rule == "line":
-                asked = (still, wishes.difficulty, wishes.record)
-                solver = LineSearch(network, rows, generator, *asked)
+                extras = (held, options.difficulty, options.record)
+                solver = LineSearch(network, rows, generator, *extras)
             else:
-                solver = FixedSteps(network, rows, generator, noise, still, wishes.record)
+                solver = FixedSteps(network, rows, generator, noise, held, options.record)
             for climbing in solver.rounds():
-                descend(network, generator, climbing, solver, wishes.look)
+                descend(network, generator, climbing, solver, options.look)
             part = solver.result()
-            if wishes.diagnose:
+            if options.diagnose:
+                # Here, because training never asks.
+                from counterfactual_training.generators.diagnosis import diagnose_rows
+
                 part = diagnose_rows(part, network, x_part, y_part, generator, constraints)
             parts.append(part)
-    found = parts[0]
+    result = parts[0]
     if len(parts) > 1:
-        found = SearchResult.join(parts)
-    return _shaped(found, x.detach(), feature_shape, generator.num_answers)
+        result = SearchResult.join(parts)
+    return _shaped(result, x.detach(), feature_shape, generator.num_answers)
 
 
 class Solver(Protocol):
@@ -365,7 +367,8 @@ def _noise_of_members(
     else:
         limits = [steps] * len(rng)
     draws = [
-        generator.space.noise(limit + 2, own, x) for limit, own in zip(limits, rng, strict=True)
+        generator.space.noise(limit + 2, stream, x)
+        for limit, stream in zip(limits, rng, strict=True)
     ]
     # Members with a smaller T are done before the padding.
     return nn.utils.rnn.pad_sequence(draws).unsqueeze(-2)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from counterfactual_training.core.broadcast import Number, per_member
-from counterfactual_training.models.vae import VAE
+
+if TYPE_CHECKING:
+    from counterfactual_training.models.vae import VAE
 
 
 class Space(Protocol):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from counterfactual_training.generators.live_rows import LiveRows
 
 
-class Turn(NamedTuple):
-    """What a rule receives beside the rows.
+class StepInput(NamedTuple):
+    """What a step rule receives beside the rows.
 
     Attributes:
         grad: ``(..., n, d)`` ∇ₓ′ of Eq. 1, which may be overwritten; empty for rules without
@@ -51,7 +51,7 @@ class Stepper(Protocol):
     ``cannot_train``, the reason why its counterfactuals cannot serve training.
     """
 
-    def __call__(self, work: LiveRows, turn: Turn, /) -> None: ...
+    def __call__(self, work: LiveRows, step_input: StepInput, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Normalised:
     model is.
     """
 
-    def __call__(self, work: LiveRows, turn: Turn) -> None:
-        work.advance(unit(work.free(turn.grad.neg_())).mul_(turn.learning_rate))
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
+        work.advance(unit(work.free(step_input.grad.neg_())).mul_(step_input.learning_rate))
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Adam:
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def __call__(self, work: LiveRows, turn: Turn) -> None:
-        work.advance(self.change(work, turn))
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
+        work.advance(self.change(work, step_input))
 
-    def change(self, work: LiveRows, turn: Turn) -> Tensor:
+    def change(self, work: LiveRows, step_input: StepInput) -> Tensor:
         """Δ ``(..., n, d)`` before the constraints."""
-        grad = turn.grad
-        time = turn.step + 1
+        grad = step_input.grad
+        time = step_input.step + 1
         mean = work.remembered("mean").mul_(self.beta1).add_(grad, alpha=1 - self.beta1)
         square = (
             work.remembered("square")
@@ -89,7 +89,7 @@ class Adam:
         )
         # Both start at zero; dividing by what is missing of their weights makes up for it.
         scale = (square / (1 - self.beta2**time)).sqrt_().add_(self.epsilon)
-        return (mean / (1 - self.beta1**time)).div_(scale).mul_(turn.learning_rate).neg_()
+        return (mean / (1 - self.beta1**time)).div_(scale).mul_(step_input.learning_rate).neg_()
 
 
 @dataclass(frozen=True)
@@ -107,21 +107,21 @@ class Greedy:
         if self.most is not None:
             check_count("most", self.most)
 
-    def __call__(self, work: LiveRows, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
         used = work.remembered("used")
-        wish = work.free(turn.grad.neg_())
+        change = work.free(step_input.grad.neg_())
         if work.constraints.category_projection == "step":
             for group in work.constraints.groups:
-                wish[..., group.index] = 0
+                change[..., group.index] = 0
         most = (
-            (1 / torch.as_tensor(turn.learning_rate)).round().clamp_min(1)
+            (1 / torch.as_tensor(step_input.learning_rate)).round().clamp_min(1)
             if self.most is None
             else self.most
         )
-        size, best = wish.abs().masked_fill_(used >= most, 0).max(-1, keepdim=True)
-        chosen = torch.zeros_like(wish).scatter_(-1, best, (size > 0).to(wish))
+        size, best = change.abs().masked_fill_(used >= most, 0).max(-1, keepdim=True)
+        chosen = torch.zeros_like(change).scatter_(-1, best, (size > 0).to(change))
         used.add_(chosen)
-        work.advance(wish.sign_().mul_(chosen).mul_(turn.learning_rate))
+        work.advance(change.sign_().mul_(chosen).mul_(step_input.learning_rate))
 
 
 @dataclass(frozen=True)
@@ -147,14 +147,18 @@ class Shrink:
         if self.most is not None:
             check_count("most", self.most)
 
-    def __call__(self, work: LiveRows, turn: Turn) -> None:
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
         groups = [list(group.columns) for group in work.constraints.groups]
-        total = work.inside(turn.grad.mul_(turn.learning_rate).neg_().add_(work.delta))
+        total = work.inside(
+            step_input.grad.mul_(step_input.learning_rate).neg_().add_(work.delta)
+        )
         size = total.abs()
         for columns in groups:
             size[..., columns] = size[..., columns].norm(dim=-1, keepdim=True)
         tiny = torch.finfo(size.dtype).tiny
-        total.mul_((1 - self.weight * turn.learning_rate / size.clamp_min(tiny)).clamp_min(0))
+        total.mul_(
+            (1 - self.weight * step_input.learning_rate / size.clamp_min(tiny)).clamp_min(0)
+        )
         if self.most is not None:
             total.masked_fill_(~self._largest(size, groups, work.fixed), 0)
         work.jump(total)
@@ -171,12 +175,12 @@ class Shrink:
             largest = rank[..., columns].amax(-1)
             rank[..., columns] = -1  # one column stands for its group
             rank[..., columns[0]] = largest
-        kept = torch.zeros_like(size, dtype=torch.bool).scatter_(
+        largest_mask = torch.zeros_like(size, dtype=torch.bool).scatter_(
             -1, rank.topk(most).indices, True
         )
         for columns in groups:
-            kept[..., columns] = kept[..., columns[:1]]
-        return kept
+            largest_mask[..., columns] = largest_mask[..., columns[:1]]
+        return largest_mask
 
 
 # Rules that a recipe or a user may name.

@@ -165,7 +165,7 @@ def _is_own(kind: type, name: str) -> bool:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Of a function, and of those written inside it."""
+    """The code of a function, and of those written inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -214,17 +214,20 @@ def _traced(model: nn.Module) -> list[tuple[str, nn.Module]] | None:
     for behind, node in itertools.pairwise(nodes[:-1]):
         if node.args != (behind,):
             return None
-        name = ""
-        layer = None
-        if node.op == "call_module" and not node.kwargs:
-            name = str(node.target)
-            layer = parts.get(name)
-        elif node.op in ("call_function", "call_method"):
-            layer = _layer_of(node.target, node.kwargs)
+        name, layer = _at_node(node, parts)
         if layer is None or not _is_layer(layer):
             return None
         layers.append((name, layer))
     return layers
+
+
+def _at_node(node: fx.Node, parts: Mapping[str, nn.Module]) -> tuple[str, nn.Module | None]:
+    """The layer that a node calls, with its name; functions have none."""
+    if node.op == "call_module" and not node.kwargs:
+        return str(node.target), parts.get(str(node.target))
+    if node.op in ("call_function", "call_method"):
+        return "", _layer_of(node.target, node.kwargs)
+    return "", None
 
 
 def _layer_of(function: Any, options: Mapping[str, Any]) -> nn.Module | None:

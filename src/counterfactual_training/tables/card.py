@@ -13,9 +13,9 @@ import pandas as pd
 
 from counterfactual_training.defaults import CARD_PEOPLE
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import describe
+from counterfactual_training.models.shapes import describe
 from counterfactual_training.tables.audits import Audit, audit, usual_groups
-from counterfactual_training.tables.audits.later import module_of
+from counterfactual_training.tables.audits.robustness import module_of
 from counterfactual_training.tables.card_numbers import by_group, measures, percent_span, span
 from counterfactual_training.tables.card_parts import Card, CardSection, CardTable
 from counterfactual_training.versions import versions
@@ -50,12 +50,12 @@ class CardRows:
     Attributes:
         labels: their true classes; without them, advice is measured, but not whether decisions are
             right.
-        said: which rows these are, in words.
+        description: which rows these are, in words.
     """
 
     frame: pd.DataFrame | None = None
     labels: Any = None
-    said: str = ""
+    description: str = ""
 
 
 _NO_FACTS = ModelFacts()
@@ -88,7 +88,7 @@ def make_card(
     sections = [
         _what(classifier, about.facts, about.sha256),
         _use(classifier, target),
-        _data(classifier, about.facts, frame, labels, rows.said),
+        _data(classifier, about.facts, frame, labels, rows.description),
         _columns(classifier),
         measures(classifier, frame, labels, found, reason, seed),
         *([by_group(found)] if found is not None and len(found.groupings) > 1 else []),
@@ -114,7 +114,7 @@ def _audited(
 ) -> tuple[Audit | None, str]:
     """The audit, or why there is none."""
     if target is None:
-        return None, "Nobody said which class people want, so advice was not measured."
+        return None, "It is not known which class people want, so advice was not measured."
     named = usual_groups(frame, classifier.schema_) if groups is None else groups
     try:
         return audit(

@@ -33,7 +33,7 @@ from counterfactual_training.progress import StatusLine, bar
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.schema import Schema
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.text import duration
 from counterfactual_training.versions import PACKAGE, versions
 

@@ -36,10 +36,12 @@ class AdamOptimizer(Optimizer):
         self.tensors = list(parameters)
         self.lead = lead
         if lead:
-            own = [[rows] for rows in self.tensors[0].detach()]
+            groups_of_parameters = [[rows] for rows in self.tensors[0].detach()]
         else:
-            own = [self.tensors]
-        groups = [{"params": p, "lr": r} for p, r in zip(own, rates, strict=True)]
+            groups_of_parameters = [self.tensors]
+        groups = [
+            {"params": p, "lr": r} for p, r in zip(groups_of_parameters, rates, strict=True)
+        ]
         super().__init__(groups, {"lr": 0.0, "betas": _BETAS})
         self.mean = [
             torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32))
@@ -89,13 +91,13 @@ class AdamOptimizer(Optimizer):
         tensors = self.tensors
         mean = self.mean
         square = self.square
-        given = [g for g in grads if g is not None]
-        if len(given) < len(tensors):  # parameters without a gradient stay as they are
+        gradients = [g for g in grads if g is not None]
+        if len(gradients) < len(tensors):  # parameters without a gradient stay as they are
             there = [i for i, grad in enumerate(grads) if grad is not None]
             tensors, mean, square = (
                 [column[i] for i in there] for column in (tensors, mean, square)
             )
-        fused_adam(tensors, given, (mean, square), step, numbers, bad)
+        fused_adam(tensors, gradients, (mean, square), step, numbers, bad)
         if bad is not None:  # the kernel skipped the update, but does not take the count back
             self.updates -= bad
 
@@ -112,16 +114,16 @@ class AdamOptimizer(Optimizer):
         )
         size = rate / (1 - beta1**count)
         root = (1 - beta2**count).sqrt()
-        for weights, mean, square, given in zip(
+        for weights, mean, square, gradient in zip(
             self.tensors, self.mean, self.square, grads, strict=True
         ):
-            if given is None:
+            if gradient is None:
                 continue
             fresh, kept2, fresh2, step, scale = (
                 v.to(mean.dtype) for v in (1 - beta1, beta2, 1 - beta2, size, root)
             )
             # 0 · NaN would be NaN: mask before, not after
-            grad = torch.where(go, given, 0.0).to(mean.dtype)
+            grad = torch.where(go, gradient, 0.0).to(mean.dtype)
             mean.copy_(torch.where(go, mean.lerp(grad, fresh), mean))
             square.copy_(
                 torch.where(go, (kept2 * square).addcmul_(grad, grad * fresh2), square)
@@ -160,9 +162,9 @@ class AdamOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for group, saved in zip(self.param_groups, state_dict["groups"], strict=True):
             group.update(saved)
-        held = [*self.mean, *self.square, self.updates]
+        state_tensors = [*self.mean, *self.square, self.updates]
         for mine, its in zip(
-            held,
+            state_tensors,
             [*state_dict["mean"], *state_dict["square"], state_dict["updates"]],
             strict=True,
         ):

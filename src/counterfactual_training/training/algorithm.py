@@ -24,7 +24,7 @@ from counterfactual_training.training.sampling import Streams, draw_rows, draw_t
 def fit(run: Run, saver: Checkpoint | None = None, until: int | None = None) -> None:
     """Train all members of a run: all epochs, or ``until`` so many are done."""
     with run.session(saver):
-        while run.goes_on(until):  # line 1
+        while run.has_epochs_left(until):  # line 1
             one_epoch(run)
             run.end_epoch(saver, compact=until is None)
 
@@ -33,15 +33,17 @@ def fit(run: Run, saver: Checkpoint | None = None, until: int | None = None) -> 
 def one_epoch(run: Run) -> None:
     """Lines 2-8, for all rows once."""
     epoch = Epoch(run)
-    for batch in epoch.batches():  # line 2
-        for attempt in epoch.searches():  # lines 3-6; again, if a member fails
-            with attempt:
+    for batch in epoch.batches():  # line 2: sample x, y
+        for attempt in epoch.searches():  # once, or again if a member fails
+            with attempt:  # lines 3-6: function counterfactuals, below
                 if run.method.find is None:
-                    attempt.found = counterfactuals(run, attempt.num, epoch.rng, attempt.active)
+                    attempt.result = counterfactuals(
+                        run, attempt.num, epoch.rng, attempt.active
+                    )
                 else:
-                    attempt.found = find_by_method(run, batch, epoch.rng)
-        for gradients in epoch.gradients(batch):  # line 7: ∇ of Eq. 2
-            epoch.update(gradients)  # line 8
+                    attempt.result = find_by_method(run, batch, epoch.rng)
+        for gradients in epoch.gradients(batch):  # line 7: ∇ of Eq. 2, core/eq2.py
+            epoch.update(gradients)  # line 8: training/learner.py, step
     epoch.close()
 
 
@@ -60,6 +62,7 @@ def counterfactuals(
     # and resumed runs.
     data = run.data
     config = run.config
+    # line 3, training/sampling.py: x′₀ and y⁺
     x, y, weight = data.at(each(partial(draw_rows, data.num_rows, num), rng))
     with run.evaluating():
         logits = at_least_single(run.model(x))
@@ -67,9 +70,10 @@ def counterfactuals(
     y_target = each(partial(draw_targets, config.target_rule), rng, logits, y, counts)
     if active is not None:  # a row that asks for its own class is done before the search starts
         y_target = torch.where(active.unsqueeze(-1), y_target, logits.argmax(-1))
+    # line 5: generators/search.py, descend; lines 4 and 6: fixed_steps.py, judge and _keep_nascent
     result = run.search(run.model, x, y_target, run.generator, run.constraints, rng)
     x_cf = result.x_cf
-    x_pos = nearest_positives(run, x_cf, y_target, rng)
+    x_pos = nearest_positives(run, x_cf, y_target, rng)  # line 3: x⁺
     # Before x⁺ is protected: both are then equal, and their divergence is zero.
     if config.immature == "replace":
         x_cf = torch.where(_like(result.mature, x), x_cf, x_pos)
@@ -79,11 +83,11 @@ def counterfactuals(
     x_pos = rules.protect(x_pos.flatten(rows), x_cf.flatten(rows)).reshape(x.shape)
     y_adv = y if config.adversarial_label == "true" else logits.argmax(-1)
     weight_cf = counted(result, config.immature)
-    told = [result.mature.float().mean(-1), result.num_steps.float().mean(-1)]
-    found = CounterfactualBatch(
+    search_stats = [result.mature.float().mean(-1), result.num_steps.float().mean(-1)]
+    batch = CounterfactualBatch(
         x_cf, x_pos, result.x_adv, y_target, y_adv, weight_cf, weight_adv=weight
     )
-    return found, torch.stack(told)
+    return batch, torch.stack(search_stats)
 
 
 def nearest_positives(run: Run, x_cf: Tensor, y_target: Tensor, rng: Streams) -> Tensor:

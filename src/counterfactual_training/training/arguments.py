@@ -21,7 +21,6 @@ from counterfactual_training.generators.model_checks import (
     check_tensor,
     first_logits,
 )
-from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback, EpochProgress, overrides
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Objective
@@ -88,11 +87,11 @@ def _tensor_rows(
     weight = _row_weights(y, sample_weight, x)
     by_class = _class_weights(y, num_classes, class_weight, x)
     if by_class is not None:
-        own = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
+        by_label = by_class.gather(-1, y.long().reshape(len(by_class), -1)).reshape(y.shape)
         if weight is None:
-            weight = own
+            weight = by_label
         else:
-            weight = weight * own
+            weight = weight * by_label
     return TrainingRows(x, y.long(), num_classes, weight)
 
 
@@ -160,21 +159,21 @@ def _value_rows(
 def _num_classes(y: Tensor) -> int:
     """k; every set of rows must hold every class 0..k−1."""
     counts = torch.bincount(y.flatten().cpu().clamp_min(0))
-    for own in y.reshape(-1, y.shape[-1]):
-        found = own.unique().tolist()
-        if len(counts) < 2 or found != list(range(len(counts))):
+    for member_labels in y.reshape(-1, y.shape[-1]):
+        classes = member_labels.unique().tolist()
+        if len(counts) < 2 or classes != list(range(len(counts))):
             raise InputError(
                 "y must hold every class index 0..k−1 and at least two classes; found "
-                f"{found[:20]}."
+                f"{classes[:20]}."
             )
     return len(counts)
 
 
-def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None:
+def _row_weights(y: Tensor, stated: Tensor | None, like: Tensor) -> Tensor | None:
     """The weights of single rows, checked."""
-    if given is None:
+    if stated is None:
         return None
-    weight = torch.as_tensor(given).to(
+    weight = torch.as_tensor(stated).to(
         like.device, torch.promote_types(like.dtype, torch.float32)
     )
     if weight.shape != y.shape or not _sound(weight):
@@ -187,28 +186,30 @@ def _row_weights(y: Tensor, given: Tensor | None, like: Tensor) -> Tensor | None
 
 
 def _class_weights(
-    y: Tensor, num_classes: int, given: ClassWeight | None, like: Tensor
+    y: Tensor, num_classes: int, class_weight: ClassWeight | None, like: Tensor
 ) -> Tensor | None:
     """The weights of classes ``(1, k)``; ``(members, k)`` if members have their own rows."""
-    if given is None:
+    if class_weight is None:
         return None
     sets = y.reshape(-1, y.shape[-1])
     kind = torch.promote_types(like.dtype, torch.float32)
-    if isinstance(given, str):
-        if given != "balanced":
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
             raise InputError(
-                f"class_weight is 'balanced' or one number per class, got {given!r}."
+                f"class_weight is 'balanced' or one number per class, got {class_weight!r}."
             )
-        counts = torch.stack([torch.bincount(own, minlength=num_classes) for own in sets])
+        counts = torch.stack([torch.bincount(labels, minlength=num_classes) for labels in sets])
         return (sets.shape[-1] / (num_classes * counts.double())).to(like.device, kind)
-    if isinstance(given, Mapping):
-        strange = [k for k in given if k not in range(num_classes)]
+    if isinstance(class_weight, Mapping):
+        strange = [k for k in class_weight if k not in range(num_classes)]
         if strange:
             raise InputError(
                 f"class_weight names class {strange[0]!r}; the classes are 0..{num_classes - 1}."
             )
-        given = torch.tensor([float(given.get(k, 1.0)) for k in range(num_classes)])
-    each = torch.as_tensor(given)
+        class_weight = torch.tensor(
+            [float(class_weight.get(k, 1.0)) for k in range(num_classes)]
+        )
+    each = torch.as_tensor(class_weight)
     if each.shape != (num_classes,) or not _sound(each):
         raise InputError(
             f"class_weight holds one finite number of at least 0 for each of {num_classes} classes."
@@ -345,9 +346,9 @@ def check_optimizer(
     method: Method,
     callbacks: Sequence[Callback],
 ) -> None:
-    own = {id(parameter) for parameter in model.parameters()}
+    trained = {id(parameter) for parameter in model.parameters()}
     if not any(
-        id(parameter) in own
+        id(parameter) in trained
         for group in optimizer.param_groups
         for parameter in group["params"]
     ):
@@ -381,7 +382,9 @@ def listeners(
             )
     # First, so that the user's callbacks find its columns in the history, and can replace the
     # weights it ends with.
-    if any(own.budget is not None for own in methods):
+    if any(method.budget is not None for method in methods):
+        from counterfactual_training.training.budget import AccuracyBudget
+
         budgets = [AccuracyBudget()]
     else:
         budgets = []

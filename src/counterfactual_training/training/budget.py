@@ -110,8 +110,8 @@ class AccuracyBudget(Callback):
         state = {
             "epoch": twin.epoch,
             "bad_updates": twin.bad_updates,
-            "records": [own.records[-1:] for own in histories],
-            "stopped": [own.stopped for own in histories],
+            "records": [history.records[-1:] for history in histories],
+            "stopped": [history.stopped for history in histories],
             "model": twin.model.state_dict(),
             "optimizer": twin.optimizer.state_dict(),
         }
@@ -125,7 +125,7 @@ class AccuracyBudget(Callback):
         twin.epoch = saved["epoch"]
         twin.model.load_state_dict(saved["model"])
         twin.optimizer.load_state_dict(saved["optimizer"])
-        twin.settle(*[0] * len(twin.slots))  # these weights are sound
+        twin.keep_sound_weights(*[0] * len(twin.slots))  # these weights are sound
         twin.bad_updates = saved["bad_updates"]
         for i, records, stopped in zip(
             twin.slots, saved["records"], saved["stopped"], strict=True
@@ -134,12 +134,12 @@ class AccuracyBudget(Callback):
 
     def _of(self, run: Run, i: int) -> float:
         if self.budget is None:
-            own = run.methods[i].budget
+            budget = run.methods[i].budget
         else:
-            own = self.budget
-        if own is None:
+            budget = self.budget
+        if budget is None:
             return math.inf
-        return own
+        return budget
 
     def _bound(self, run: Run) -> list[int]:
         """Members in the stack with a budget and with counterfactual terms."""

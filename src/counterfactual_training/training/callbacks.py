@@ -147,12 +147,12 @@ class PrintLoss(Callback):
                 who = ""
             else:
                 who = f"Model {run.members[i]}, "
-            told = [
+            parts = [
                 f"{k.replace('_', ' ')} = {record[k]:.8f}"
                 for k in _PRINTED
                 if not math.isnan(record[k])
             ]
-            print(f"{who}Epoch {record['epoch']}, {', '.join(told)}")
+            print(f"{who}Epoch {record['epoch']}, {', '.join(parts)}")
 
 
 class Schedule(Callback):
@@ -195,7 +195,7 @@ class Schedule(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         """Make the schedulers."""
-        self.schedulers = [self.make(own) for own in _optimizers(run)]
+        self.schedulers = [self.make(optimizer) for optimizer in _optimizers(run)]
 
     def on_batch_end(self, run: Run) -> None:
         """Step, if the schedule is per update."""
@@ -215,7 +215,7 @@ class Schedule(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the schedulers, without what cannot be saved."""
-        states = [own.state_dict() for own in self.schedulers]
+        states = [scheduler.state_dict() for scheduler in self.schedulers]
         lost = [
             k
             for state in states[:1]
@@ -237,9 +237,9 @@ class Schedule(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the states of the schedulers."""
-        for scheduler, own in zip(self.schedulers, state["schedulers"], strict=True):
+        for scheduler, saved in zip(self.schedulers, state["schedulers"], strict=True):
             # What could not be saved, such as functions, stays as it has just been made.
-            scheduler.load_state_dict({**scheduler.state_dict(), **own})
+            scheduler.load_state_dict({**scheduler.state_dict(), **saved})
 
     def keep(self, rows: Tensor) -> None:
         """Drop the schedulers of members that have left."""
@@ -341,14 +341,17 @@ class AverageWeights(Callback):
         if run.epoch < self.start * run.epochs:
             return
         self.count += 1
-        self.mean = self.mean or [own.detach().clone() for own in run.parameters]
+        self.mean = self.mean or [parameter.detach().clone() for parameter in run.parameters]
         if self.decay is None:
             share = 1 / self.count
         else:
             share = 1 - self.decay
         # A checkpoint's mean lies on the CPU.
         pairs = zip(self.mean, run.parameters, strict=True)
-        self.mean = [mean.to(own.device).lerp_(own.detach(), share) for mean, own in pairs]
+        self.mean = [
+            mean.to(parameter.device).lerp_(parameter.detach(), share)
+            for mean, parameter in pairs
+        ]
 
     def on_stop(self, run: Run, i: int) -> None:
         """Give member i its average."""

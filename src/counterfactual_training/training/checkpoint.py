@@ -46,12 +46,12 @@ class Checkpoint:
 
     def resume(self, run: Run) -> None:
         """Restore a new run from the file, if it exists; raises for the file of another run."""
-        found = self.found()
-        if isinstance(found, FileError):
-            raise found
-        if found is None:
+        saved = self.found()
+        if isinstance(saved, FileError):
+            raise saved
+        if saved is None:
             return
-        tensors, content = found
+        tensors, content = saved
         if content.get("fingerprint") != self.fingerprint:
             raise FileError(
                 f"The checkpoint {str(self.path)!r} belongs to another run (other data, model, "
@@ -81,10 +81,10 @@ class Checkpoint:
         self.pending = None
         with self._restoring(run):
             run.optimizer.load_state_dict(state["optimizer"])
-            for callback, own in zip(
+            for callback, state_of_callback in zip(
                 run.listeners("state_dict"), state["listeners"], strict=True
             ):
-                callback.load_state_dict(own)
+                callback.load_state_dict(state_of_callback)
 
     def save(self, run: Run) -> None:
         """Write the file, unless that was done very recently; the last epoch is always written."""

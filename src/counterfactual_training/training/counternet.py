@@ -19,11 +19,14 @@ from counterfactual_training.training.round import Round
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.train_config import TrainConfig
 
-Learns = Literal["explainer", "all"]
+LearningMethods = Literal["explainer", "all"]
 
 
 def counternet(
-    fit: float = 1.0, cost: float = 0.01, validity: float = 0.2, second: Learns = "explainer"
+    fit: float = 1.0,
+    cost: float = 0.01,
+    validity: float = 0.2,
+    second: LearningMethods = "explainer",
 ) -> Method:
     """CounterNet (Guo, Nguyen and Yadav 2023), λ₁, λ₂ and λ₃ as its authors have them for Adult:
 
@@ -38,7 +41,7 @@ def counternet(
     does not change decisions; ``"all"`` to every weight, as their code of 2021 does. They also
     smooth labels and clip gradients at 0.5; for the latter there is :class:`ClipGradient`.
     """
-    check_name("second", second, get_args(Learns))
+    check_name("second", second, get_args(LearningMethods))
     alone = second == "explainer"
 
     def loss(model: nn.Module, batch: Batch, rules: Constraints) -> LossTerms:

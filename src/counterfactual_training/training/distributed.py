@@ -72,51 +72,55 @@ class Ranks(NamedTuple):
         """This process's part of a batch; a loader has divided its rows already."""
         if self.size == 1:
             return batch
-        x, y, weight, found, _ = batch
+        x, y, weight, counterfactuals, _ = batch
         rows = torch.as_tensor(_total(weight, y))
         here = len(y)
         if divided:
             rows = self.sum(rows.to(y.device, torch.float64))
         else:
-            own, here = self.rows(len(y))
-            weight = _weight(weight, y, own, here)
-            x = x[own]
-            y = y[own]
+            places, here = self.rows(len(y))
+            weight = _weight(weight, y, places, here)
+            x = x[places]
+            y = y[places]
         none = torch.zeros_like(rows)
         totals = Totals(rows, none, none, here)
-        if found is not None:
+        if counterfactuals is not None:
             totals = totals._replace(
-                contrast=torch.as_tensor(_total(found.weight, found.y_target)),
-                adversarial=torch.as_tensor(_total(found.weight_adv, found.y_target)),
+                contrast=torch.as_tensor(
+                    _total(counterfactuals.weight, counterfactuals.y_target)
+                ),
+                adversarial=torch.as_tensor(
+                    _total(counterfactuals.weight_adv, counterfactuals.y_target)
+                ),
             )
-            found = self._counterfactuals(found)
-        return Batch(x, y, weight, found, totals)
+            counterfactuals = self._counterfactuals(counterfactuals)
+        return Batch(x, y, weight, counterfactuals, totals)
 
-    def _counterfactuals(self, found: CounterfactualBatch) -> CounterfactualBatch:
-        own, here = self.rows(len(found.y_target))
-        target = found.y_target
+    def _counterfactuals(self, batch: CounterfactualBatch) -> CounterfactualBatch:
+        part, here = self.rows(len(batch.y_target))
+        target = batch.y_target
         return CounterfactualBatch(
-            x_cf=found.x_cf[own],
-            x_pos=found.x_pos[own],
-            x_adv=found.x_adv[own],
-            y_target=target[own],
-            y_adv=found.y_adv[own],
-            weight=_weight(found.weight, target, own, here),
-            weight_adv=_weight(found.weight_adv, target, own, here),
+            x_cf=batch.x_cf[part],
+            x_pos=batch.x_pos[part],
+            x_adv=batch.x_adv[part],
+            y_target=target[part],
+            y_adv=batch.y_adv[part],
+            weight=_weight(batch.weight, target, part, here),
+            weight_adv=_weight(batch.weight_adv, target, part, here),
         )
 
-    def whole(self, found: SearchResult, num: int) -> SearchResult:
+    def whole(self, result: SearchResult, num: int) -> SearchResult:
         """The results of all ``num`` rows, given those of this process's part."""
-        own, here = self.rows(num)
+        part, here = self.rows(num)
         every: dict[str, Any] = {}
         for name in _FOUND:
-            value = getattr(found, name)
+            value = getattr(result, name)
             rows = torch.zeros(num, *value.shape[1:], dtype=torch.float64, device=value.device)
             if here:
-                rows[own] = value.double()
+                rows[part] = value.double()
             # Each row is zero on all processes but one.
             every[name] = self.sum(rows).to(value.dtype)
-        return replace(found, **every)
+        return replace(result, **every)
 
     # ---- values ----------------------------------------------------------------------------------
 
@@ -128,17 +132,17 @@ class Ranks(NamedTuple):
 
     def first(self, value: Any) -> Any:
         """The value of the first process."""
-        held = [value]
+        objects = [value]
         dist.broadcast_object_list(
-            held, src=dist.get_global_rank(self.group, 0), group=self.group
+            objects, src=dist.get_global_rank(self.group, 0), group=self.group
         )
-        return held[0]
+        return objects[0]
 
     def every(self, value: Any) -> list[Any]:
         """The values of all processes."""
-        held = [value] * self.size
-        dist.all_gather_object(held, value, group=self.group)
-        return held
+        objects = [value] * self.size
+        dist.all_gather_object(objects, value, group=self.group)
+        return objects
 
     def share_buffers(self, model: nn.Module) -> None:
         """Running statistics as the first process has them, as DDP does in training."""
@@ -205,11 +209,11 @@ class DistributedRun(Run):
         self, model: nn.Module, x: Tensor, y_target: Tensor, *how: Any
     ) -> SearchResult:
         """Every process searches for its part of the rows; all get the results of all."""
-        own, _ = self.ranks.rows(len(x))
+        part, _ = self.ranks.rows(len(x))
         *_, rng = how
         reason = None
         try:
-            found = search_rows(model, x[own], y_target[own], *how)
+            result = search_rows(model, x[part], y_target[part], *how)
         except ModelError as error:
             reason = str(error)
         reasons = [text for text in self.ranks.every(reason) if text is not None]
@@ -218,7 +222,7 @@ class DistributedRun(Run):
         if isinstance(rng, torch.Generator):
             # Each has drawn for its own rows; from here on, all draw alike again.
             rng.set_state(self.ranks.first(rng.get_state()))
-        return self.ranks.whole(found, len(x))
+        return self.ranks.whole(result, len(x))
 
     def record(self, columns: dict[str, list[Any]], training: set[int]) -> None:
         """As the first process has them, so that callbacks decide alike on every process."""
@@ -350,7 +354,7 @@ def of_part(objective: Objective, batch: Batch) -> Objective:
     }
     return replace(
         objective,
-        **{name: getattr(objective, name) * own * size for name, own in factors.items()},
+        **{name: getattr(objective, name) * factor * size for name, factor in factors.items()},
     )
 
 
@@ -373,14 +377,16 @@ def shares_of_terms(batch: Batch) -> list[float]:
 
 def _parts(batch: Batch) -> list[float]:
     """The weight of rows, x′ and x_adv here relative to that of the whole batch."""
-    _, y, weight, found, totals = batch
+    _, y, weight, counterfactuals, totals = batch
     if totals is None:
         return [1.0, 1.0, 1.0]
     parts = [_total(weight, y) / max(float(totals.rows), 1e-12), 0.0, 0.0]
-    if found is not None:
-        target = found.y_target
-        parts[1] = _total(found.weight, target) / max(float(totals.contrast), 1e-12)
-        parts[2] = _total(found.weight_adv, target) / max(float(totals.adversarial), 1e-12)
+    if counterfactuals is not None:
+        target = counterfactuals.y_target
+        parts[1] = _total(counterfactuals.weight, target) / max(float(totals.contrast), 1e-12)
+        parts[2] = _total(counterfactuals.weight_adv, target) / max(
+            float(totals.adversarial), 1e-12
+        )
     return parts
 
 
@@ -390,8 +396,8 @@ def _total(weight: Tensor | None, label: Tensor) -> float:
     return float(weight.sum())
 
 
-def _weight(weight: Tensor | None, label: Tensor, own: slice, here: int) -> Tensor | None:
-    """Of the rows of a part; 0 for the one that stands for none."""
+def _weight(weight: Tensor | None, label: Tensor, part: slice, here: int) -> Tensor | None:
+    """The weights of the rows of a part; 0 for the row that stands for none."""
     if here:
-        return None if weight is None else weight[own]
+        return None if weight is None else weight[part]
     return torch.zeros(1, device=label.device)

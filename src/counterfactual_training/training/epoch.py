@@ -34,7 +34,7 @@ class Epoch:
     Attributes:
         rng: random streams, one per row of the stack.
         tally: sums for the records.
-        searching: whether batches get counterfactuals, or whatever a method finds.
+        searching: whether batches get counterfactuals, or what a method searches for.
     """
 
     def __init__(self, run: Run) -> None:
@@ -55,7 +55,7 @@ class Epoch:
         self.done = 0  # batches
         self.over = False
         self.stock: Iterator[CounterfactualBatch] | None = None
-        self.found: Any = None  # of the present batch
+        self.explanations: Any = None  # of the present batch
         self.group: list[Batch] = []
 
     def batches(self) -> Iterator[Batch]:
@@ -64,7 +64,7 @@ class Epoch:
         order = None
         # Drawn before the search.
         if run.config.shuffle and not run.data.divided:
-            order = each(lambda own: torch.randperm(run.data.num_rows, generator=own), self.rng)
+            order = each(lambda rng: torch.randperm(run.data.num_rows, generator=rng), self.rng)
         batches = run.data.batches(run.config.batch_size, order, run.lead)
         for size, rows in zip_longest(self.sizes, batches):
             if size is None or rows is None:
@@ -78,7 +78,7 @@ class Epoch:
         """Attempts to search, until one succeeds for all members that are left; none if no search
         is due.
         """
-        self.found = None
+        self.explanations = None
         if self.searching and (self.per_batch or self.stock is None):
             sizes = [self.sizes[self.done - 1]] if self.per_batch else self.sizes
             attempt = self.attempt(sum(sizes))
@@ -86,14 +86,14 @@ class Epoch:
                 attempt.failed = False
                 yield attempt
             if any(self.run.explaining()):
-                self._keep(attempt.found, sizes)
+                self._share(attempt.result, sizes)
             else:
                 # All members that search have stopped; others may train conventionally.
                 self.searching = False
                 self.per_batch = False
                 self.over = not self.run.running
         if self.searching and self.stock is not None:
-            self.found = next(self.stock)
+            self.explanations = next(self.stock)
 
     def attempt(self, num: int) -> Attempt:
         """To search so many counterfactuals."""
@@ -101,24 +101,24 @@ class Epoch:
             return FleetAttempt(self, num)
         return Attempt(self, num)
 
-    def _keep(self, found: Any, sizes: list[int]) -> None:
-        """Count what was found, and divide it among batches."""
+    def _share(self, result: Any, sizes: list[int]) -> None:
+        """Count a search, and divide its result among batches."""
         if self.by_method:
-            self.found = found
-            told = getattr(found, "told", None)  # of methods that search, and say how it went
+            self.explanations = result
+            search_stats = getattr(result, "search_stats", None)
         else:
-            every, told = found
-            self.stock = iter(every.split(sizes))
-        if told is not None:
-            self.tally.searched(told)
+            batch, search_stats = result
+            self.stock = iter(batch.split(sizes))
+        if search_stats is not None:
+            self.tally.searched(search_stats)
 
     def gradients(self, batch: Batch) -> Iterator[Gradients]:
         """∇ of Eq. 2 for every update that can be made now: batches are prepared in groups."""
         run = self.run
         if self.over:
             return
-        if self.found is not None:
-            batch = batch._replace(explanations=self.found)
+        if self.explanations is not None:
+            batch = batch._replace(explanations=self.explanations)
         self.group.append(batch)
         # With one search per batch, the search needs the weights after the update before it.
         full = self.per_batch or len(self.group) * batch.x.numel() > _GROUP_VALUES
@@ -147,7 +147,7 @@ class Epoch:
         """Write the records, and stop members that diverged."""
         run = self.run
         run.epoch += 1
-        run.settle(*self.tally.close(self.started))
+        run.keep_sound_weights(*self.tally.close(self.started))
 
 
 class Attempt(AbstractContextManager["Attempt"]):
@@ -155,9 +155,9 @@ class Attempt(AbstractContextManager["Attempt"]):
 
     Attributes:
         num: counterfactuals to search.
-        active: ``(members,)`` mask of those that train with what is found; ``None`` if there is one
+        active: ``(members,)`` mask of those that train with the result; ``None`` if there is one
             model.
-        found: the result.
+        result: of the search.
         failed: whether to try (again).
     """
 
@@ -165,7 +165,7 @@ class Attempt(AbstractContextManager["Attempt"]):
         self.epoch = epoch
         self.num = num
         self.active: Tensor | None = None
-        self.found: Any = None
+        self.result: Any = None
         self.failed = True
 
     def __exit__(
@@ -194,17 +194,17 @@ class Attempt(AbstractContextManager["Attempt"]):
 
 
 class FleetAttempt(Attempt):
-    """A search for all members; those that fail are stopped, the others draw again as if nothing
-    had happened.
+    """A search for all members; those that fail are stopped, the others draw the same rows
+    again.
     """
 
     def __init__(self, epoch: Epoch, num: int) -> None:
         super().__init__(epoch, num)
-        self.states = [own.get_state() for own in epoch.rngs]
-        self._look()
+        self.states = [rng.get_state() for rng in epoch.rngs]
+        self._choose_members()
 
-    def _look(self) -> None:
-        """Who searches now."""
+    def _choose_members(self) -> None:
+        """Search for the members that are left."""
         run = self.epoch.run
         explaining = run.explaining()
         self.active = torch.tensor(explaining, device=run.device)
@@ -212,9 +212,9 @@ class FleetAttempt(Attempt):
 
     def stop(self, error: ModelError) -> bool:
         training = super().stop(error)
-        for own, state in zip(self.epoch.rngs, self.states, strict=True):
-            own.set_state(state)
-        self._look()
+        for rng, state in zip(self.epoch.rngs, self.states, strict=True):
+            rng.set_state(state)
+        self._choose_members()
         return training
 
     def broken(self) -> list[int]:
@@ -227,7 +227,7 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
     """What a method with a loss of its own trains on beside the batch."""
     if run.method.find is None:
         raise TypeError("only called for methods that find something")
-    now = Round(
+    round_ = Round(
         run.model,
         batch.x,
         batch.y,
@@ -239,12 +239,12 @@ def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:
         rng,
     )
     with run.evaluating():
-        found = run.method.find(now)
-    if found is None:  # which the loss would take for an epoch without counterfactuals
+        explanations = run.method.find(round_)
+    if explanations is None:  # which the loss would take for an epoch without counterfactuals
         raise InputError(
             "A method's find returned None; return what its loss needs, or () if that is nothing."
         )
-    return found
+    return explanations
 
 
 def _miscounted(fewer: bool, num: int) -> InputError:

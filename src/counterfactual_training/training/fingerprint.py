@@ -60,11 +60,7 @@ def fingerprint(run: Run) -> str:
         ]
     )
     digest.add([{k: v for k, v in group.items() if k not in _SCHEDULED} for group in groups])
-    deciding = [
-        c
-        for c in run.callbacks
-        if c in run.listeners("state_dict") or c in run.listeners("before_step")
-    ]
+    deciding = _deciding(run)
     for callback in deciding:
         digest.add(
             [
@@ -76,6 +72,12 @@ def fingerprint(run: Run) -> str:
         held = run.validation
         digest.add([held.y, held.first(64)[0] if isinstance(held, FetchedRows) else held.x])
     return digest.hexdigest()
+
+
+def _deciding(run: Run) -> list[Callback]:
+    """The callbacks that may change what is computed."""
+    listening = [*run.listeners("state_dict"), *run.listeners("before_step")]
+    return [callback for callback in run.callbacks if callback in listening]
 
 
 def fingerprint_of_given(run: Run) -> str:

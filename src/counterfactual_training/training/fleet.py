@@ -173,7 +173,7 @@ class Fleet:
                 exist.
             progress: show a status line; by default on a terminal.
         """
-        values = {own.method.values for own in self.members}
+        values = {member.method.values for member in self.members}
         if len(values) > 1:
             raise InputError(
                 "A fleet trains classifiers or regressions, not both: make two fleets."
@@ -181,21 +181,24 @@ class Fleet:
         data = arguments.training_rows(
             self.models, x, y, sample_weight, class_weight, values.pop()
         )
-        held = arguments.validation_rows(self.models, validation, data)
+        validation_rows = arguments.validation_rows(self.models, validation, data)
         data = self._drawn(data)
         methods = [
-            arguments.with_constraints(own, data, i)
-            for i, own in enumerate(_ready([own.method for own in self.members], data))
+            arguments.with_constraints(member, data, i)
+            for i, member in enumerate(_ready([member.method for member in self.members], data))
         ]
         listeners = arguments.listeners(callbacks, methods, progress)
 
         def train_stack(group: list[int]) -> dict[int, TrainResult]:
             models = [self.models[i] for i in group]
-            own = [methods[i] for i in group]
+            group_methods = [methods[i] for i in group]
             # A lone member's rows have no leading dimension.
             whose = group if len(group) > 1 else group[0]
-            rows = data.for_members(whose), held and held.for_members(whose)
-            run = Run(models, own, *rows, group, callbacks=listeners)
+            rows = (
+                data.for_members(whose),
+                validation_rows and validation_rows.for_members(whose),
+            )
+            run = Run(models, group_methods, *rows, group, callbacks=listeners)
             fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
             return dict(zip(group, run.results(), strict=True))
 
@@ -221,7 +224,7 @@ class Fleet:
                 "Members of a fleet train on equally many rows; state rows for all members or "
                 "for none."
             )
-        if data.own or isinstance(data, FetchedRows):
+        if data.separate or isinstance(data, FetchedRows):
             raise InputError(
                 "Members choose among rows that are in memory and that all share; give x (n, d)."
             )
@@ -283,7 +286,7 @@ def _ready(methods: Sequence[Method], data: TrainingRows) -> list[Method]:
     for i, method in enumerate(methods):
         if isinstance(method.generator, FromRows):
             # Members that share recipe and rows share what is learned.
-            key = (id(method.generator), i if data.own else 0)
+            key = (id(method.generator), i if data.separate else 0)
             if key not in learned:
                 rows = data.for_members(i)
                 if isinstance(rows, FetchedRows):
@@ -305,19 +308,22 @@ def _loss_structure(method: Method) -> tuple[object, ...]:
 
 def _with_own_code(methods: Sequence[Method]) -> list[int]:
     """Members with custom classes, which a stack would replace by plain ones."""
-    found = []
+    members = []
     for i, method in enumerate(methods):
         parts = (
             (method.objective, Objective),
             (method.constraints, Constraints),
             (method.generator, Generator),
         )
-        own = [type(part).__name__ for part, plain in parts if type(part) is not plain]
-        if own:
-            found.append(i)
-            text = f"Member {i} is trained alone: {own[0]} is a custom class and cannot be stacked."
+        custom = [type(part).__name__ for part, plain in parts if type(part) is not plain]
+        if custom:
+            members.append(i)
+            text = (
+                f"Member {i} is trained alone: {custom[0]} is a custom class and cannot be "
+                "stacked."
+            )
             warnings.warn(text, stacklevel=from_outside())
-    return found
+    return members
 
 
 def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
@@ -383,10 +389,10 @@ def free_memory(device: torch.device) -> int | None:
     """Free bytes; ``None`` if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [_container()]
+    limits = [_container()]
     with contextlib.suppress(OSError, LookupError, ValueError):  # of the machine
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+        limits.append(int(lines["MemAvailable"].split()[0]) * 1024)
     # Of this process, if `ulimit -v` limits it.
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
@@ -394,10 +400,10 @@ def free_memory(device: torch.device) -> int | None:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         if limit != resource.RLIM_INFINITY:
-            found += [max(limit - pages * resource.getpagesize(), 0)]
+            limits += [max(limit - pages * resource.getpagesize(), 0)]
         else:
-            found += []
-    return min((free for free in found if free is not None), default=None)
+            limits += []
+    return min((free for free in limits if free is not None), default=None)
 
 
 def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -75,8 +75,8 @@ class ByTable:
         with torch.no_grad():
             logits = network.logits(x)
             gradients = network.gradients(gradient(logits))
-            for parameter, own in zip(network.parameters, gradients, strict=True):
-                parameter.grad = own
+            for parameter, grad in zip(network.parameters, gradients, strict=True):
+                parameter.grad = grad
             return float(eq2.total(eq2.means(logits)))
 
 
@@ -93,14 +93,14 @@ class ByLoss:
 
     def gradients(self, objective: Objective, batches: Sequence[Batch]) -> Iterator[Gradients]:
         """∂/∂parameters, batch by batch."""
-        told = []
+        terms = []
         for batch in batches:
-            told.append(self.backward(objective, batch))
+            terms.append(self.backward(objective, batch))
             # LBFGS evaluates the same batch several times per step.
             self.present = (objective, batch)
-            self.witnesses.append(told[-1][0])
+            self.witnesses.append(terms[-1][0])
             yield [parameter.grad for parameter in self.parameters]
-        self.terms = torch.stack(told)
+        self.terms = torch.stack(terms)
 
     def again(self) -> float:
         """The loss of the last batch, with its gradients in ``.grad``, for LBFGS."""
@@ -143,13 +143,15 @@ def _recorded(terms: LossTerms, hits: Tensor, batches: Sequence[Batch], dim: int
 def accumulated(every: Iterator[Gradients], num: int) -> Iterator[Gradients]:
     """Means over so many gradients each; the last one may be of fewer."""
     # The next backward pass overwrites the gradients, so they are copied.
-    copies = ([None if grad is None else grad.clone() for grad in found] for found in every)
-    while held := list(islice(copies, num)):
-        given = [
-            [grad for grad in column if grad is not None] for column in zip(*held, strict=True)
+    copies = (
+        [None if grad is None else grad.clone() for grad in gradients] for gradients in every
+    )
+    while group := list(islice(copies, num)):
+        columns = [
+            [grad for grad in column if grad is not None] for column in zip(*group, strict=True)
         ]
         # Divided by all: a batch that gives a parameter no gradient counts as zero.
-        yield [torch.stack(grads).sum(0) / len(held) if grads else None for grads in given]
+        yield [torch.stack(grads).sum(0) / len(group) if grads else None for grads in columns]
 
 
 def _modules_to_train(model: nn.Module) -> list[nn.Module]:
@@ -159,9 +161,9 @@ def _modules_to_train(model: nn.Module) -> list[nn.Module]:
     if model.training:
         return [module for module in model.modules() if module.training]
     model.train()
-    found = [module for module in model.modules() if module.training]
+    modules = [module for module in model.modules() if module.training]
     model.eval()
-    return found
+    return modules
 
 
 class Learner:
@@ -208,9 +210,9 @@ class Learner:
 
     def _adam(self, rates: Sequence[float]) -> Optimizer:
         parameters = self.parameters
-        places = {own.device for own in parameters}
-        kinds = {own.device.type for own in parameters}
-        plain = all(own.is_floating_point() for own in parameters)
+        places = {parameter.device for parameter in parameters}
+        kinds = {parameter.device.type for parameter in parameters}
+        plain = all(parameter.is_floating_point() for parameter in parameters)
         if self.lead or (len(places) == 1 and plain and kinds <= {"cpu", "cuda"}):
             return AdamOptimizer(parameters, rates, self.lead)
         # torch has fused kernels for these devices.

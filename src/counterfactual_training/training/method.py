@@ -33,8 +33,8 @@ Find = Callable[[Round], Any]
 Loss = Callable[[nn.Module, Batch, Any], LossTerms]
 Value = float | int | str | bool | None
 
-_WEIGHTS = tuple(own.name for own in fields(Objective))
-_TRAINING = tuple(own.name for own in fields(TrainConfig))
+_WEIGHTS = tuple(field.name for field in fields(Objective))
+_TRAINING = tuple(field.name for field in fields(TrainConfig))
 # Settings of a method that are not parts with settings of their own.
 _PLAIN = ("num_std", "budget", "members", "bootstrap", "project_categories")
 _PARTS = ("generator", "objective", "training", "constraints")
@@ -80,8 +80,9 @@ def stands_alone(name: str) -> bool:
     """Whether the generator of that name can be made without arguments."""
     recipe = lookup("generator", name, GENERATORS)
     return all(
-        own.default is not own.empty or own.kind in (own.VAR_POSITIONAL, own.VAR_KEYWORD)
-        for own in inspect.signature(recipe).parameters.values()
+        parameter.default is not parameter.empty
+        or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        for parameter in inspect.signature(recipe).parameters.values()
     )
 
 
@@ -232,7 +233,7 @@ class Method:
         name = None
         if self.make is not None:
             name = self.name
-        origin = {own: getattr(self, own) for own in _ORIGIN if own != "make"}
+        origin = {name: getattr(self, name) for name in _ORIGIN if name != "make"}
         changes = {**self._differing(), **origin}
         return _unpickled, (name, self.values, dict(self.numbers), changes)
 
@@ -273,10 +274,10 @@ class Method:
             made = VALUE_METHODS["conventional"]()
         else:
             made = METHODS["conventional"]()
-        own = ("name", "numbers", "make", *_FUNCTIONS, "searches")
+        parts = ("name", "numbers", "make", *_FUNCTIONS, "searches")
         return replace(
             self,
-            **{name: getattr(made, name) for name in own},
+            **{name: getattr(made, name) for name in parts},
             objective=replace(made.objective, lambda_class=self.objective.lambda_class),
             budget=None,
             stated=frozenset(path for path in self.stated if path.startswith("training.")),
@@ -311,14 +312,14 @@ class Method:
 
     def _every(self) -> dict[str, Any]:
         """As :meth:`settings`, with those that are tensors or functions."""
-        found: dict[str, Any] = dict(self.numbers)
+        settings: dict[str, Any] = dict(self.numbers)
         if self.loss is None:
-            found |= _dotted("objective", vars(self.objective))
+            settings |= _dotted("objective", vars(self.objective))
         if self.needs_counterfactuals:
-            found |= _dotted("generator", self.generator.numbers())
-        found |= _dotted("training", asdict(self.training))
-        found |= {name: getattr(self, name) for name in _PLAIN}
-        return found
+            settings |= _dotted("generator", self.generator.numbers())
+        settings |= _dotted("training", asdict(self.training))
+        settings |= {name: getattr(self, name) for name in _PLAIN}
+        return settings
 
     def path(self, name: str) -> str:
         """The dotted name of a setting that may be written short: ``"epochs"`` is
@@ -362,11 +363,11 @@ class Method:
         method = self
         # Parts first: their settings may be among the changes. Then numbers of its own, which
         # may decide settings.
-        for own in sorted(changes, key=self._turn):
-            method = method._replaced(own, changes[own])
+        for name in sorted(changes, key=self._order):
+            method = method._replaced(name, changes[name])
         return method
 
-    def _turn(self, name: str) -> int:
+    def _order(self, name: str) -> int:
         if name in self.numbers:
             return 1
         if name in _PARTS:
@@ -400,16 +401,20 @@ class Method:
                 f"The method {self.name!r} was made by hand; change what its functions use, or "
                 "register a function that takes numbers."
             )
-        was = self._made()
+        old = self._made()
         made = self.make(**numbers)
-        kept = self._differing()
+        parts = self._differing()
         for name in ("objective", "training"):
-            if name in kept and type(kept[name]) is type(getattr(made, name)):
-                mine = vars(kept[name])
-                before = vars(getattr(was, name))
-                changed = {own: mine[own] for own in mine if mine[own] is not before[own]}
-                kept[name] = replace(getattr(made, name), **changed)
-        return replace(made, **kept, name=self.name, make=self.make)
+            if name in parts and type(parts[name]) is type(getattr(made, name)):
+                settings = vars(parts[name])
+                old_settings = vars(getattr(old, name))
+                changed = {
+                    setting: settings[setting]
+                    for setting in settings
+                    if settings[setting] is not old_settings[setting]
+                }
+                parts[name] = replace(getattr(made, name), **changed)
+        return replace(made, **parts, name=self.name, make=self.make)
 
     def _made(self) -> Method:
         """What its function returns for its numbers."""
@@ -420,7 +425,7 @@ class Method:
     def _differing(self) -> dict[str, Any]:
         """Fields that are not those that its function returned for its numbers."""
         made = self._made()
-        names = [own.name for own in fields(self) if own.name not in _ORIGIN]
+        names = [field.name for field in fields(self) if field.name not in _ORIGIN]
         return {
             name: getattr(self, name)
             for name in names
@@ -460,14 +465,14 @@ class Method:
         if self.make is None:
             return [name for name in _FUNCTIONS if getattr(self, name) is not None] or ["name"]
         differing = self._differing()
-        found = [name for name in (*_FUNCTIONS, "values", "searches") if name in differing]
+        names = [name for name in (*_FUNCTIONS, "values", "searches") if name in differing]
         if type(self.objective) is not Objective:
-            found.append("objective")
+            names.append("objective")
         if type(self.training) is not TrainConfig:
-            found.append("training")
+            names.append("training")
         if self.needs_counterfactuals and not self._same_generator(self._usual()):
-            found.append("generator")
-        return found + [name for name, value in self._every().items() if not _plain(value)]
+            names.append("generator")
+        return names + [name for name, value in self._every().items() if not _plain(value)]
 
     def _usual(self) -> Method:
         """What its function returns for its numbers, with this generator's recipe."""
@@ -529,7 +534,7 @@ def _is_number(value: Any) -> bool:
 def _plain(value: Any) -> bool:
     """Whether a file can hold it."""
     if isinstance(value, tuple):
-        return all(_plain(own) for own in value)
+        return all(_plain(item) for item in value)
     return value is None or isinstance(value, str | int | float)
 
 

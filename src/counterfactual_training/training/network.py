@@ -86,7 +86,9 @@ class ChainNetwork(Network):
         pairs = list(zip(places[::2], places[1::2], strict=True))
         steps = [i for i, step in enumerate(chain.steps) if isinstance(step, Product)]
         # Below the lowest trainable layer no gradient is needed.
-        self.lowest = min(i for i, own in zip(steps, pairs, strict=True) if own != (None, None))
+        self.lowest = min(
+            i for i, pair in zip(steps, pairs, strict=True) if pair != (None, None)
+        )
         self.pairs = pairs[::-1]
         self.memory = self._memory()
 
@@ -99,19 +101,22 @@ class ChainNetwork(Network):
         return self.chain.forward(x)
 
     def gradients(self, grad: Tensor) -> Gradients:
-        found: list[Tensor | None] = [None] * len(self.parameters)
+        gradients: list[Tensor | None] = [None] * len(self.parameters)
         layers = self.chain.weight_gradients(grad, self.lowest)
         # Frozen layers below the lowest one have no gradient.
         for (weight, bias), (by_weight, by_bias) in zip(self.pairs, layers, strict=False):
             if weight is not None:
-                found[weight] = by_weight
+                gradients[weight] = by_weight
             if bias is not None:
-                found[bias] = by_bias
-        return found
+                gradients[bias] = by_bias
+        return gradients
 
     def _memory(self) -> list[int]:
         return [
-            own.data_ptr() for pair in self.chain.weights for own in pair if own is not None
+            parameter.data_ptr()
+            for pair in self.chain.weights
+            for parameter in pair
+            if parameter is not None
         ]
 
 
@@ -127,7 +132,7 @@ class StackedNetwork(ChainNetwork):
         named = list(model.parameters_by_name().values())
         super().__init__(model, named, chain, places)
         # Frozen parameters have a place in (M, P), where their gradient is zero.
-        self.none = [torch.zeros_like(own.detach().flatten(1)) for own in named]
+        self.none = [torch.zeros_like(parameter.detach().flatten(1)) for parameter in named]
 
     def laid(self, batches: Sequence[Sequence[Rows]]) -> Iterable[Tensor]:
         rows = torch.cat([part.x.mT for parts in batches for part in parts], -1)
@@ -135,23 +140,24 @@ class StackedNetwork(ChainNetwork):
 
     def gradients(self, grad: Tensor) -> Gradients:
         columns = []
-        for found, none in zip(super().gradients(grad), self.none, strict=True):
-            if found is None:
+        for gradient, none in zip(super().gradients(grad), self.none, strict=True):
+            if gradient is None:
                 columns.append(none)
             else:
-                columns.append(found.flatten(1))
+                columns.append(gradient.flatten(1))
         return [torch.cat(columns, 1)]
 
 
 def network_of(model: nn.Module, parameters: Sequence[Tensor]) -> Network:
     """A chain wherever the model is one; otherwise by autograd."""
-    every = list(model.parameters())
+    all_parameters = list(model.parameters())
     # Hooks on parameters fire in autograd only.
     plain = all(
-        own.dtype in (torch.float32, torch.float64) and not tensor_hooked(own) for own in every
+        parameter.dtype in (torch.float32, torch.float64) and not tensor_hooked(parameter)
+        for parameter in all_parameters
     )
     # Autocast would choose the precision layer by layer, which the chain does not imitate.
-    if not plain or torch.is_autocast_enabled(every[0].device.type):
+    if not plain or torch.is_autocast_enabled(all_parameters[0].device.type):
         return Network(model, parameters)
     if isinstance(model, StackedModel):
         return _stacked(model) or Network(model, parameters)
@@ -162,9 +168,9 @@ def _lone(model: nn.Module, parameters: Sequence[Tensor]) -> ChainNetwork | None
     chain = chain_of(model)
     if chain is None:
         return None
-    known = {id(own): i for i, own in enumerate(parameters)}
-    held = [own for pair in chain.weights for own in pair]
-    places = [known.get(id(own)) for own in held]
+    numbers = {id(parameter): i for i, parameter in enumerate(parameters)}
+    chain_parameters = [parameter for pair in chain.weights for parameter in pair]
+    places = [numbers.get(id(parameter)) for parameter in chain_parameters]
     if all(place is None for place in places):
         return None
     return ChainNetwork(model, parameters, chain, places)

@@ -39,9 +39,9 @@ class CounterfactualBatch(NamedTuple):
         >>> data, model = ct.load_dataset("moons"), ct.mlp(2, 2)
         >>> x, x_pos = data.x_train[data.y_train == 0][:30], data.x_train[data.y_train == 1][:30]
         >>> y, y_target = torch.zeros(30).long(), torch.ones(30).long()
-        >>> found = ct.search(model, x, y_target, ct.ecco())
+        >>> result = ct.search(model, x, y_target, ct.ecco())
         >>> batch = ct.CounterfactualBatch(
-        ...     found.x_cf, x_pos, found.x_adv, y_target, y, weight=found.mature
+        ...     result.x_cf, x_pos, result.x_adv, y_target, y, weight=result.mature
         ... )
         >>> [len(part.x_cf) for part in batch.split([10, 20])]
         [10, 20]
@@ -104,10 +104,10 @@ class LossTerms:
         >>> terms = ct.Objective()(ct.linear(2, 2), x, y)  # no x′: the class loss alone
         >>> print(f"{terms.total:.3f} = {terms.class_loss:.3f} + {terms.divergence:.3f}")
         0.693 = 0.693 + 0.000
-        >>> own = ct.LossTerms.sum(
+        >>> summed = ct.LossTerms.sum(
         ...     terms.logits, class_loss=terms.class_loss, other=torch.tensor(1.0)
         ... )
-        >>> print(f"{own.total:.3f}")
+        >>> print(f"{summed.total:.3f}")
         1.693
     """
 
@@ -133,11 +133,11 @@ class LossTerms:
         recourse = None
         if Role.POSITIVE in means:
             real = means[Role.POSITIVE]
-            found = means[Role.COUNTERFACTUAL]
-            divergence = real.energy - found.energy
-            ridge = real.square + found.square
+            counterfactual = means[Role.COUNTERFACTUAL]
+            divergence = real.energy - counterfactual.energy
+            ridge = real.square + counterfactual.square
             if _nonzero(objective.lambda_contrast):
-                contrast = found.contrast - real.contrast
+                contrast = counterfactual.contrast - real.contrast
         if Role.ADVERSARIAL in means:
             adversarial = means[Role.ADVERSARIAL].cross_entropy
         if Role.RECOURSE in means:
@@ -207,9 +207,11 @@ class Objective:
         >>> import counterfactual_training as ct
         >>> data, model = ct.load_dataset("moons"), ct.mlp(2, 2)
         >>> x, y = data.x_train[data.y_train == 0][:30], data.y_train[data.y_train == 0][:30]
-        >>> found = ct.search(model, x, 1 - y, ct.ecco())
+        >>> result = ct.search(model, x, 1 - y, ct.ecco())
         >>> x_pos = data.x_train[data.y_train == 1][:30]  # real rows of the target class
-        >>> batch = ct.CounterfactualBatch(found.x_cf, x_pos, found.x_adv, y_target=1 - y, y_adv=y)
+        >>> batch = ct.CounterfactualBatch(
+        ...     result.x_cf, x_pos, result.x_adv, y_target=1 - y, y_adv=y
+        ... )
         >>> ct.Objective(lambda_div=0.25)(model, x, y, batch).total.backward()
         >>> model[0].weight.grad.shape
         torch.Size([32, 2])
@@ -224,7 +226,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         # A subclass may have others that are not weights.
-        for name in (own.name for own in fields(Objective)):
+        for name in (field.name for field in fields(Objective)):
             weight = getattr(self, name)
             if isinstance(weight, Tensor):
                 values = weight.flatten().tolist()
@@ -289,7 +291,7 @@ class Objective:
     @property
     def table(self) -> Table:
         """Eq. 2 with these weights."""
-        return table(**{own.name: getattr(self, own.name) for own in fields(Objective)})
+        return table(**{field.name: getattr(self, field.name) for field in fields(Objective)})
 
     def __call__(
         self,
@@ -320,7 +322,10 @@ class Objective:
         logits = joined.narrow(rows, 0, x.shape[rows])
         return LossTerms.of(
             eq2.total(means).squeeze(0),
-            {role: Means(*(value.squeeze(0) for value in own)) for role, own in means.items()},
+            {
+                role: Means(*(value.squeeze(0) for value in sums))
+                for role, sums in means.items()
+            },
             logits,
             self,
         )
@@ -330,23 +335,25 @@ class Objective:
         contrasts = self.needs_divergence
         adversarial = self.needs_adversarial
         recourse = self.needs_recourse
-        every = []
-        for x, y, weight, found, totals in batches:
+        rows_of_batches = []
+        for x, y, weight, explanations, totals in batches:
             parts = [Rows(Role.CLASS, x, y, weight, totals and totals.rows)]
-            every.append(parts)
-            if found is None:
+            rows_of_batches.append(parts)
+            if explanations is None:
                 continue
-            target = found.y_target
-            pair = (target, found.weight, totals and totals.contrast)
-            nascent = (found.weight_adv, totals and totals.adversarial)
+            target = explanations.y_target
+            pair = (target, explanations.weight, totals and totals.contrast)
+            nascent = (explanations.weight_adv, totals and totals.adversarial)
             if contrasts:
-                parts.append(Rows(Role.POSITIVE, found.x_pos, *pair))
-                parts.append(Rows(Role.COUNTERFACTUAL, found.x_cf, *pair))
+                parts.append(Rows(Role.POSITIVE, explanations.x_pos, *pair))
+                parts.append(Rows(Role.COUNTERFACTUAL, explanations.x_cf, *pair))
             if adversarial:
-                parts.append(Rows(Role.ADVERSARIAL, found.x_adv, found.y_adv, *nascent))
+                parts.append(
+                    Rows(Role.ADVERSARIAL, explanations.x_adv, explanations.y_adv, *nascent)
+                )
             if recourse:
-                parts.append(Rows(Role.RECOURSE, found.x_adv, target, *nascent))
-        return every
+                parts.append(Rows(Role.RECOURSE, explanations.x_adv, target, *nascent))
+        return rows_of_batches
 
 
 def _nonzero(weight: Number) -> bool:

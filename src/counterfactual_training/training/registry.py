@@ -1,4 +1,4 @@
-"""Methods by name: who registers one, who asks for one, and the checks of its numbers."""
+"""Methods by name: registering one, finding one, and checking its numbers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def register_method(
     def checked(*args: Any, **settings: Any) -> Method:
         try:
             stated = takes.bind(
-                *args, **{own: settings[own] for own in settings if own in takes.parameters}
+                *args, **{key: settings[key] for key in settings if key in takes.parameters}
             )
         except TypeError as error:
             raise InputError(
@@ -116,8 +116,8 @@ def register_method(
         named = frozenset(stated.arguments)
         stated.apply_defaults()
         numbers = {
-            own: _checked(own, value, takes.parameters[own], kinds)
-            for own, value in stated.arguments.items()
+            key: _checked(key, value, takes.parameters[key], kinds)
+            for key, value in stated.arguments.items()
         }
         method = made(**numbers)
         if not isinstance(method, Method):
@@ -126,7 +126,7 @@ def register_method(
                 f"{type(method).__name__}."
             )
         method = replace(method, name=name, numbers=numbers, make=checked, stated=named)
-        others = {own: value for own, value in settings.items() if own not in numbers}
+        others = {key: value for key, value in settings.items() if key not in numbers}
         return method.replace(others)
 
     table[name] = checked
@@ -151,11 +151,11 @@ def _check_function(
         raise InputError(
             f"{name!r} is a method of this package; give your function another name."
         )
-    for own in takes.parameters.values():
-        if own.default is own.empty or own.kind is own.POSITIONAL_ONLY:
+    for parameter in takes.parameters.values():
+        if parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY:
             raise InputError(
-                f"Arguments of a method have names and defaults, which {own.name!r} of {name!r} "
-                "lacks."
+                f"Arguments of a method have names and defaults, which {parameter.name!r} of "
+                f"{name!r} lacks."
             )
 
 
@@ -275,16 +275,16 @@ def make_method(spec: str | Mapping[str, Any] | Method, values: bool = False) ->
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     """``pgd(epsilon=0.2)`` as its name and settings."""
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise InputError(
             f"A method is written like pgd or pgd(epsilon=0.2, epochs=50), got {text!r}."
         )
     settings: dict[str, Any] = {}
-    for part in _COMMA.split(found[2] or ""):
+    for part in _COMMA.split(match[2] or ""):
         if not part.strip():
             continue
-        name, equals, value = (own.strip() for own in part.partition("="))
+        name, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
             raise InputError(
                 f"Settings of a method are written name=value, got {part.strip()!r} in {text!r}."
@@ -292,7 +292,7 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
         if name in settings:
             raise InputError(f"{name} is stated twice in {text!r}.")
         settings[name] = _literal(value)
-    return found[1], settings
+    return match[1], settings
 
 
 def _literal(text: str) -> Any:

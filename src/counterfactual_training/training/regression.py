@@ -57,7 +57,7 @@ class Found(NamedTuple):
     spread: Tensor
     mature: Tensor  # (..., m) 1 where f(x′) lies in the interval
     weight: Tensor  # (..., m) of the rows they started from
-    told: Tensor | None = (
+    search_stats: Tensor | None = (
         None  # (2, ...) share mature and mean steps of a new search, for the history
     )
 
@@ -101,7 +101,7 @@ def ct(
     """
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
-        if data.own or data.x.dim() != 2:
+        if data.separate or data.x.dim() != 2:
             raise InputError(
                 f"Intervals are searched for rows (n, d) that all share, got {tuple(data.x.shape)}."
             )
@@ -113,12 +113,15 @@ def ct(
         return {name: value.expand(lead + value.shape).clone() for name, value in held.items()}
 
     def find(now: Round) -> Found:
-        told = None
+        search_stats = None
         if bool((now.memory["epoch"] != now.epoch).any()):
-            told = search_epoch(now)
+            search_stats = search_epoch(now)
         num = now.memory["y"].shape[-1]
         places = now.choose(num, max(1, round(share * now.y.shape[-1])))
-        return Found(**{name: take(now.memory[name], places) for name in _HELD}, told=told)
+        return Found(
+            **{name: take(now.memory[name], places) for name in _HELD},
+            search_stats=search_stats,
+        )
 
     def loss(model: nn.Module, batch: Batch, found: Found) -> LossTerms:
         dim = batch.y.dim() - 1

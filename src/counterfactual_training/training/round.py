@@ -119,10 +119,10 @@ class Round:
         return slope
 
     def _draw(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        own = shape or self.x.shape[self.y.dim() - 1 :]
-        return each(lambda rng: draw(own, generator=rng, dtype=torch.float32), self.rng).to(
-            self.x
-        )
+        row_shape = shape or self.x.shape[self.y.dim() - 1 :]
+        return each(
+            lambda rng: draw(row_shape, generator=rng, dtype=torch.float32), self.rng
+        ).to(self.x)
 
 
 def take(rows: Tensor, places: Tensor) -> Tensor:

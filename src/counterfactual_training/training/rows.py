@@ -31,7 +31,7 @@ class TrainingRows:
         weight: ``(n,)`` or ``(members, n)`` what a row counts in class loss and adversarial loss,
             or ``None``.
         class_counts: ``(k,)`` or ``(members, k)``.
-        own: whether every member has rows of its own.
+        separate: whether every member has rows of its own.
         divided: whether a loader makes the batches; those of several processes are different ones
             already.
     """
@@ -44,14 +44,14 @@ class TrainingRows:
         self.x = x
         self.y = y
         self.weight = weight
-        self.own = y.dim() > 1
+        self.separate = y.dim() > 1
         self.num_rows = y.shape[-1]
         self.num_classes = num_classes
         self.num_features = x.shape[y.dim() :].numel()
         # Of every member, or of the one set of rows that all share.
         self.rows_by_class = [
             [(rows == k).nonzero().flatten() for k in range(num_classes)]
-            for rows in (y if self.own else y[None])
+            for rows in (y if self.separate else y[None])
         ]
         counts = torch.tensor([[len(part) for part in parts] for parts in self.rows_by_class])
         self.class_counts = counts.reshape(*y.shape[:-1], num_classes)
@@ -65,7 +65,7 @@ class TrainingRows:
     def first(self, num: int) -> tuple[Tensor, Tensor]:
         """The first rows, of the first member."""
         x, y, _ = self.at(slice(num))
-        if self.own:
+        if self.separate:
             return (x[0], y[0])
         return (x, y)
 
@@ -74,7 +74,7 @@ class TrainingRows:
         index: Any = rows
         if isinstance(rows, Tensor):
             index = rows.to(self.y.device)
-        if self.own:
+        if self.separate:
             index = self._of_members(index)
         if isinstance(index, Tensor) and index.dim() == 1:
             # Copies whole rows, in a third of the time of general indexing.
@@ -91,12 +91,15 @@ class TrainingRows:
 
     def positives(self, y_target: Tensor, rng: Streams) -> Tensor:
         """Indices of rows that truly are of the target classes: both ``(..., m)``."""
-        own = self.rows_by_class
+        rows_by_class = self.rows_by_class
         if isinstance(rng, torch.Generator):
-            return draw_positives(own[0], y_target, rng)
+            return draw_positives(rows_by_class[0], y_target, rng)
         # i % 1 = 0 where all members share one set of rows.
         return torch.stack(
-            [draw_positives(own[i % len(own)], y_target[i], one) for i, one in enumerate(rng)]
+            [
+                draw_positives(rows_by_class[i % len(rows_by_class)], y_target[i], stream)
+                for i, stream in enumerate(rng)
+            ]
         )
 
     def batches(
@@ -128,13 +131,13 @@ class TrainingRows:
 
     def possible(self, member: int) -> Tensor:
         """The rows ``(n, *features)`` that a member's box is inferred from."""
-        if self.own:
+        if self.separate:
             return self.x[member]
         return self.x
 
     def for_members(self, members: int | Sequence[int]) -> TrainingRows:
         """The rows of these members; for a single one without a leading dimension."""
-        if not self.own:
+        if not self.separate:
             return self
         if self.weight is None:
             weight = None
@@ -264,9 +267,7 @@ class FetchedRows(TrainingRows):
         """A batch on the training device, with class weights."""
         x = x.to(self.device)
         y = y.to(self.device)
-        if weight is None:
-            weight = None
-        else:
+        if weight is not None:
             weight = weight.to(self.device)
         if self.by_class is not None:
             if weight is None:
@@ -281,9 +282,7 @@ class FetchedRows(TrainingRows):
         x, y, weight = self._placed(
             *_fetched(self.dataset, self.collate, rows.flatten().tolist())
         )
-        if weight is None:
-            weight = None
-        else:
+        if weight is not None:
             weight = weight.reshape(rows.shape)
         return x.reshape(*rows.shape, *x.shape[1:]), y.reshape(rows.shape), weight
 
@@ -300,22 +299,24 @@ class FetchedRows(TrainingRows):
     def smallest_batch(self, size: int) -> int:
         if self.loader is None:
             return super().smallest_batch(size)
-        own = self.loader.batch_size
-        if own is None:  # only its batch sampler knows
+        batch_size = self.loader.batch_size
+        if batch_size is None:  # only its batch sampler knows
             return self.num_rows
-        return own if self.loader.drop_last else len(self.loader.sampler) % own or own  # type: ignore[arg-type]
+        if self.loader.drop_last:
+            return batch_size
+        return len(self.loader.sampler) % batch_size or batch_size  # type: ignore[arg-type]
 
     @property
     def samplers(self) -> list[Any]:
         """The objects that decide which rows are in a batch."""
         inner = getattr(self.loader, "batch_sampler", None)
-        found = [
+        owners = [
             self.loader,
             getattr(self.loader, "sampler", None),
             inner,
             getattr(inner, "sampler", None),
         ]
-        return [own for own in found if own is not None]
+        return [owner for owner in owners if owner is not None]
 
     def seed(self, seed: int) -> None:
         for owner in self.samplers:
@@ -354,10 +355,8 @@ class Read(NamedTuple):
             stop = min(start + block, num)
             x, y, weight = _fetched(dataset, collate, range(start, stop))
             classes.append(y.cpu())
-            if weight is None:
-                weights += []
-            else:
-                weights += [weight.cpu()]
+            if weight is not None:
+                weights.append(weight.cpu())
             # Single precision would not do for sums over many rows.
             rows = x.flatten(1).cpu().double()
             low = torch.minimum(low, rows.amin(0))

@@ -217,7 +217,7 @@ class Run:
         """Members that still train."""
         return [i for i in self.slots if self.histories[i].stopped is None]
 
-    def goes_on(self, until: int | None = None) -> bool:
+    def has_epochs_left(self, until: int | None = None) -> bool:
         """Whether there is an epoch left to train, before ``until`` are done."""
         last = self.epochs if until is None else until
         return self.epoch < last and bool(self.running)
@@ -268,28 +268,31 @@ class Run:
         if saver is not None:
             saver.save(self)
 
-    def call(self, hear: Callable[[Run], None]) -> None:
+    def call(self, listener: Callable[[Run], None]) -> None:
         """Call a callback of an update; honour the gradients and modes that it sets."""
         shown = list(self.gradients)
         self.gradients = list(self.gradients)
         self.learner.expose(shown)
-        hear(self)
-        given = zip(self.parameters, shown, self.gradients, strict=True)
+        listener(self)
+        pairs = zip(self.parameters, shown, self.gradients, strict=True)
         # Callbacks may put a new tensor into run.gradients or, as torch's own functions do, into
         # ``.grad``.
-        self.gradients = [mine if own.grad is grad else own.grad for own, grad, mine in given]
+        self.gradients = [
+            changed if parameter.grad is grad else parameter.grad
+            for parameter, grad, changed in pairs
+        ]
         self.learner.train_mode()
 
     def stop(self, reason: str, i: int | None = None) -> None:
         """Stop one member with its current weights, or all members."""
         if i is not None and i not in range(len(self.members)):
             raise InputError(f"This run has the members 0..{len(self.members) - 1}, not {i!r}.")
-        for own in self.running:
+        for member in self.running:
             # Callbacks first: they may set the weights that the member ends with.
-            if i is None or i == own:
+            if i is None or i == member:
                 for callback in self.listeners("on_stop"):
-                    callback.on_stop(self, own)
-                self._end(own, reason)
+                    callback.on_stop(self, member)
+                self._end(member, reason)
 
     def snapshot(self, i: int = 0) -> nn.Module:
         """A copy of one member as it is now, in eval mode."""
@@ -373,7 +376,7 @@ class Run:
         else:
             factor = factors[0]
         # Fields of Objective only: a subclass may have others that are not weights.
-        names = [own.name for own in fields(Objective) if own.name != "lambda_class"]
+        names = [weight.name for weight in fields(Objective) if weight.name != "lambda_class"]
         return replace(
             self.objective, **{name: getattr(self.objective, name) * factor for name in names}
         )
@@ -385,7 +388,7 @@ class Run:
             return None
         return torch.tensor(flags, device=self.device, dtype=torch.float32).reshape(self.lead)
 
-    def settle(self, *streaks: int) -> None:
+    def keep_sound_weights(self, *streaks: int) -> None:
         """After an epoch, given each row's consecutive bad updates: keep sound weights, stop
         members that diverged.
         """
@@ -524,8 +527,8 @@ class Run:
         self.memory = {
             name: state["memory"][name].to(value) for name, value in self.memory.items()
         }
-        told = zip(state["records"], state["stopped"], strict=True)
-        self.histories = [History(records, reason) for records, reason in told]
+        pairs = zip(state["records"], state["stopped"], strict=True)
+        self.histories = [History(records, reason) for records, reason in pairs]
 
     def _place(self, slot: int) -> int | EllipsisType:
         """The index of a row of the stack in tensors ``(*lead, …)``."""
@@ -554,12 +557,14 @@ class Run:
         self.objective = first.minimised
         if self.lead:
             like = self.parameters[0].detach()
-            self.generator = stack_generators([own.searcher for own in methods], like)
-            self.constraints = stack_constraints([stated(own) for own in methods])
+            self.generator = stack_generators([method.searcher for method in methods], like)
+            self.constraints = stack_constraints([stated(method) for method in methods])
             if first.loss is None:  # a loss of their own is the same for all, with its numbers
                 names = vars(first.objective)
                 weights = {
-                    name: like.new_tensor([getattr(own.objective, name) for own in methods])
+                    name: like.new_tensor(
+                        [getattr(method.objective, name) for method in methods]
+                    )
                     for name in names
                 }
                 self.objective = replace(first.objective, **weights)

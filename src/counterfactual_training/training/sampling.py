@@ -24,7 +24,9 @@ def each(draw: Callable[..., Tensor], rng: Streams, *rows: Tensor) -> Tensor:
     """``draw(rng, *rows)``; with one rng per member of a fleet, stacked draws."""
     if isinstance(rng, torch.Generator):
         return draw(rng, *rows)
-    return torch.stack([draw(own, *(value[i] for value in rows)) for i, own in enumerate(rng)])
+    return torch.stack(
+        [draw(stream, *(value[i] for value in rows)) for i, stream in enumerate(rng)]
+    )
 
 
 def draw_rows(num_rows: int, num: int, rng: torch.Generator) -> Tensor:

@@ -47,9 +47,9 @@ class Tally:
                 self.ends[slot] = (len(self.bad), len(self.rounds))
                 self.idle = self.run.idle_rows()
 
-    def searched(self, told: Tensor) -> None:
+    def searched(self, search_stats: Tensor) -> None:
         """Count a search: share mature and mean steps ``(2, *lead)``."""
-        self.rounds.append(told.unsqueeze(0))
+        self.rounds.append(search_stats.unsqueeze(0))
 
     def close(self, started: float) -> list[int]:
         """Write the records of the epoch; returns every row's number of consecutive bad updates."""
@@ -110,8 +110,13 @@ class Tally:
         # A stack computes every term for all rows; a member's record shows only those of its own
         # objective.
         objectives = [self.run.methods[i].minimised for i in self.run.slots]
-        contrast = np.array([own.needs_divergence for own in objectives]) & self.explaining
-        adversarial = np.array([own.needs_adversarial for own in objectives]) & self.explaining
+        contrast = (
+            np.array([objective.needs_divergence for objective in objectives]) & self.explaining
+        )
+        adversarial = (
+            np.array([objective.needs_adversarial for objective in objectives])
+            & self.explaining
+        )
         always = np.ones_like(contrast)
         used = np.stack([always, always, contrast, contrast, adversarial])
         rows = np.where(counts, terms[:, 6], 0.0).sum(0)
@@ -124,26 +129,26 @@ class Tally:
 
     def _search(self) -> dict[str, list[float]]:
         """Means over the searches before a member stopped; NaN without any."""
-        told = self._on_host(self.rounds, 2)
+        stats = self._on_host(self.rounds, 2)
         counts = [
-            self.ends.get(slot, (0, len(told)))[1] * own
-            for slot, own in enumerate(self.explaining)
+            self.ends.get(slot, (0, len(stats)))[1] * searches
+            for slot, searches in enumerate(self.explaining)
         ]
-        heard = np.arange(len(told))[:, None] < np.array(counts)
+        counted = np.arange(len(stats))[:, None] < np.array(counts)
         with np.errstate(invalid="ignore"):
-            mature, steps = np.where(heard[:, None], told, 0.0).sum(0) / np.array(counts)
+            mature, steps = np.where(counted[:, None], stats, 0.0).sum(0) / np.array(counts)
         return {"share_mature": mature.tolist(), "mean_steps": steps.tolist()}
 
     def _validation(self) -> list[list[float]]:
         """Loss and accuracy on the validation rows; NaN for rows that stopped within the epoch."""
         sums, rows = self.run.validate()
         means = sums / max(rows, 1)
-        told = torch.where(
+        results = torch.where(
             torch.isfinite(means), means, torch.nan
         ).tolist()  # of overflowing weights
         return [
-            [float("nan") if slot in self.ends else value for slot, value in enumerate(own)]
-            for own in told
+            [float("nan") if slot in self.ends else value for slot, value in enumerate(values)]
+            for values in results
         ]
 
 

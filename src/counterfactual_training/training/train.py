@@ -14,17 +14,12 @@ from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, ModelError
-from counterfactual_training.models import Ensemble
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.distributed import (
-    DistributedCheckpoint,
-    DistributedRun,
-    Ranks,
-)
 from counterfactual_training.training.fleet import Fleet, members_of
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.registry import make_method
@@ -35,7 +30,7 @@ OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 
 
 @with_gradients
-def train(
+def train(  # noqa: PLR0913  # public
     model: nn.Module,
     x: arguments.Source,
     y: Tensor | None = None,
@@ -122,10 +117,12 @@ def train(
     inner = model
     processes = 1
     if isinstance(model, DistributedDataParallel):
+        from counterfactual_training.training.distributed import Ranks
+
         inner = model.module
         processes = Ranks.from_model(model).size
     data = arguments.training_rows([inner], x, y, sample_weight, class_weight, chosen.values)
-    held = arguments.validation_rows([inner], validation, data)
+    validation_rows = arguments.validation_rows([inner], validation, data)
     chosen = arguments.with_constraints(chosen, data)
     arguments.check_modes(inner, chosen, data, processes)
     listeners = arguments.listeners(callbacks, [chosen], progress)
@@ -133,7 +130,7 @@ def train(
         if not isinstance(optimizer, Optimizer):
             optimizer = optimizer(inner.parameters())
         arguments.check_optimizer(inner, optimizer, chosen, listeners)
-    run, saver = _run(model, chosen, data, held, optimizer, listeners, checkpoint)
+    run, saver = _run(model, chosen, data, validation_rows, optimizer, listeners, checkpoint)
     fit(run, saver)
     return run.results()[0]
 
@@ -142,16 +139,21 @@ def _run(
     model: nn.Module,
     method: Method,
     data: TrainingRows,
-    held: TrainingRows | None,
+    validation: TrainingRows | None,
     optimizer: Optimizer | None,
     listeners: Sequence[Callback],
     checkpoint: str | Path | None,
 ) -> tuple[Run, Checkpoint | None]:
     """The run of one model, and what saves it."""
     if isinstance(model, DistributedDataParallel):
-        shared = DistributedRun(model, method, data, held, optimizer, listeners)
+        from counterfactual_training.training.distributed import (
+            DistributedCheckpoint,
+            DistributedRun,
+        )
+
+        shared = DistributedRun(model, method, data, validation, optimizer, listeners)
         return shared, None if checkpoint is None else DistributedCheckpoint(checkpoint, shared)
-    run = Run([model], [method], data, held, optimizer=optimizer, callbacks=listeners)
+    run = Run([model], [method], data, validation, optimizer=optimizer, callbacks=listeners)
     return run, None if checkpoint is None else Checkpoint(checkpoint, run)
 
 

@@ -2,7 +2,6 @@
 compared.
 """
 
-import json
 import pickle
 from types import SimpleNamespace
 
@@ -12,18 +11,19 @@ import pytest
 import torch
 
 from counterfactual_lab.arena import arena as room
-from counterfactual_lab.arena.arena import Arena, Bout, run_arena, usual_entrants
+from counterfactual_lab.arena.arena import INPUT_GRADIENTS, Arena, run_arena, usual_methods
 from counterfactual_lab.arena.arena_results import arena_tables
 from counterfactual_lab.arena.gradients import cap_unless_stated, input_gradients
+from counterfactual_lab.runs.outcome import Outcome
 from counterfactual_lab.truth.caps import Caps
-from counterfactual_lab.truth.entrants import Entrant, trained
+from counterfactual_lab.truth.entrants import Compared, trained
 from counterfactual_lab.truth.truth import bench_of, fit_of, make_bench
 from counterfactual_training.datasets.frames import frame_dataset
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.performance import decider, predict_logits
-from counterfactual_training.training import Method, method_names, register_method
-from counterfactual_training.training.registry import METHODS
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import METHODS, method_names, register_method
 
 CAPS = Caps(rows=300, individuals=30, judge_rows=150, epochs=2)
 ALONE = Engine(workers=1)
@@ -45,18 +45,18 @@ def tiny(tmp_path, **changes):
 
 
 def test_all_methods_take_part_and_others_are_made_of_them():
-    assert set(method_names()) < set(usual_entrants())
-    one = Entrant.named("ensemble of jem(members=3)")
+    assert set(method_names()) < set(usual_methods())
+    one = Compared.of("ensemble of jem(members=3)")
     assert (one.method, one.gate) == ("ensemble of jem(members=3)", "none")
-    gated = Entrant.named("gated pgd(epsilon=0.2)")
+    gated = Compared.of("pgd(epsilon=0.2)+best")
     assert (gated.method, gated.gate_of("LS"), gated.gate_of("MNIST")) == (
         "pgd(epsilon=0.2)",
-        "density",
+        "both",
         "learned",
     )
-    assert Entrant.named("gated").method == "conventional"
-    assert Entrant.named("ct(lambda_adv=0) + both").gate_of("LS") == "both"
-    assert Entrant.named("counternet itself").itself
+    assert str(gated) == "pgd(epsilon=0.2) + best"
+    assert Compared.of("ct(lambda_adv=0) + both").gate_of("LS") == "both"
+    assert Compared.of("counternet itself").itself
 
 
 def test_a_registered_method_takes_part_by_name():
@@ -65,8 +65,8 @@ def test_a_registered_method_takes_part_by_name():
         return Method(loss=lambda model, batch, found: None, find=lambda now: now.x)
 
     try:
-        assert "halves" in usual_entrants()
-        assert Entrant.named("gated halves(share=0.2)").method == "halves(share=0.2)"
+        assert "halves" in usual_methods()
+        assert Compared.of("halves(share=0.2) + density").method == "halves(share=0.2)"
     finally:
         del METHODS["halves"]
 
@@ -77,13 +77,14 @@ def test_counternet_is_left_out_where_there_are_three_classes(tmp_path):
         data=["MNIST", "moons"],
         methods=["counternet", "counternet itself", "pgd"],
     )
-    assert Bout("MNIST", "pgd") in arena.bouts and Bout("Moon", "counternet") in arena.bouts
-    assert not any(bout.data == "MNIST" and "counternet" in bout.method for bout in arena.bouts)
-    assert arena.left_out == [Bout("MNIST", "counternet"), Bout("MNIST", "counternet itself")]
+    made = {(job[0].data, job[0].model) for job in arena.jobs}
+    assert {("MNIST", "pgd"), ("Moon", "counternet")} <= made
+    assert not any(data == "MNIST" and "counternet" in name for data, name in made)
+    assert arena.left_out == [("MNIST", "counternet"), ("MNIST", "counternet itself")]
 
 
 @pytest.mark.parametrize(
-    "name", ["gated gated", "gated counternet itself", "ensemble of gated", ""]
+    "name", ["gated", "counternet itself + density", "ensemble of density", "ct itself", ""]
 )
 def test_what_cannot_be_gated_or_averaged_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="method"):
@@ -91,7 +92,7 @@ def test_what_cannot_be_gated_or_averaged_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name, meant", [("trade", "trades"), ("gated jemm", "jem"), ("ensemble of pgdd", "pgd")]
+    "name, meant", [("trade", "trades"), ("jemm + density", "jem"), ("ensemble of pgdd", "pgd")]
 )
 def test_unknown_methods_are_refused_with_the_nearest_name(tmp_path, name, meant):
     with pytest.raises(InputError, match=f"'{meant}'"):
@@ -144,10 +145,8 @@ def test_conventional_training_takes_no_input_gradients_and_an_ensemble_five_tim
 
 
 def test_a_gate_changes_no_decision_and_an_ensemble_averages_logits_of_its_own_seeds(fit):
-    names = ("conventional", "gated", "ensemble")
-    plain, gated, ensemble = (
-        room._models(Entrant.named(name), {0: fit}, 5)[0] for name in names
-    )
+    names = ("conventional", "conventional + density", "ensemble")
+    plain, gated, ensemble = (room._models(Compared.of(name), {0: fit}, 5)[0] for name in names)
     inner = decider(gated, fit.x, 2)
     assert torch.equal(predict_logits(inner, fit.x), predict_logits(plain, fit.x))
     each = torch.stack([member(fit.x) for member in ensemble.members])
@@ -167,45 +166,44 @@ def test_seeds_train_as_one_fleet_and_end_as_alone(fit):
         assert torch.allclose(model(one.x), alone(one.x), atol=1e-4)
 
 
-# ---- bouts ---------------------------------------------------------------------------------------
+# ---- runs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.check
-def test_bouts_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
+def test_runs_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
     arena = tiny(tmp_path)
     done = []
     whole = room._run
 
-    def stopped(work, bout):
+    def stopped(work, job):
         if done:
             raise KeyboardInterrupt
-        done.append(bout)
-        return whole(work, bout)
+        done.append(job)
+        return whole(work, job)
 
     monkeypatch.setattr(room, "_run", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_arena(arena, ALONE)
-    assert (
-        arena.numbers(Bout("Moon", "conventional")).exists()
-        and not arena.numbers(Bout("Moon", "ct")).exists()
-    )
+    assert arena.finished == [arena.runs_of("Moon", "conventional")]
     again = []
-    monkeypatch.setattr(
-        room, "_run", lambda work, bout: again.append(bout) or whole(work, bout)
-    )
+    monkeypatch.setattr(room, "_run", lambda work, job: again.append(job) or whole(work, job))
     assert run_arena(arena, ALONE) == {} == run_arena(arena, ALONE)
-    assert again == [Bout("Moon", "ct")]
-    numbers = json.loads(arena.numbers(again[0]).read_text())
-    assert [one["seed"] for one in numbers["models"]] == [0, 1] and numbers["rows"] == "tuning"
+    assert again == [arena.runs_of("Moon", "ct")]
+    (tmp_path / "runs" / f"{again[0][1].id}.json").unlink()
+    assert run_arena(arena, ALONE) == {}
+    assert again == 2 * [arena.runs_of("Moon", "ct")], "seeds judge each other, so all are made"
+    found = [arena.store.content(run.id)["run"] for run in again[0]]
+    assert [one["seed"] for one in found] == [0, 1]
+    assert {one["measurement"]["rows"] for one in found} == {"tuning"}
 
 
 def test_a_method_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     whole = room._run
 
-    def failing(work, bout):
-        if bout.method == "ct":
+    def failing(work, job):
+        if job[0].model == "ct":
             raise InputError("no luck")
-        return whole(work, bout)
+        return whole(work, job)
 
     monkeypatch.setattr(room, "_run", failing)
     arena = tiny(tmp_path, generators=["generic"])
@@ -220,9 +218,11 @@ def test_a_worker_without_the_data_gets_it_with_the_work(tmp_path):
     arena = tiny(tmp_path, generators=["generic"])
     bench = make_bench("Moon", False, CAPS)
     sent = pickle.loads(pickle.dumps(room._Work(arena, {"Moon": bench})))  # noqa: S301 - our own bytes
-    bout = Bout("Moon", "conventional")
-    there, here = room._run(sent, bout).rows, room._run(room._Work(arena, {}), bout).rows
-    pd.testing.assert_frame_equal(there, here)
+    job = arena.runs_of("Moon", "conventional")
+    there, here = room._run(sent, job), room._run(room._Work(arena, {}), job)
+    for one, other in zip(there, here, strict=True):
+        assert one.run == other.run
+        pd.testing.assert_frame_equal(one.table(), other.table())
 
 
 def test_other_seeds_judge_whether_advice_survives_retraining():
@@ -240,7 +240,7 @@ def test_other_seeds_judge_whether_advice_survives_retraining():
 
 
 @pytest.mark.check
-@pytest.mark.parametrize("name", usual_entrants())
+@pytest.mark.parametrize("name", usual_methods())
 def test_every_method_trains_and_is_measured(tmp_path, name):
     arena = tiny(tmp_path, methods=[name])
     assert run_arena(arena, ALONE) == {}
@@ -277,30 +277,26 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
     floors = pd.DataFrame(
         {"model": ["real rows"] * 2, "nn5": 0.1, "row": [0, 1], "valid": 1.0, "data": "Moon"}
     )
+    outcomes = [Outcome(arena.floors("Moon"), rows=floors)]
     for name, factor, accuracy in (("conventional", 1.0, 0.9), ("ct", 0.5, 0.89)):
-        bout = Bout("Moon", name)
-        arena.folder.mkdir(parents=True, exist_ok=True)
         mine = rows.assign(model=name, nn5=rows["nn5"] * factor, cost=rows["cost"] / factor)
-        mine.to_csv(arena.rows(bout), index=False)
-        models = [
-            {
-                "seed": seed,
-                "seconds": 1.0,
-                "accuracy": accuracy,
-                "calibration_error": 0.1,
-                "robust_accuracy@0.1": 0.5,
-            }
-            for seed in (0, 1)
-        ]
-        about = {
-            "data": "Moon",
-            "method": name,
-            "input_gradients": 0,
-            "notes": [],
-            "models": models,
+        numbers = {
+            INPUT_GRADIENTS: 0,
+            "accuracy": accuracy,
+            "calibration_error": 0.1,
+            "robust_accuracy@0.1": 0.5,
         }
-        arena.numbers(bout).write_text(json.dumps(about))
-    floors.to_csv(arena.floors("Moon"), index=False)
+        outcomes += [
+            Outcome(
+                run,
+                numbers=numbers,
+                seconds={"train": 1.0},
+                rows=mine[mine["seed"] == run.seed],
+            )
+            for run in arena.runs_of("Moon", name)
+        ]
+    with arena.store.writing():
+        arena.store.save("all", {one.run.id: one for one in outcomes})
     tables = arena_tables(arena)
     ours = tables["arena_overview"].set_index("model").loc["ct"]
     assert ours["nn5"] == pytest.approx(50) and ours["cost"] == pytest.approx(-100)
@@ -331,15 +327,26 @@ def test_own_data_are_known_by_their_content(tmp_path):
         for shift in (0, 1)
     ]
     one, other = (
-        tiny(tmp_path, data=[own], methods=["gated"], generators=["generic"]) for own in data
+        tiny(tmp_path, data=[own], methods=["conventional + density"], generators=["generic"])
+        for own in data
     )
-    bout = Bout("people", "gated")
-    assert one.bouts == [Bout("people", "conventional"), bout] and one.seeds_of == {
-        "people": [0, 1]
-    }
-    assert one.rows(bout) != other.rows(bout) and one.folder == other.folder
+    assert [job[0].model for job in one.jobs] == ["conventional", "conventional + density"]
+    assert one.seeds_of == {"people": [0, 1]}
+    assert one.jobs[0][0].id != other.jobs[0][0].id and one.store.root == other.store.root
     assert run_arena(one, ALONE) == {}
     assert (
         set(arena_tables(one)["arena"]["data"]) == {"people"}
         and arena_tables(other)["arena"].empty
     )
+
+
+@pytest.mark.check
+def test_everything_a_text_can_say_takes_part(tmp_path):
+    """What `ct truth` compares, too: a control, and what the classifier trains by default."""
+    texts = ["conventional rescaled", "default network", "default network + density"]
+    arena = tiny(tmp_path, methods=texts, generators=["generic"], seeds=1)
+    assert run_arena(arena, ALONE) == {}
+    models = arena_tables(arena)["arena_models"]
+    assert set(models["model"]) == {"conventional", *texts}
+    accuracy = models[models["metric"] == "accuracy"].set_index("model")["value"]
+    assert accuracy["conventional rescaled"] == accuracy["conventional"]

@@ -28,7 +28,7 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
         "--data",
         "linearly-separable",
         "--methods",
-        "pgd,gated",
+        "pgd,conventional + density",
         "--generators",
         "generic",
         "--seeds",
@@ -38,7 +38,8 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr()
     assert (
-        "Searched by generic, τ = .5" in printed.out and "[3/3] LS gated: done" in printed.err
+        "Searched by generic, τ = .5" in printed.out
+        and "[3/3] LS conventional + density: done" in printed.err
     )
     written = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
     pictures = {
@@ -57,7 +58,7 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
     assert {row["model"] for row in document["tables"]["arena"]} == {
         "conventional",
         "pgd",
-        "gated",
+        "conventional + density",
     }
 
 

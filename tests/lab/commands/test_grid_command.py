@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfactual_lab.grids import run as grid_run
+from counterfactual_lab.grids import run as running
 from counterfactual_training.cli import main
 from tiny_grid import TINY_GRID
 
@@ -61,7 +61,7 @@ def test_a_dry_run_counts_and_trains_nothing(file, capsys):
 
 
 def test_very_many_settings_need_a_yes(file, capsys, monkeypatch):
-    monkeypatch.setattr("counterfactual_lab.commands.grid.MANY_CELLS", 50)
+    monkeypatch.setattr("counterfactual_lab.commands.grid.MANY_SETTINGS", 50)
     file.write_text(
         TINY.replace("max_steps = [2, 4]", f"max_steps = {list(range(1, 61))}").replace(
             "s = 1\n", "s = 900\n"
@@ -77,12 +77,12 @@ def test_very_many_settings_need_a_yes(file, capsys, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid_run, "run_grid", stop)
+    monkeypatch.setattr(running, "run_grid", stop)
     assert main(["grid", "run", str(file), "--yes"]) == 130
 
 
 def test_mistakes_end_before_anything_runs(file, capsys, monkeypatch):
-    monkeypatch.setattr(grid_run, "launch", None)
+    monkeypatch.setattr(running, "launch", None)
     file.write_text(TINY.replace("max_steps", "max_step"))
     assert main(["grid", "run", str(file)]) == 2
     said = capsys.readouterr().err
@@ -111,14 +111,14 @@ def test_list(capsys):
 
 def broken(monkeypatch, kind):
     """Fleets of one kind, conventional or not, find a full disk; of none: all do."""
-    working = grid_run.run_task
+    working = running.run_job
 
-    def run(benches, task):
-        if kind is None or task.cells[0].is_conventional == kind:
+    def run(benches, job):
+        if kind is None or job.runs[0].is_conventional == kind:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return working(benches, task)
+        return working(benches, job)
 
-    monkeypatch.setattr(grid_run, "run_task", run)
+    monkeypatch.setattr(running, "run_job", run)
 
 
 @pytest.mark.parametrize("kind", [None, True])

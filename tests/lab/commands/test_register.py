@@ -9,8 +9,7 @@ from counterfactual_training.cli import main
 from counterfactual_training.engine.launch import Engine, Failed, launch
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.registered import _files, register_file
-from counterfactual_training.training import make_method
-from counterfactual_training.training.registry import METHODS
+from counterfactual_training.training.registry import METHODS, make_method
 
 NOISE = '''
 import counterfactual_training as ct
@@ -96,14 +95,19 @@ def test_a_grid_of_a_registered_method(noise, tmp_path, monkeypatch, capsys):
 @pytest.mark.check
 def test_a_registered_method_is_compared(noise, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    what = ["--data", "LS", "--methods", "noise(scale=0.3, epochs=1), gated noise(epochs=1)"]
+    what = [
+        "--data",
+        "LS",
+        "--methods",
+        "noise(scale=0.3, epochs=1), noise(epochs=1) + density",
+    ]
     how = ["--register", noise, "--seeds", "1", "--generators", "generic", "--json"]
     assert main(["compare", *what, *how]) == 0
     found = json.loads(capsys.readouterr().out)["tables"]["arena_overview"]
     assert {row["model"] for row in found} == {
         "conventional",
         "noise(scale=0.3, epochs=1)",
-        "gated noise(epochs=1)",
+        "noise(epochs=1) + density",
     }
 
 

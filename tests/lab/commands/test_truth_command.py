@@ -14,8 +14,8 @@ from counterfactual_lab.truth.caps import Caps
 from counterfactual_training.cli import main
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators import GENERATORS
-from counterfactual_training.training import Method, register_method
-from counterfactual_training.training.registry import METHODS
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import METHODS, register_method
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'lab'")
 

@@ -10,7 +10,7 @@ import pytest
 import counterfactual_training as ct
 from counterfactual_lab.tuning import RANGES
 from counterfactual_training.cli import main
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 pytest.importorskip("optuna", reason="tuning needs the extra 'lab'")
 pytest.importorskip("matplotlib", reason="figures need the extra 'lab'")

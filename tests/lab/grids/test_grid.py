@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from counterfactual_lab.grids.cell import Cell
 from counterfactual_lab.grids.file import load_grid, parse_grid, shipped_grids
-from counterfactual_lab.grids.grid import Grid, cells_of
+from counterfactual_lab.grids.grid import Grid, runs_of
+from counterfactual_lab.grids.grid_run import GridRun
 from counterfactual_lab.grids.settings import KEYS, canonical, method_from, published
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.errors import FileError, InputError
@@ -55,16 +55,16 @@ def test_the_papers_grids_have_as_many_settings_as_the_paper_says():
 
 def test_the_generators_grid_is_270_different_models_of_which_half_are_baselines():
     found = list(load_grid("generators").changed(["moon"]).points(PAPER))
-    cells = cells_of(found)
-    assert len(found) == len(cells) == len({cell.id for cell in cells}) == 270
-    assert sum(cell.is_conventional for cell in cells) == 135
+    runs = runs_of(found)
+    assert len(found) == len(runs) == len({run.id for run in runs}) == 270
+    assert sum(run.is_conventional for run in runs) == 135
     # What was not yet tuned has the defaults of Note 1, whatever was published for Moon later.
-    assert {
-        cell.values["objective.lambda_reg"] for cell in cells if not cell.is_conventional
-    } == {0.1}
+    assert {run.values["objective.lambda_reg"] for run in runs if not run.is_conventional} == {
+        0.1
+    }
     # A model and its baseline start from the same weights; two settings do not.
-    assert all(point.cell.seed == point.conventional.seed for point in found)
-    assert len({point.cell.seed for point in found}) == 135
+    assert all(point.run.seed == point.conventional.seed for point in found)
+    assert len({point.run.seed for point in found}) == 135
 
 
 def test_a_grid_is_the_product_of_its_lists_and_what_is_missing_is_as_published():
@@ -73,7 +73,7 @@ def test_a_grid_is_the_product_of_its_lists_and_what_is_missing_is_as_published(
     assert grid.num_settings == 6 and grid.num_points == len(found) == 24
     assert set(grid.axes) == {"generator.max_steps", "training.burn_in"}
     assert grid.name == "my" and grid.seeds == (0, 1)
-    moon = next(point.cell.values for point in found if point.data == "Moon")
+    moon = next(point.run.values for point in found if point.data == "Moon")
     assert (moon["generator.decision_threshold"], moon["objective.lambda_reg"]) == (0.9, 0.25)
     assert moon["training.epochs"] == 3 and moon["model.hidden"] == (32,)
     # One baseline per data set and seed: conventional training knows neither steps nor burn-in.
@@ -83,20 +83,20 @@ def test_a_grid_is_the_product_of_its_lists_and_what_is_missing_is_as_published(
 def test_settings_that_decide_the_same_numbers_are_one_model():
     text = 'data = "LS"\n[generator]\nname = ["ecco", "generic"]\nlambda_energy = [1, 5]\n'
     found = points(text)
-    assert len(found) == 4 and len({point.cell for point in found}) == 3
+    assert len(found) == 4 and len({point.run for point in found}) == 3
     own = points("own_seeds = true\n" + text)
-    assert len({point.cell for point in own}) == 4
+    assert len({point.run for point in own}) == 4
 
 
 def test_a_method_is_its_numbers_however_they_are_written():
-    named = points('data = "LS"\nmethod = "ct(lambda_adv=0)"\n')[0].cell
-    weighted = points('data = "LS"\n[objective]\nlambda_adv = 0\n')[0].cell
+    named = points('data = "LS"\nmethod = "ct(lambda_adv=0)"\n')[0].run
+    weighted = points('data = "LS"\n[objective]\nlambda_adv = 0\n')[0].run
     assert named == weighted and named.id == weighted.id and named.text == "ct(lambda_adv=0)"
     nothing = 'data = "LS"\nmethod = "ct(lambda_div=0, lambda_reg=0, lambda_adv=0)"\n'
-    assert points(nothing)[0].cell == points('data = "LS"\nmethod = "conventional"\n')[0].cell
+    assert points(nothing)[0].run == points('data = "LS"\nmethod = "conventional"\n')[0].run
     # Steps of a search change nothing where nothing is searched.
     idle = points('data = "LS"\nmethod = "pgd"\n[generator]\nmax_steps = [5, 50]\n')
-    assert idle[0].cell == idle[1].cell != idle[0].conventional
+    assert idle[0].run == idle[1].run != idle[0].conventional
 
 
 def test_what_a_text_states_counts_before_the_values_of_the_grid_and_the_data_set():
@@ -104,16 +104,16 @@ def test_what_a_text_states_counts_before_the_values_of_the_grid_and_the_data_se
         'data = "Moon"\nmethod = "ct(lambda_reg=0, epochs=7)"\n[objective]\nlambda_reg = 0.3\n'
     )
     point = points(text + "[training]\nepochs = 3\n")[0]
-    assert point.cell.values["objective.lambda_reg"] == 0.0
-    assert point.cell.values["training.epochs"] == 7
+    assert point.run.values["objective.lambda_reg"] == 0.0
+    assert point.run.values["training.epochs"] == 7
     assert point.conventional.values["training.epochs"] == 7
-    other = points('data = "Moon"\nmethod = "cheap_recourse"\n')[0].cell
+    other = points('data = "Moon"\nmethod = "cheap_recourse"\n')[0].run
     assert other.values["generator.decision_threshold"] == 0.5  # its own, not Moon's .9
 
 
 def test_methods_with_numbers_are_an_axis_and_registered_ones_take_part():
-    from counterfactual_training.training import Method, register_method
-    from counterfactual_training.training.registry import METHODS
+    from counterfactual_training.training.method import Method
+    from counterfactual_training.training.registry import METHODS, register_method
 
     @register_method
     def softly(strength: float = 1.0) -> Method:
@@ -123,17 +123,15 @@ def test_methods_with_numbers_are_an_axis_and_registered_ones_take_part():
     text = f'data = "LS"\nmethod = {json.dumps(names)}\n'
     try:
         grid = parse_grid(text, "my.toml")
-        found = [point.cell for point in grid.points(PAPER)]
-        assert [cell.text for cell in found] == [
+        found = [point.run for point in grid.points(PAPER)]
+        assert [run.text for run in found] == [
             "conventional",
             "pgd",
             "pgd(epsilon=0.2)",
             "softly(strength=2.0)",
         ]
-        assert len({cell.id for cell in found}) == 4 and set(grid.axes) == {"method"}
-        assert all(
-            canonical(cell.method) == canonical(method_from(cell.values)) for cell in found
-        )
+        assert len({run.id for run in found}) == 4 and set(grid.axes) == {"method"}
+        assert all(canonical(run.method) == canonical(method_from(run.values)) for run in found)
     finally:
         del METHODS["softly"]
 
@@ -141,8 +139,8 @@ def test_methods_with_numbers_are_an_axis_and_registered_ones_take_part():
 @pytest.mark.parametrize("name", sorted(set(KEYS) - {"generator.name"}))
 def test_every_setting_decides_the_identity(name):
     """Nothing that changes numbers may be left out of it."""
-    cell = points('data = "LS"')[0].cell
-    value = cell.values.get(name)
+    run = points('data = "LS"')[0].run
+    value = run.values.get(name)
     words = {
         "refresh": "batch",
         "target_rule": "prior",
@@ -162,61 +160,61 @@ def test_every_setting_decides_the_identity(name):
     else:
         other = value / 2 if isinstance(value, float) and value else value + 1
     # JSON writes these values as TOML does.
-    changed = points(f'data = "LS"\n{name} = {json.dumps(other)}\n')[0].cell
-    assert changed.id != cell.id
+    changed = points(f'data = "LS"\n{name} = {json.dumps(other)}\n')[0].run
+    assert changed.id != run.id
 
 
 def test_seed_data_and_measurement_decide_the_identity_and_order_does_not():
-    cell = points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n')[0].cell
-    same = points('data = "ls"\n[generator]\nepsilon = 0.2\nmax_steps = 7\n')[0].cell
-    assert cell.id == same.id
+    run = points('data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n')[0].run
+    same = points('data = "ls"\n[generator]\nepsilon = 0.2\nmax_steps = 7\n')[0].run
+    assert run.id == same.id
     others = [
-        replace(cell, seed=1),
-        replace(cell, data="OL"),
+        replace(run, seed=1),
+        replace(run, data="OL"),
         points(
             'data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\nnum_runs = 6\n'
-        )[0].cell,
+        )[0].run,
         points(
             'data = "LS"\n[generator]\nmax_steps = 7\nepsilon = 0.2\n[evaluation]\non = "test"\n'
-        )[0].cell,
+        )[0].run,
     ]
-    assert len({cell.id, *(other.id for other in others)}) == 5
+    assert len({run.id, *(other.id for other in others)}) == 5
 
 
 def test_canonical_settings_build_the_same_method():
-    cell = points('data = "LS"\nmethod = "ct(lambda_adv=0)"\n[generator]\nname = "generic"\n')[
+    run = points('data = "LS"\nmethod = "ct(lambda_adv=0)"\n[generator]\nname = "generic"\n')[
         0
-    ].cell
-    made = replace(cell, seed=3).method
-    assert "generator.lambda_energy" not in cell.values
+    ].run
+    made = replace(run, seed=3).method
+    assert "generator.lambda_energy" not in run.values
     assert vars(made.objective) == vars(published("ct(lambda_adv=0)", PAPER["LS"]).objective)
     assert (made.generator.name, made.generator.decision_threshold) == ("generic", 0.5)
     assert (made.training.seed, made.training.batch_size) == (3, PAPER["LS"].batch_size)
 
 
-def test_cells_survive_the_trip_through_json():
+def test_runs_survive_the_trip_through_json():
     for name in ("main", "generators"):
         point = next(load_grid(name).changed(["LS"]).points(PAPER))
-        for cell in (point.cell, point.conventional):
-            again = Cell.from_content(json.loads(json.dumps(cell.content())))
-            assert again == cell and again.id == cell.id
+        for run in (point.run, point.conventional):
+            again = GridRun.from_content(json.loads(json.dumps(run.content())))
+            assert again == run and again.id == run.id
 
 
 def test_the_papers_tables_are_grids():
     found = list(load_grid("main").changed(["LS"]).points(PAPER))
-    cells = cells_of(found)
-    assert {cell.model for cell in cells} == {"conventional", "ct", "ct protected"} and len(
-        cells
+    runs = runs_of(found)
+    assert {run.model for run in runs} == {"conventional", "ct", "ct protected"} and len(
+        runs
     ) == 3 * 5
-    assert len({cell.label for cell in cells}) == len({cell.id for cell in cells}) == 15
-    assert all(cell.alone for cell in cells)
+    assert len({run.label for run in runs}) == len({run.id for run in runs}) == 15
+    assert all(run.alone for run in runs)
     assert [len(load_grid("main").seeds_of(name)) for name in ("LS", "MNIST")] == [5, 3]
-    attribution = cells_of(list(load_grid("attribution").changed(["LS"]).points(PAPER)))
-    assert {cell.model for cell in attribution} == {"conventional", "ct protected"} and set(
+    attribution = runs_of(list(load_grid("attribution").changed(["LS"]).points(PAPER)))
+    assert {run.model for run in attribution} == {"conventional", "ct protected"} and set(
         attribution
-    ) < set(cells)
-    ablation = cells_of(list(load_grid("ablation").changed(["LS"], 1).points(PAPER)))
-    assert {cell.model for cell in ablation} == {
+    ) < set(runs)
+    ablation = runs_of(list(load_grid("ablation").changed(["LS"], 1).points(PAPER)))
+    assert {run.model for run in ablation} == {
         "conventional",
         "ct",
         "ct(lambda_adv=0)",
@@ -232,16 +230,16 @@ def test_the_papers_models_train_with_the_published_settings():
         "OL": (30, 0.5, 1000, 0.25),
     }
     for point in load_grid("main").changed(list(expected)).points(PAPER):
-        cell = point.cell
-        if cell.model == "ct" and cell.seed == 3:
-            method = cell.method
+        run = point.run
+        if run.model == "ct" and run.seed == 3:
+            method = run.method
             config = method.training
             found = (
                 config.batch_size,
                 method.generator.decision_threshold,
                 config.num_counterfactuals,
             )
-            assert (*found, method.objective.lambda_reg) == expected.pop(cell.data)
+            assert (*found, method.objective.lambda_reg) == expected.pop(run.data)
             assert (config.epochs, config.learning_rate, config.shuffle, config.seed) == (
                 100,
                 1e-3,
@@ -256,7 +254,7 @@ def test_the_papers_models_train_with_the_published_settings():
 def test_the_number_of_individuals_depends_on_the_kind_of_data():
     paper = {**PAPER, "CH": PAPER["LS"], "MNIST": PAPER["LS"]}
     points = load_grid("main").changed(["LS", "CH", "MNIST"], 1).points(paper)
-    found = {point.data: point.cell.measurement.protocol.num_individuals for point in points}
+    found = {point.data: point.run.measurement.protocol.num_individuals for point in points}
     assert found == {"LS": 250, "CH": 100, "MNIST": 25}
 
 
@@ -290,8 +288,8 @@ def test_a_gate_changes_what_is_measured_and_not_what_is_trained():
     text = 'data = "LS"\nown_seeds = true\ngate = ["none", "density"]\n'
     plain, gated = points(text)
     before = points('data = "LS"\nown_seeds = true\n')[0]
-    assert plain.cell.id == before.cell.id != gated.cell.id
-    assert gated.cell.ungated == plain.cell and gated.cell.seed == plain.cell.seed
+    assert plain.run.id == before.run.id != gated.run.id
+    assert gated.run.ungated == plain.run and gated.run.seed == plain.run.seed
     assert gated.conventional == plain.conventional == before.conventional
     assert gated.conventional.gate == "none"
 

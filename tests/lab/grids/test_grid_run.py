@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_lab.grids import run as grid_run
+from counterfactual_lab.grids import run as running
 from counterfactual_lab.grids.file import load_grid, parse_grid
-from counterfactual_lab.grids.outcome import CellOutcome
-from counterfactual_lab.grids.plan import MAX_MEMBERS, _shape, cell_seconds, plan
+from counterfactual_lab.grids.job import JobResult
+from counterfactual_lab.grids.plan import MAX_MEMBERS, _shape, plan, run_seconds
 from counterfactual_lab.grids.results import GridResults
 from counterfactual_lab.grids.run import GridWork, expected_seconds, run_grid
-from counterfactual_lab.grids.store import Store
-from counterfactual_lab.grids.task import TaskResult
 from counterfactual_lab.networks import fit_model, untrained
+from counterfactual_lab.runs.outcome import Outcome
+from counterfactual_lab.runs.store import Store
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import FileError
 from forked import fork
@@ -35,39 +35,39 @@ def prepared(text: str = TINY) -> GridWork:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Tasks that take no time; what they were asked for."""
+    """Jobs that take no time; what they were asked for."""
     asked = []
 
-    def run(benches, task):
-        asked.extend(task.cells)
-        shape = (len(task.cells[0].measurement.protocol.lambda_energy), 2)
+    def run(benches, job):
+        asked.extend(job.runs)
+        shape = (len(job.runs[0].measurement.protocol.lambda_energy), 2)
         names = ("implausibility", "implausibility_mmd", "cost", "validity")
         outcomes = [
-            CellOutcome(
-                cell,
-                {name: np.full(shape, 1.0 if cell.is_conventional else 0.8) for name in names},
+            Outcome(
+                run,
+                {name: np.full(shape, 1.0 if run.is_conventional else 0.8) for name in names},
                 {"accuracy": 0.9, "f1": 0.9},
                 {"loss": np.ones(1)}
-                | ({} if cell.is_conventional else {"share_mature": np.ones(1)}),
+                | ({} if run.is_conventional else {"share_mature": np.ones(1)}),
                 None,
                 {"train": 1.0, "evaluate": 1.0},
             )
-            for cell in task.cells
+            for run in job.runs
         ]
-        return TaskResult(outcomes, (), 1.0)
+        return JobResult(outcomes, (), 1.0)
 
-    monkeypatch.setattr(grid_run, "run_task", run)
+    monkeypatch.setattr(running, "run_job", run)
     return asked
 
 
-def test_a_real_run_measures_every_cell_and_is_not_repeated(tmp_path):
+def test_a_real_run_measures_every_run_and_is_not_repeated(tmp_path):
     work, stream = prepared(), io.StringIO()
     found = run_grid(work, tmp_path, HERE, "ct grid run", stream)
-    assert (found.cells, found.before, found.failures) == (3, 0, {})
+    assert (found.runs, found.before, found.failures) == (3, 0, {})
     assert "[3/3]" in stream.getvalue() and "best on LS: IP" in stream.getvalue()
     assert ", \n" not in stream.getvalue()
     store = Store(tmp_path)
-    outcome = store.load(work.points[0].cell)
+    outcome = store.load(work.points[0].run)
     assert outcome.arrays["implausibility"].shape == (2, 2)
     assert 0.5 < outcome.numbers["accuracy"] <= 1 and len(outcome.history["share_mature"]) == 1
     assert 0 <= outcome.history["share_mature"][0] <= 1
@@ -75,10 +75,10 @@ def test_a_real_run_measures_every_cell_and_is_not_repeated(tmp_path):
         "share_mature" not in store.load(work.points[0].conventional).history
         or np.isnan(store.load(work.points[0].conventional).history["share_mature"]).all()
     )
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
     again = run_grid(work, tmp_path, HERE, "ct grid run", io.StringIO())
     assert again.before == 3
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == times
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()} == times
     assert not [
         path
         for name in ("checkpoints", "running", "pending")
@@ -86,17 +86,17 @@ def test_a_real_run_measures_every_cell_and_is_not_repeated(tmp_path):
     ]
 
 
-def test_a_cell_is_the_same_whoever_trains_beside_it(tmp_path):
-    """What makes it right to know a cell by its content: company does not change it."""
+def test_a_run_is_the_same_whoever_trains_beside_it(tmp_path):
+    """What makes it right to know a run by its content: company does not change it."""
     together, alone = (
         prepared(TINY.replace("[2, 4]", "[4, 6]")),
         prepared(TINY.replace("[2, 4]", "4")),
     )
     run_grid(together, tmp_path / "a", HERE, "", io.StringIO())
     run_grid(alone, tmp_path / "b", HERE, "", io.StringIO())
-    cell = alone.points[0].cell
-    assert cell in {point.cell for point in together.points}
-    a, b = Store(tmp_path / "a").load(cell), Store(tmp_path / "b").load(cell)
+    run = alone.points[0].run
+    assert run in {point.run for point in together.points}
+    a, b = Store(tmp_path / "a").load(run), Store(tmp_path / "b").load(run)
     assert a.numbers == pytest.approx(b.numbers, rel=1e-3)
     for name, values in a.arrays.items():
         np.testing.assert_allclose(values, b.arrays[name], rtol=1e-2, atol=1e-3)
@@ -135,7 +135,7 @@ def test_methods_are_an_axis(tmp_path):
     text = 'method = ["ct", "pgd", "ross", "counternet"]\n' + longer
     work = prepared(text)
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
-    assert [point.cell.model for point in work.points] == ["ct", "pgd", "ross", "counternet"]
+    assert [point.run.model for point in work.points] == ["ct", "pgd", "ross", "counternet"]
     assert len({point.conventional for point in work.points}) == 1
     summary = GridResults.load(work.grids[0], work.points, Store(tmp_path)).summary.set_index(
         "method"
@@ -158,19 +158,19 @@ def test_a_gated_conventional_model_is_compared_with_one_without(tmp_path, fake)
     assert results.models == 2 and results.maturity.empty
 
 
-def test_cells_that_differ_by_their_gate_are_one_task_and_take_longer():
+def test_runs_that_differ_by_their_gate_are_one_job_and_take_longer():
     text = (
         f'gate = ["none", "density"]\n{TINY}[objective]\nlambda_reg = '
         f"{[i / 100 for i in range(1, 41)]}\n"
     )
     work = prepared(text)
-    cells, data = work.cells, work.data["LS"]
-    tasks = plan(work.costs, work.data, workers=2)
-    assert len(tasks) > 2 and sum(len(task.cells) for task in tasks) == len(cells) == 161
-    place = {cell: i for i, task in enumerate(tasks) for cell in task.cells}
-    gated = [cell for cell in cells if cell.gate == "density"]
-    assert len(gated) == 80 and all(place[cell] == place[cell.ungated] for cell in gated)
-    assert cell_seconds(gated[0], data) > cell_seconds(gated[0].ungated, data)
+    runs, data = work.runs, work.data["LS"]
+    jobs = plan(work.costs, work.data, workers=2)
+    assert len(jobs) > 2 and sum(len(job.runs) for job in jobs) == len(runs) == 161
+    place = {run: i for i, job in enumerate(jobs) for run in job.runs}
+    gated = [run for run in runs if run.gate == "density"]
+    assert len(gated) == 80 and all(place[run] == place[run.ungated] for run in gated)
+    assert run_seconds(gated[0], data) > run_seconds(gated[0].ungated, data)
 
 
 def test_an_edited_grid_reruns_only_what_changed(tmp_path, fake):
@@ -178,31 +178,31 @@ def test_an_edited_grid_reruns_only_what_changed(tmp_path, fake):
     assert len(fake) == 3
     fake.clear()
     run_grid(prepared(TINY.replace("[2, 4]", "[2, 4, 6]")), tmp_path, HERE, "", io.StringIO())
-    assert [cell.values["generator.max_steps"] for cell in fake] == [6]
+    assert [run.values["generator.max_steps"] for run in fake] == [6]
     fake.clear()
     stream = io.StringIO()
     run_grid(
         prepared(TINY.replace("epochs = 1", "epochs = [1, 2]")), tmp_path, HERE, "", stream
     )
-    assert {cell.values["training.epochs"] for cell in fake} == {2} and len(fake) == 3
-    assert "3 of 6 cells were done before" in stream.getvalue()
+    assert {run.values["training.epochs"] for run in fake} == {2} and len(fake) == 3
+    assert "3 of 6 runs were done before" in stream.getvalue()
 
 
 def test_failures_leave_the_others_and_are_tried_again(tmp_path, fake, monkeypatch):
-    working = grid_run.run_task
+    working = running.run_job
 
-    def broken(benches, task):
-        if task.cells[0].is_conventional:
+    def broken(benches, job):
+        if job.runs[0].is_conventional:
             raise MemoryError("too large")
-        return working(benches, task)
+        return working(benches, job)
 
-    monkeypatch.setattr(grid_run, "run_task", broken)
+    monkeypatch.setattr(running, "run_job", broken)
     stream = io.StringIO()
     found = run_grid(prepared(), tmp_path, HERE, "", stream)
     assert list(found.failures.values()) == ["MemoryError: too large"]
     assert "LS, 1 × conventional failed: MemoryError" in stream.getvalue()
     assert len(Store(tmp_path).done()) == 2
-    monkeypatch.setattr(grid_run, "run_task", working)
+    monkeypatch.setattr(running, "run_job", working)
     assert run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures == {}
     assert len(Store(tmp_path).done()) == 3
 
@@ -254,30 +254,30 @@ def test_killed_in_the_middle_and_rerun_equals_never_killed(tmp_path):
         run_grid, GridWork.from_grids(load_grid(path)), root, HERE, "", io.StringIO()
     )
     while process.is_alive() and not (
-        list((root / "cells").glob("*.json")) and list((root / "running").glob("*"))
+        list((root / "runs").glob("*.json")) and list((root / "running").glob("*"))
     ):
         time.sleep(0.01)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    before = {file: file.stat().st_mtime_ns for file in (root / "cells").glob("*.json")}
+    before = {file: file.stat().st_mtime_ns for file in (root / "runs").glob("*.json")}
     assert 0 < len(before) < 3
 
     work = GridWork.from_grids(load_grid(path))
-    # Cells of the finished fleet that were not yet written one by one are found in its pending
+    # Runs of the finished fleet that were not yet written one by one are found in its pending
     # file.
     assert len(before) <= run_grid(work, root, HERE, "", io.StringIO()).before < 3
     assert not [
         file
         for file in root.rglob("*")
         if file.is_file()
-        and file.parent.name in ("cells", "pending")
+        and file.parent.name in ("runs", "pending")
         and file.name.startswith(".")
     ]
     run_grid(work, tmp_path / "whole", HERE, "", io.StringIO())
     assert {file: file.stat().st_mtime_ns for file in before} == before
-    for cell in work.cells:
-        a, b = Store(root).load(cell), Store(tmp_path / "whole").load(cell)
+    for run in work.runs:
+        a, b = Store(root).load(run), Store(tmp_path / "whole").load(run)
         assert a.numbers == b.numbers
         for name, values in a.arrays.items():
             np.testing.assert_array_equal(values, b.arrays[name])
@@ -287,9 +287,9 @@ def paper_work(changes) -> GridWork:
     return GridWork.from_grids(load_grid("synthetic", changes=changes).changed(["LS"], 1))
 
 
-def assert_same(cells, one, other):
-    for cell in cells:
-        a, b = (Store(folder).load(cell) for folder in (one, other))
+def assert_same(runs, one, other):
+    for run in runs:
+        a, b = (Store(folder).load(run) for folder in (one, other))
         assert a.numbers == b.numbers and set(a.arrays) == set(b.arrays)
         for name in a.arrays:
             np.testing.assert_array_equal(a.array(name), b.array(name))
@@ -314,7 +314,7 @@ def test_models_that_train_alone_survive_a_kill(tmp_path, tiny):
     assert len(Store(root).done()) < 2
     for folder in ("killed", "whole"):
         assert run_grid(work, tmp_path / folder, HERE, "", io.StringIO()).failures == {}
-    assert_same(work.cells, root, tmp_path / "whole")
+    assert_same(work.runs, root, tmp_path / "whole")
 
 
 @pytest.mark.check
@@ -327,7 +327,7 @@ def test_worker_processes_give_what_this_process_gives(tmp_path, tiny):
             ).failures
             == {}
         )
-    assert_same(work.cells, tmp_path / "one", tmp_path / "two")
+    assert_same(work.runs, tmp_path / "one", tmp_path / "two")
 
 
 @pytest.mark.check
@@ -338,15 +338,15 @@ def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
     work = paper_work(tiny)
     run_grid(work, tmp_path, HERE, "ct", io.StringIO())
     data = work.data["LS"]
-    cell = next(cell for cell in work.cells if cell.model == "ct")
-    model = untrained(data, cell.seed)
+    run = next(run for run in work.runs if run.model == "ct")
+    model = untrained(data, run.seed)
     fit_model(
         model,
         data,
-        replace(cell.method, constraints=data.training_constraints),
+        replace(run.method, constraints=data.training_constraints),
         progress=False,
     )
-    weights = Store(tmp_path).load(cell).weights
+    weights = Store(tmp_path).load(run).weights
     assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
     results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     assert results.missing == 0 and set(results.summary["training"]) == {
@@ -356,15 +356,15 @@ def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
 
 
 @pytest.mark.check
-def test_data_that_cannot_be_loaded_fails_its_own_cells(tmp_path, tiny, monkeypatch):
-    load = grid_run.load_data
+def test_data_that_cannot_be_loaded_fails_its_own_runs(tmp_path, tiny, monkeypatch):
+    load = running.load_data
 
     def broken(name):
         if name == "OL":
             raise FileError("no such file,\n anywhere")
         return load(name)
 
-    monkeypatch.setattr(grid_run, "load_data", broken)
+    monkeypatch.setattr(running, "load_data", broken)
     grid = load_grid("synthetic", changes=tiny).changed(["LS", "OL"], 1)
     with pytest.raises(FileError):
         GridWork.from_grids(grid)
@@ -377,22 +377,20 @@ def test_data_that_cannot_be_loaded_fails_its_own_cells(tmp_path, tiny, monkeypa
     assert "[1/4] LS " in stream.getvalue()
 
 
-def test_every_cell_is_in_one_task_of_one_shape_and_no_task_is_too_large():
+def test_every_run_is_in_one_job_of_one_shape_and_no_job_is_too_large():
     grid = load_grid("generators").changed(["Moon", "OL"])
     work = GridWork.from_grids(grid)
-    tasks = plan(work.costs, work.data, 2)
-    assert sorted(cell.id for task in tasks for cell in task.cells) == sorted(
-        cell.id for cell in work.cells
+    jobs = plan(work.costs, work.data, 2)
+    assert sorted(run.id for job in jobs for run in job.runs) == sorted(
+        run.id for run in work.runs
     )
-    for task in tasks:
-        assert (
-            len({_shape(cell) for cell in task.cells}) == 1 and len(task.cells) <= MAX_MEMBERS
-        )
-        assert len({cell.generator == "revise" for cell in task.cells}) == 1
+    for job in jobs:
+        assert len({_shape(run) for run in job.runs}) == 1 and len(job.runs) <= MAX_MEMBERS
+        assert len({run.generator == "revise" for run in job.runs}) == 1
     costs = work.costs
-    lengths = [sum(costs[cell] for cell in task.cells) for task in tasks]
+    lengths = [sum(costs[run] for run in job.runs) for job in jobs]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] < sum(lengths) / 4
-    assert [task.id for task in plan(work.costs, work.data, 2)] == [task.id for task in tasks]
+    assert [job.id for job in plan(work.costs, work.data, 2)] == [job.id for job in jobs]
 
 
 def test_wide_data_makes_small_fleets():
@@ -400,15 +398,15 @@ def test_wide_data_makes_small_fleets():
     narrow, wide = (
         replace(work.data["LS"], x_train=torch.zeros(3600, features)) for features in (2, 784)
     )
-    assert all(len(task.cells) <= 26 for task in plan(work.costs, {"LS": wide}, 2))
-    assert cell_seconds(work.cells[-1], wide) > 5 * cell_seconds(work.cells[-1], narrow)
+    assert all(len(job.runs) <= 26 for job in plan(work.costs, {"LS": wide}, 2))
+    assert run_seconds(work.runs[-1], wide) > 5 * run_seconds(work.runs[-1], narrow)
 
 
 def test_the_guess_for_huge_grids_is_of_the_size_of_the_real_one():
     work = GridWork.from_grids(load_grid("generators").changed(["Moon"]))
     quick, exact = expected_seconds(work.grids[0], 2), work.expected_seconds(set(), 2)
     assert 0.7 < quick / exact < 1.4
-    assert work.expected_seconds({cell.id for cell in work.cells}, 2) == 0
+    assert work.expected_seconds({run.id for run in work.runs}, 2) == 0
 
 
 def full(*_, **__):
@@ -422,8 +420,8 @@ def test_a_checkpoint_that_finds_no_space_does_not_end_its_fleet(tmp_path, monke
     assert found.failures == {} and "no checkpoint could be written" in stream.getvalue()
     monkeypatch.undo()
     run_grid(prepared(), tmp_path / "free", HERE, "", io.StringIO())
-    for cell in prepared().cells:
-        a, b = (Store(tmp_path / name).load(cell) for name in ("full", "free"))
+    for run in prepared().runs:
+        a, b = (Store(tmp_path / name).load(run) for name in ("full", "free"))
         assert a.numbers == b.numbers
 
 
@@ -437,7 +435,7 @@ def test_other_errors_of_a_checkpoint_are_not_passed_over(tmp_path, monkeypatch)
 
 
 def test_a_worker_without_space_is_explained(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid_run, "run_task", full)
+    monkeypatch.setattr(running, "run_job", full)
     failures = run_grid(prepared(), tmp_path, HERE, "", io.StringIO()).failures
     assert failures and all(
         "There is no space left for" in reason for reason in failures.values()
@@ -446,17 +444,17 @@ def test_a_worker_without_space_is_explained(tmp_path, monkeypatch):
 
 def test_the_recorded_time_survives_reruns_and_adds_up(tmp_path, fake, monkeypatch):
     def seconds():
-        return Store(tmp_path).grids()["tiny"]["seconds"]
+        return Store(tmp_path).notes()["tiny"]["seconds"]
 
-    working, clock = grid_run.run_task, iter(range(0, 10_000, 10))
-    monkeypatch.setattr(grid_run.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(grid_run, "CellProgress", MagicMock())  # it asks the clock, too
+    working, clock = running.run_job, iter(range(0, 10_000, 10))
+    monkeypatch.setattr(running.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(running, "RunProgress", MagicMock())  # it asks the clock, too
 
-    monkeypatch.setattr(grid_run, "run_task", lambda benches, task: full())
+    monkeypatch.setattr(running, "run_job", lambda benches, job: full())
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
     first = seconds()
     assert first > 0
-    monkeypatch.setattr(grid_run, "run_task", working)
+    monkeypatch.setattr(running, "run_job", working)
     run_grid(prepared(), tmp_path, HERE, "", io.StringIO())
     second = seconds()
     assert second > first

@@ -1,4 +1,4 @@
-"""What is measured of a cell, and which draws depend on its seed."""
+"""What is measured of a run, and which draws depend on its seed."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from counterfactual_training.datasets.catalog import load_dataset
 
 @pytest.fixture
 def measured(tiny):
-    """A model of LS measured as a cell of seed 0, 1 and 0 again, without and with protected
+    """A model of LS measured as a run of seed 0, 1 and 0 again, without and with protected
     features.
     """
     whole = load_dataset("LS", "as_run")
@@ -23,23 +23,23 @@ def measured(tiny):
     points = list(
         load_grid("main", changes=tiny).changed(["LS"], 2).points({"LS": data.settings})
     )
-    cells = {(point.cell.model, point.cell.seed): point.cell for point in points}
+    runs = {(point.run.model, point.run.seed): point.run for point in points}
     model, source = untrained(data, 0), GridData(data)
 
     def of(name, seed):
-        return measure([model], [cells[name, seed]], source)[0]
+        return measure([model], [runs[name, seed]], source)[0]
 
     return of
 
 
-def test_published_draws_follow_the_seed_of_the_cell(measured):
+def test_published_draws_follow_the_seed_of_the_run(measured):
     first, other, again = (measured("ct", seed)[0]["published/free/cost"] for seed in (0, 1, 0))
     assert first.shape == (5, 3) and np.isfinite(first).any()
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(np.nan_to_num(first), np.nan_to_num(other))
 
 
-def test_paired_rows_are_the_same_for_every_cell(measured):
+def test_paired_rows_are_the_same_for_every_run(measured):
     first, other = (measured("ct", seed)[0]["paired/free/implausibility"] for seed in (0, 1))
     assert first.shape == (5, 80) and 0 < np.isfinite(first).sum(1).max() <= 40
     np.testing.assert_array_equal(first, other)
@@ -71,7 +71,7 @@ def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conven
     assert 0 <= numbers["accuracy"] <= 1 and numbers["missing/free"] == 0
 
 
-def test_members_of_a_fleet_share_their_rows_and_lone_cells_draw_their_own():
+def test_members_of_a_fleet_share_their_rows_and_lone_runs_draw_their_own():
     source = GridData(load_dataset("moons"))
 
     def kept(seed, alone):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from counterfactual_lab.grids import progress
-from counterfactual_lab.grids.progress import CellProgress, Running
+from counterfactual_lab.grids.progress import Running, RunProgress
 from counterfactual_training.text import duration
 
 
@@ -26,12 +26,12 @@ class Terminal(io.StringIO):
 
 def test_plain_lines_where_nobody_watches(clock):
     stream = io.StringIO()
-    with CellProgress(10, 2, 8.0, stream) as board:
+    with RunProgress(10, 2, 8.0, stream) as board:
         clock.now = 60
         board.finished("Moon, 4 × ecco", 4, 4.0, 61.0, "best on Moon: IP 1.31")
         board.failed("Moon, 4 × revise", 4.0, "no memory")
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "2 of 10 cells were done before"
+    assert lines[0] == "2 of 10 runs were done before"
     assert lines[1] == "[6/10] Moon, 4 × ecco: 61 s · about 60 s left · best on Moon: IP 1.31"
     assert lines[2] == "[6/10] Moon, 4 × revise failed: no memory"
     assert "\r" not in stream.getvalue()
@@ -45,7 +45,7 @@ def test_a_terminal_sees_one_line_that_renews_itself(clock):
         drawn.set()
         return [Running("Moon, 5 × ecco", 5, 0.4, 5.0)]
 
-    with CellProgress(10, 0, 10.0, stream, watch) as board:
+    with RunProgress(10, 0, 10.0, stream, watch) as board:
         assert drawn.wait(300)
         clock.now = 20
         assert (
@@ -60,7 +60,7 @@ def test_a_terminal_sees_one_line_that_renews_itself(clock):
 
 
 def test_no_guess_before_there_is_anything_to_guess_from():
-    board = CellProgress(10, 0, 100.0, io.StringIO())
+    board = RunProgress(10, 0, 100.0, io.StringIO())
     assert "left" not in board.line()
     board.finished("x", 1, 1.0, 1.0)
     assert "left" not in board.line()
@@ -68,7 +68,7 @@ def test_no_guess_before_there_is_anything_to_guess_from():
 
 def test_what_failed_takes_no_more_time():
     stream = io.StringIO()
-    board = CellProgress(4, 0, 8.0, stream)
+    board = RunProgress(4, 0, 8.0, stream)
     board.started -= 60
     board.failed("Moon, 2 × revise", 4.0, "no memory")
     board.finished("Moon, 1 × ecco", 1, 2.0, 60.0)

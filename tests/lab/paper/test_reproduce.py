@@ -29,10 +29,10 @@ from counterfactual_training.generators import GENERATORS, generic
 @pytest.mark.check
 def test_everything_needs_five_models_of_nine_data_sets():
     grids = experiment_grids("all")
-    cells = GridWork.from_grids(*grids.values(), strict=False).cells
-    assert len(cells) == len({(cell.label, cell.id) for cell in cells}) == 5 * (8 * 5 + 3)
+    runs = GridWork.from_grids(*grids.values(), strict=False).runs
+    assert len(runs) == len({(run.label, run.id) for run in runs}) == 5 * (8 * 5 + 3)
     assert all(effort_of(grid) == FULL for grid in grids.values())
-    assert {cell.model for cell in cells} == {
+    assert {run.model for run in runs} == {
         "conventional",
         "ct",
         "ct protected",
@@ -66,7 +66,7 @@ def test_a_reproduction_can_be_repeated_from_what_is_stored(tmp_path, tiny):
     assert stamps == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
     for name, table in first.tables.items():
         pd.testing.assert_frame_equal(table, second.tables[name])
-    assert first.provenance["command"] == "ct reproduce main" and first.provenance["cells"] == 3
+    assert first.provenance["command"] == "ct reproduce main" and first.provenance["runs"] == 3
     assert "not the published settings" in first.provenance["effort"]
 
 

@@ -1,13 +1,13 @@
-"""Tables from finished cells, against cells whose numbers are known."""
+"""Tables from finished runs, against runs whose numbers are known."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from counterfactual_lab.grids.file import load_grid
-from counterfactual_lab.grids.outcome import CellOutcome
 from counterfactual_lab.paper import summaries
 from counterfactual_lab.paper.paper_results import Results, over_lambda
+from counterfactual_lab.runs.outcome import Outcome
 from counterfactual_training.datasets.dataset import PaperSettings
 from counterfactual_training.errors import FileError, InputError
 from counterfactual_training.evaluation.bootstrap import Estimate, published_reduction
@@ -24,13 +24,13 @@ LEVELS = {
 }
 
 
-def cell_of(data: str, model: str, seed: int, quick: bool):
+def run_of(data: str, model: str, seed: int, quick: bool):
     grid = load_grid("main" if model.endswith("protected") else "ablation", quick).changed(
         [data]
     )
     points = grid.points({data: PaperSettings(30, 0.5, 0.1, 1000, 600)})
     return next(
-        point.cell for point in points if (point.cell.model, point.cell.seed) == (model, seed)
+        point.run for point in points if (point.run.model, point.run.seed) == (model, seed)
     )
 
 
@@ -41,14 +41,14 @@ def made_up(
     version: str | None = None,
     quick: bool = False,
     shift: float = 0.0,
-) -> CellOutcome:
-    """A cell with every metric about LEVELS[model]: noise over runs and rows, but the same mean
+) -> Outcome:
+    """A run with every metric about LEVELS[model]: noise over runs and rows, but the same mean
     over all of them.
     """
-    cell = cell_of(data, model, seed, quick)
+    run = run_of(data, model, seed, quick)
     rng = np.random.default_rng([seed, list(LEVELS).index(model)])
     arrays = {}
-    for setting in cell.constraint_kinds:
+    for setting in run.constraint_kinds:
         for protocol, size in (("published", RUNS), ("paired", ROWS)):
             for metric in COUNTERFACTUAL:
                 noise = rng.normal(0, 0.1, (5, size))
@@ -63,9 +63,7 @@ def made_up(
     numbers = {"accuracy": 0.9 + seed / 100, "f1": 0.8, "calibration_error": 0.1}
     made_by = {**versions(), **({"counterfactual-training": version} if version else {})}
     made = {"versions": made_by, "date": "2026-01-01"}
-    return CellOutcome(
-        cell, arrays, numbers, history, None, {"train": 1.0, "evaluate": 1.0}, made
-    )
+    return Outcome(run, arrays, numbers, history, None, {"train": 1.0, "evaluate": 1.0}, made)
 
 
 @pytest.fixture
@@ -159,7 +157,7 @@ def test_individuals_that_nobody_drew_do_not_count(results):
     for result in found:
         result.arrays["paired/free/implausibility"][:, 30:] = float("nan")
         result.arrays["paired/free/implausibility"][:, 0] = (
-            float("nan") if result.cell.text == "ct" else 4.0
+            float("nan") if result.run.text == "ct" else 4.0
         )
     table = summaries.main_table(Results.from_outcomes(found), "paired")
     assert np.isfinite(pick(table, metric="implausibility", quantity="reduction")["ours"])
@@ -345,7 +343,7 @@ def test_the_paired_table_counts_only_individuals_for_whom_both_models_have_a_co
             values = np.broadcast_to(
                 np.linspace(1.0, 3.0, num), result.arrays[name].shape
             ).copy()
-            if result.cell.model != "conventional":
+            if result.run.model != "conventional":
                 values[:, num // 2 :] = np.nan
             result.arrays[name] = values
     row = pick(

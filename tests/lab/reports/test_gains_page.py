@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from counterfactual_lab.reports.gains_page import PICTURED, gains_page
+from counterfactual_lab.reports.gains_page import PICTURED, QUOTED, gains_page, quoted
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "results" / "truth"
 NAMES = ("truth", "truth_performance", "truth_gains", "truth_by_seed", *PICTURED)
+WHOLE = ("truth", "truth_by_seed")
 HEAD = "Measured on rows. Made with: ct truth"
 
 
@@ -190,11 +191,23 @@ def test_digits_have_a_place_where_they_were_measured_and_methods_may_be_missing
     assert "$" not in few
 
 
+def test_the_page_follows_from_what_it_quotes():
+    models = ("conventional", "conventional rescaled", "ct", "conventional + best")
+    whole = tables(models=models)
+    kept = quoted(whole)
+    small = {**whole, **{name: kept[short] for name, short in zip(WHOLE, QUOTED, strict=True)}}
+    assert len(kept["quoted"]) < 0.6 * len(whole["truth"])
+    assert len(kept["quoted_by_seed"]) == 4  # one method, two seeds, two τ
+    page = gains_page(whole, ".", HEAD)
+    assert gains_page(small, ".", HEAD) == page and "training seeds of LS" in page
+
+
 def test_the_page_is_of_the_committed_tables():
     page = (ROOT / "docs" / "explanation" / "gains.md").read_text(encoding="utf-8")
+    kept = {**dict(zip(NAMES, NAMES, strict=True)), **dict(zip(WHOLE, QUOTED, strict=True))}
     read = {
-        name: pd.read_csv(COMMITTED / f"{name}.csv", keep_default_na=True, dtype={"tau": str})
-        for name in NAMES
+        name: pd.read_csv(COMMITTED / f"{file}.csv", keep_default_na=True, dtype={"tau": str})
+        for name, file in kept.items()
     }
     head = next(line for line in page.splitlines() if line.startswith("Measured on"))
     assert gains_page(read, "../../results/truth", head) == page

@@ -5,8 +5,8 @@ import pytest
 from counterfactual_lab.grids.file import load_grid
 from counterfactual_lab.grids.results import GridResults
 from counterfactual_lab.grids.run import GridWork
-from counterfactual_lab.grids.store import Store
 from counterfactual_lab.reports.grid_report import write_grid
+from counterfactual_lab.runs.store import Store
 from counterfactual_training.cli import main
 from tiny_grid import TINY_GRID
 
@@ -31,7 +31,7 @@ def test_python_code_writes_what_the_command_writes(tmp_path, capsys):
     )
     grid, store = load_grid(str(file)), Store(runs)
     results = GridResults.load(grid, GridWork.from_grids(grid).points, store)
-    record = {name: store.grids()["tiny"][name] for name in ("command", "seconds")}
+    record = {name: store.notes()["tiny"][name] for name in ("command", "seconds")}
     write_grid(results, tmp_path / "python", record)
     assert contents(tmp_path / "python") == contents(out)
     assert {

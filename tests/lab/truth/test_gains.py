@@ -8,7 +8,7 @@ import torch
 
 from counterfactual_lab.truth import gains
 from counterfactual_lab.truth.caps import Caps
-from counterfactual_lab.truth.truth import Scope, fit_of, make_bench
+from counterfactual_lab.truth.truth import Truth, fit_of, make_bench
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 
@@ -92,11 +92,11 @@ def test_images_stand_beside_their_counterfactuals(bench_and_fit):
 def test_tables_are_made_once_of_the_preferred_data(tmp_path, monkeypatch):
     monkeypatch.setattr(gains, "AS_PUBLISHED", TINY)
     monkeypatch.setattr(gains, "_PREFERRED", ("Moon",))
-    made = gains.picture_tables(Scope(tmp_path, caps=TINY), ["LS", "Moon"])
+    made = gains.picture_tables(Truth(tmp_path, caps=TINY), ["LS", "Moon"])
     assert (
         set(made["overshoot"]["data"]) == set(made["rescaled"]["data"]) == {"Moon"}
         and made["digits"].empty
     )
     monkeypatch.setattr(gains, "make_bench", None)
-    again = gains.picture_tables(Scope(tmp_path, caps=TINY), ["LS", "Moon"])
+    again = gains.picture_tables(Truth(tmp_path, caps=TINY), ["LS", "Moon"])
     assert all(again[name].equals(made[name]) for name in ("overshoot", "rescaled"))

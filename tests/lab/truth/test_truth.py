@@ -3,7 +3,6 @@ with the twin.
 """
 
 import io
-import json
 import math
 
 import pandas as pd
@@ -14,9 +13,9 @@ import counterfactual_training as ct
 from counterfactual_lab.reports.truth_report import truth_texts
 from counterfactual_lab.truth import entrants, truth
 from counterfactual_lab.truth.caps import METHODS, Caps
-from counterfactual_lab.truth.entrants import SCALES, Entrant
+from counterfactual_lab.truth.entrants import SCALES, Compared
 from counterfactual_lab.truth.truth import (
-    Scope,
+    Truth,
     fit_of,
     make_bench,
     run_truth,
@@ -25,9 +24,11 @@ from counterfactual_lab.truth.truth_results import truth_tables
 from counterfactual_training.engine.launch import Engine
 from counterfactual_training.errors import InputError
 from counterfactual_training.evaluation.stepfree import Rescaled
-from counterfactual_training.training import Method, TrainConfig, register_method
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import conventional
 from counterfactual_training.training.registry import METHODS as REGISTERED
+from counterfactual_training.training.registry import register_method
+from counterfactual_training.training.train_config import TrainConfig
 
 pytestmark = pytest.mark.check
 
@@ -37,10 +38,14 @@ SOME = ["conventional", "conventional rescaled", "ct"]
 STEPS = ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60)
 
 
+def at(root, **changes) -> Truth:
+    return Truth(root, **{"generator": STEPS, "caps": TINY, **changes})
+
+
 def run(root, methods=None, stream=None, **changes):
     what = {"data": ["LS", "Moon"], "seeds": 2, "methods": methods, "caps": TINY, **changes}
-    scope = Scope(root, **what)
-    return run_truth(scope, engine=HERE, generator=STEPS, stream=stream), truth_tables(scope)
+    place = at(root, **what)
+    return run_truth(place, engine=HERE, stream=stream), truth_tables(place)
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +87,9 @@ def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
     first, second = (fit_of(bench, "Moon", seed, TINY, False) for seed in (0, 1))
     assert not first.x.equal(second.x)
     root, _ = done
-    place = Scope(root, caps=TINY)
+    place = at(root)
     rows = [
-        pd.read_csv(place.rows("Moon", seed, "conventional"), dtype={"tau": str})
-        for seed in (0, 1)
+        place.store.load(place.run("Moon", seed, "conventional")).table() for seed in (0, 1)
     ]
     by_row = [
         part[(part["tau"] == ".5") & (part["setting"] == "free")].set_index("row")["target"]
@@ -201,7 +205,7 @@ def test_the_default_is_its_network_and_a_gate_on_the_same_rows():
     fit = fit_of(make_bench("Moon", False, TINY), "Moon", 0, TINY, False)
     gated, network = fit.model("default network + density"), fit.model("default network")
     assert gated.model is network
-    assert Entrant.named("default network + density").twin == "default network"
+    assert Compared.of("default network + density").twin == "default network"
     classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(
         fit.x.numpy(), fit.y.numpy()
     )
@@ -233,8 +237,12 @@ def test_gates_are_measured_like_any_model(tmp_path):
 
 def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypatch):
     root, _ = done
-    place = Scope(root, caps=TINY)
-    before = place.numbers("LS", 0, "ct").stat().st_mtime_ns
+    place = at(root)
+
+    def written(method):
+        return (root / "runs" / f"{place.run('LS', 0, method).id}.json").stat().st_mtime_ns
+
+    before = written("ct")
 
     def flat() -> Method:
         return truth.replace(conventional(), training=TrainConfig(learning_rate=1e-6))
@@ -244,14 +252,15 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     failures, tables = run(root, ["flat"], stream, data=["LS"])
     assert failures == {} and "[2/2]" in stream.getvalue()
     assert set(tables["truth"]["model"]) == {"conventional", "flat"}
-    assert place.numbers("LS", 0, "ct").stat().st_mtime_ns == before
-    assert json.loads(place.numbers("LS", 0, "flat").read_text())["rows"] == "tuning"
+    assert written("ct") == before
+    flat_run = place.store.content(place.run("LS", 0, "flat").id)["run"]
+    assert flat_run["measurement"]["rows"] == "tuning"
     again = io.StringIO()
     assert run(root, ["flat"], again, data=["LS"])[0] == {} and again.getvalue() == ""
 
 
 def test_methods_of_tables_leave_images_alone():
-    kept = Scope("").methods_of(truth.Piece("MNIST", 0))
+    kept = Truth("").methods_of("MNIST")
     assert {
         "conventional",
         "ct",
@@ -263,7 +272,7 @@ def test_methods_of_tables_leave_images_alone():
         "conventional + both",
         "default network + density",
     } & set(kept)
-    assert Scope("").methods_of(truth.Piece("CH", 0)) == list(METHODS)
+    assert Truth("").methods_of("CH") == list(METHODS)
 
 
 def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
@@ -280,14 +289,14 @@ def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
         and "no such network" in failures["LS broken seed 0"]
     )
     assert set(tables["truth"]["model"]) == {"conventional"}
-    empty = truth_tables(Scope(tmp_path / "none", caps=TINY))
+    empty = truth_tables(at(tmp_path / "none"))
     assert all(table.empty for table in empty.values()) and truth_texts(empty) == []
 
 
 def test_twins_come_along_and_unknown_methods_are_refused():
-    assert Scope("", methods=["ct"]).names == ["conventional", "ct"]
+    assert Truth("", methods=["ct"]).names == ["conventional", "ct"]
     with pytest.raises(InputError, match="method"):
-        assert Scope("", methods=["magic"]).names
+        assert Truth("", methods=["magic"]).names
 
 
 def test_tuning_never_reads_a_test_row(monkeypatch):
@@ -327,3 +336,14 @@ def test_tables_for_people_say_who_is_better(done):
         (accuracy["model"] == "conventional rescaled") & (accuracy["metric"] == "accuracy")
     ]
     assert (control["change"] == 0).all()
+
+
+def test_counternet_itself_answers_without_a_search(tmp_path):
+    """Where its own answers end does not depend on the search."""
+    what = {"methods": ["counternet itself"], "data": ["LS"], "seeds": 1}
+    rows = []
+    for steps in (STEPS, STEPS.replace(max_steps=1)):
+        assert run(tmp_path, generator=steps, **what)[0] == {}
+        place = at(tmp_path, generator=steps, **what)
+        rows.append(place.store.load(place.run("LS", 0, "counternet itself")).table())
+    pd.testing.assert_frame_equal(*rows)

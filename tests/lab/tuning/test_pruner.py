@@ -6,7 +6,8 @@ import pytest
 
 from counterfactual_lab.tuning.batch import Pruner
 from counterfactual_lab.tuning.goal import Goal, TrialLimits
-from counterfactual_training.training import History, methods
+from counterfactual_training.training import methods
+from counterfactual_training.training.run import History
 
 EPOCH = 4  # of 9; trials are looked at from the third on
 

@@ -8,8 +8,8 @@ from toy_task import make_task
 from counterfactual_lab.tuning import RANGES, Choices, Range, make_space
 from counterfactual_lab.tuning.space import OF_METHODS, neighbours, tunable_numbers
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.training import Method, make_method, register_method
-from counterfactual_training.training.registry import METHODS
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import METHODS, make_method, register_method
 
 
 @pytest.fixture

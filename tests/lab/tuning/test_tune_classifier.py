@@ -14,7 +14,7 @@ from counterfactual_lab.tuning.classifier import tuning_task
 from counterfactual_lab.tuning.space import tunable_numbers
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators import Generator
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import prepare
 
 QUICK = {

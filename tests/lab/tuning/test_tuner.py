@@ -18,7 +18,7 @@ from counterfactual_lab.tuning.space import tunable_numbers
 from counterfactual_lab.tuning.storage import open_study
 from counterfactual_lab.tuning.tuner import progress_line
 from counterfactual_training.errors import InputError
-from counterfactual_training.training import train
+from counterfactual_training.training.train import train
 
 
 def run(toy, num_trials=7, batch=3, goal=None, space=None, task=None, **plan):

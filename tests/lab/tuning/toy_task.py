@@ -11,7 +11,7 @@ import torch
 from counterfactual_lab.tuning import RANGES, Goal, Task, TuningPlan, tune
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.generators import ecco
-from counterfactual_training.models import mlp
+from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.tables.estimators.validation import VALIDATION, ValidationRows
 from counterfactual_training.training import methods
 

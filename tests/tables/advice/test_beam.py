@@ -133,9 +133,9 @@ def test_answers_of_up_to_three_columns_are_those_of_the_levels(monkeypatch):
             helped.extend(beam._helped[person[few]].tolist())
         add_points(beam, person, points, only_others)
 
-    def further(beam):
+    def further(beam, demanding):
         beyond.append(True)
-        go_further(beam)
+        go_further(beam, demanding)
         beyond.pop()
 
     monkeypatch.setattr(Beam, "_add_points", spy)

@@ -416,10 +416,15 @@ def test_at_the_bar_all_digits_count_whatever_may_change(make_finder, columns):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, known):
+@pytest.mark.parametrize(
+    "gate", [None, Plausible(lambda x: (6 - 3 * x.abs().sum(-1)).sigmoid())]
+)
+def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, known, gate):
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 5)), columns=list("abcde"))
     finder = ready(
-        make_finder(frame, [0.0], schema={"b": {"max_change": 0.5}}), model=Margin(bent(5, 1))
+        make_finder(frame, [0.0], schema={"b": {"max_change": 0.5}}),
+        model=Margin(bent(5, 1)),
+        gate=gate,
     )
     people = denied(finder, frame, 6)
     factuals = finder.factuals(people)
@@ -428,26 +433,30 @@ def test_triples_are_all_that_promise_enough_and_may_be_cheaper(make_finder, kno
         beam.singles(1)
         # Of one person all triples may be cheaper, of the next hardly any.
         beam.best[:] = np.where(known, np.linspace(2.0, 6.0, len(people)), np.inf)
-        found = find_triples(beam)
+        found = find_triples(beam, np.arange(len(people)))
     moves = beam.coarse
     sets = np.array(list(itertools.combinations(range(len(moves.feature)), 3)))
     sets = sets[(np.diff(moves.feature[sets], axis=1) > 0).all(1)]
     expected = set()
+    unlikely = 0
     for i in range(len(people)):
         mine = sets[moves.usable[i][sets].all(1)]
         mine = mine[moves.least[i][mine].sum(1) + 3 * COLUMN < beam.best[i]]
         person = np.full(len(mine), i)
-        alone = np.stack(
-            [
-                beam.oracle.odds(person, beam.points(moves, person, mine[:, [at]]))
-                for at in range(3)
-            ]
-        )
-        gained = (alone - beam.odds_before[i]).sum(0)
+        alone = [beam.points(moves, person, mine[:, [at]]) for at in range(3)]
+        odds = np.stack([beam.oracle.odds(person, points) for points in alone])
+        gained = (odds - beam.odds_before[i]).sum(0)
         odds = beam.oracle.odds(person, beam.points(moves, person, mine))
         fine = (gained >= 0.7 * -beam.odds_before[i]) & (odds >= 0)
+        if gate is not None:
+            before = beam.oracle.gate_odds(person[:1], beam.x[[i]])
+            likely = np.stack([beam.oracle.gate_odds(person, points) for points in alone])
+            seen = before + (likely - before).sum(0) >= beam.oracle.enough_of_gate - 4.0
+            unlikely += int((fine & ~seen).sum())
+            fine &= seen
         expected |= {(i, *line) for line in mine[fine].tolist()}
     assert len(expected) > 100
+    assert (unlikely > 100) == (gate is not None)
     assert {
         (i, *line) for i, line in zip(found.person.tolist(), found.sets.tolist(), strict=True)
     } == expected

@@ -6,7 +6,8 @@ import pytest
 
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tables.advice.rules import Rules
-from counterfactual_training.tables.columns import Feature, Schema
+from counterfactual_training.tables.columns.feature import Feature
+from counterfactual_training.tables.columns.schema import Schema
 
 JOBS = ("clerk", "nurse", "pilot", "spy")
 RANKS = ("none", "BSc", "MSc", "PhD")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 @pytest.fixture

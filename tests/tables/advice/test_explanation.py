@@ -12,7 +12,7 @@ from counterfactual_training.gates import Gate
 from counterfactual_training.generators import generic
 from counterfactual_training.tables.advice.words import say_change, say_confidence, say_number
 from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def test_a_change_in_words(by_hand, sentence):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from counterfactual_training.errors import ConstraintError, InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.training import run as training_run
 
 RELATIONS = ["paid <= loans", "ratio = debt / income", "job = pilot requires licence = yes"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from counterfactual_training.tables.audits import Subject
-from counterfactual_training.tables.audits.people import Told
+from counterfactual_training.tables.audits.people import ModelAdvice
 from loan_book import fitted, loans, make_quick, schema
 
 __all__ = ["fitted", "loans", "make_quick", "schema"]
@@ -14,7 +14,7 @@ __all__ = ["fitted", "loans", "make_quick", "schema"]
 
 def make_told(
     denied, deserving, cost, stuck=None, unlikely=None, weight=None, columns=4, name="a model"
-) -> Told:
+) -> ModelAdvice:
     """Decisions and advice as they are stated; everybody denied is explained."""
     denied, deserving = np.array(denied, dtype=bool), np.array(deserving, dtype=bool)
     stuck = np.zeros(len(denied), dtype=bool) if stuck is None else np.array(stuck, dtype=bool)
@@ -29,7 +29,7 @@ def make_told(
     subject = Subject(SimpleNamespace(schema_=names, classes_=np.array(["no", "yes"])), name)
     decision, chosen = np.where(denied, "no", "yes"), np.flatnonzero(weight)
     paid = np.where(helped, np.array(cost, dtype=float), 0.0)
-    return Told(
+    return ModelAdvice(
         subject,
         decision,
         denied,

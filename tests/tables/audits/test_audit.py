@@ -10,7 +10,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 from counterfactual_training.errors import InputError
 from counterfactual_training.tables.audits import Subject, audit
-from counterfactual_training.tables.estimators import CounterfactualClassifier, Explainer
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+from counterfactual_training.tables.estimators.explainer import Explainer
 
 
 @pytest.fixture(scope="module")

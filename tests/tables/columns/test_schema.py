@@ -192,8 +192,8 @@ def test_the_table_tells_every_rule(frame: pd.DataFrame) -> None:
     }
     table = Schema.infer(frame, stated).table().set_index("feature")
     said = (
-        "in [18, 90]; code -9, never advised; in steps of 5; changes by at most 10; 2.5 times as "
-        "dear to change"
+        "in [18, 90]; code -9, never advised; in steps of 5; changes by at most 10; 2.5 times the "
+        "usual cost"
     )
     assert table.loc["age", "values"] == said
     assert (

@@ -13,11 +13,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import counterfactual_training as ct
-from counterfactual_training.models import linear
-from counterfactual_training.training import Objective
+from counterfactual_training.models.classifiers import linear
+from counterfactual_training.training.objective import Objective
 
 
-def test_learns_a_frame_of_mixed_columns(loans, fitted):
+def test_learning_a_frame_of_mixed_columns(loans, fitted):
     frame, y = loans
     assert fitted.score(frame, y) > 0.85
     assert fitted.classes_.tolist() == ["denied", "granted"]

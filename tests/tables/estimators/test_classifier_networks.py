@@ -11,8 +11,8 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import FileError, InputError
-from counterfactual_training.models import Quantiles
 from counterfactual_training.models.embeddings import PiecewiseLinear
+from counterfactual_training.models.quantiles import Quantiles
 from counterfactual_training.persistence import load_file, save_file
 from counterfactual_training.tables.estimators.fit import prepare
 from counterfactual_training.tables.estimators.networks import MODELS

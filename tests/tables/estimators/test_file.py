@@ -16,9 +16,9 @@ from sklearn.exceptions import NotFittedError
 import counterfactual_training as ct
 from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.generators import GENERATORS, generic, make_generator
-from counterfactual_training.models import linear, mlp
+from counterfactual_training.models.classifiers import linear, mlp
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.parameters import learned_by
 from covering import repeats
 

@@ -9,7 +9,8 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier, fit, inputs
+from counterfactual_training.tables.estimators import fit, inputs
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import prepare, validation_split
 
 QUICK = {

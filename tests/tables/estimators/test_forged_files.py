@@ -12,13 +12,10 @@ import pytest
 
 from counterfactual_training.errors import CounterfactualTrainingError, FileError
 from counterfactual_training.persistence import load_file
-from counterfactual_training.tables.estimators import (
-    CounterfactualClassifier,
-    CounterfactualRegressor,
-    file,
-    value_file,
-)
+from counterfactual_training.tables.estimators import file, value_file
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.file import Origin
+from counterfactual_training.tables.estimators.regressor import CounterfactualRegressor
 
 DELETE = object()
 REPLACEMENTS = (

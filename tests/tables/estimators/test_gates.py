@@ -12,7 +12,7 @@ from sklearn.base import clone
 from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.gates import Learned
 from counterfactual_training.persistence import load_file, save_file
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from covering import repeats
 
 KIND = "counterfactual classifier"
@@ -253,10 +253,10 @@ def test_a_class_with_five_rows_is_not_judged(make_quick):
     frame, y = islands()
     keep = (y == 0) | (np.arange(len(y)) < 10)
     with pytest.warns(
-        UserWarning, match=r"Too few rows to judge .* the gate stands open for 1 \(5 rows\)"
+        UserWarning, match=r"Too few rows to judge .* the gate is open for 1 \(5 rows\)"
     ) as said:
         classifier = make_quick(epochs=30).fit(frame[keep], y[keep])
-    assert sum("stands open" in str(one.message) for one in said) == 1
+    assert sum("is open" in str(one.message) for one in said) == 1
     assert (classifier.plausibility(frame)[:, 1] == 1).all()
     assert (classifier.plausibility(pd.DataFrame({"a": [50.0], "b": [0.0]}))[:, 0] < 0.01).all()
     explanation = classifier.explain(frame[y == 0].head(10), target=1)
@@ -267,7 +267,7 @@ def test_a_part_of_a_gate_that_does_not_judge_is_named(make_quick, quick_gates):
     frame, y = islands()
     keep = (y == 0) | (np.arange(len(y)) < 50)
     said = (
-        r"the learned part of the gate stands open for 1 \(25 rows\): "
+        r"the learned part of the gate is open for 1 \(25 rows\): "
         "at least 40 rows are needed"
     )
     with pytest.warns(UserWarning, match=said):

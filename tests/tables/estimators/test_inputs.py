@@ -10,9 +10,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
-from counterfactual_training.models import linear
+from counterfactual_training.models.classifiers import linear
 from counterfactual_training.tables.columns.schema import Schema
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 
 def test_columns_are_matched_by_name(loans, fitted):

@@ -7,7 +7,7 @@ import torch
 import counterfactual_training as ct
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import prepare
 from counterfactual_training.tables.estimators.parameters import method_for_rows
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from counterfactual_training.errors import ConstraintError, InputError
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 SCHEMA = {
     "degree": {

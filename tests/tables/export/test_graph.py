@@ -8,8 +8,10 @@ import torch
 from torch.nn import functional
 
 from counterfactual_training.gates import Both, Density, Gated, Learned
-from counterfactual_training.models import Ensemble, Quantiles, behind_quantiles, make_network
 from counterfactual_training.models.embeddings import PiecewiseLinear
+from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
+from counterfactual_training.models.shapes import make_network
 from counterfactual_training.tables.export.traceable import (
     Open,
     Outputs,

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.tables.audits import Subject, audit
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.pages.audit_page import Scale, audit_page
 from counterfactual_training.tables.pages.audit_tables import (
     audit_markdown,

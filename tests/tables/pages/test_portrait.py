@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.pages.portrait import make_portrait
 
 

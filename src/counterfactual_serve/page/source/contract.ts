@@ -160,7 +160,7 @@ export interface MapAnswer {
 export interface Check {
   name: string;
   passed: boolean;
-  said: string;
+  message: string;
 }
 
 export interface Verdict {

@@ -67,32 +67,32 @@ async function checkText(text: string, result: HTMLElement): Promise<void> {
   try {
     receipt = JSON.parse(text);
   } catch {
-    const said = text.trim()
+    const message = text.trim()
       ? "This is not a receipt: it is not valid JSON."
       : "Choose a file, or paste the text of a receipt.";
-    return fill(result, h("p", { class: "notice bad" }, icon("alert"), said));
+    return fill(result, h("p", { class: "notice bad" }, icon("alert"), message));
   }
   fill(result, busy("Checking …"));
   try {
     fill(result, verdict(await post<Verdict>("verify", { receipt })));
   } catch (error) {
-    const said =
+    const message =
       error instanceof Refused
         ? h("p", { class: "notice bad" }, icon("alert"), explain(error))
         : failed(error, () => void checkText(text, result));
-    fill(result, said);
+    fill(result, message);
   }
 }
 
 function verdict({ valid, checks }: Verdict): HTMLElement {
-  const lines = checks.map(({ name, passed, said }) =>
+  const lines = checks.map(({ name, passed, message }) =>
     h(
       "li",
       { class: passed ? "good" : "bad" },
       icon(passed ? "yes" : "no"),
       h("span", { class: "unseen" }, passed ? "passed: " : "failed: "),
       h("strong", {}, name),
-      h("span", {}, said),
+      h("span", {}, message),
     ),
   );
   return h(

@@ -5,7 +5,8 @@ level:
 
 1. Every single move.
 2. Every pair of a coarser choice of moves that may be cheaper than what is known.
-3. Every triple of these that promises enough and may be cheaper (:mod:`triples`).
+3. Every triple of these that promises enough, of model and gate, and may be cheaper
+   (:mod:`triples`).
 4. For those whom three columns do not help: a beam of larger sets. Half of it is chosen by the cost
    so far and what is probably still missing, half by how much is reached. What an extension gives
    is forecast as the sum of what its moves give alone; only the most promising are put to the
@@ -48,7 +49,7 @@ from counterfactual_training.tables.advice.candidates import (
 )
 from counterfactual_training.tables.advice.easing import Easing
 from counterfactual_training.tables.advice.moves import MoveBook, Moves
-from counterfactual_training.tables.advice.oracle import TOGETHER, Oracle
+from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.points import Factuals
 from counterfactual_training.tables.advice.states import Reached, States
 from counterfactual_training.tables.advice.swaps import swap_columns
@@ -62,13 +63,15 @@ if TYPE_CHECKING:
 _PAIRS = 5000
 _COARSEST = 4
 _FINEST = 12
+# Pairs of all people that are looked at together: more would not stay in the processor's cache.
+_TOGETHER = 2**17
 # Pairs of a person that are put to the model first.
 _NEAR = 800
 # Columns up to which the levels try every set that may be the answer.
 TRIED = 3
 # Candidates of a person that are eased at a time: few first, because most of the others are then
-# known to be dearer.
-_EASED = (8, 64)
+# known to cost more.
+_EASED = (32, 256, 1024)
 # The largest sets of columns, and moves of a column that take part in sets of three and more.
 _DEEPEST = 48
 _DEEP = 16
@@ -159,10 +162,9 @@ class Beam:
                 self.settle(candidates, num_options)
             if self.most >= TRIED and not self.finder.late:
                 self._helped_by_two = np.isfinite(self.best)
-                candidates = find_triples(self)
-                self.levels.append(candidates)
-                self.settle(candidates, num_options)
-            self._go_further()
+                everybody = np.arange(len(self.x))
+                self.settle(find_triples(self, everybody), num_options)
+            self._go_further(np.ones(len(self.x), dtype=bool))
 
     def run_alone(self, num_options: int) -> Pool:
         """What the model alone asks for, whatever the gate says: of people with an answer, only if
@@ -175,13 +177,15 @@ class Beam:
         score = self.effort_score.copy()
         self.oracle.gated = False
         with self.oracle.asking():
-            missed = np.isinf(self.best)
+            before = self.best.copy()
+            missed = np.isinf(before)
             for candidates in self.levels:
-                self.settle(candidates, 1)
-                rows = np.flatnonzero(missed[candidates.person])
-                if num_options > 1 and len(rows):
-                    self._settle_others(candidates.take(rows), num_options)
-            self._go_further()
+                self._settle_alone(candidates, missed, num_options)
+            if self.most >= TRIED and not self.finder.late:
+                people = np.flatnonzero(missed | (self.best == before))
+                self._settle_alone(find_triples(self, people), missed, num_options)
+            # A second opinion on a plausible answer is not worth a search of larger sets.
+            self._go_further(missed)
         alone = self.pool
         self.pool = plausible
         self.effort = effort
@@ -189,8 +193,20 @@ class Beam:
         self.oracle.gated = self.finder.gate is not None
         return alone
 
-    def _go_further(self) -> None:
-        """Larger sets and other columns, for those who have no answer or might find a cheaper one.
+    def _settle_alone(
+        self, candidates: Candidates, missed: np.ndarray, num_options: int
+    ) -> None:
+        """Ease candidates that may be the best; of people with no answer that the gate lets pass,
+        those that may be further options, too.
+        """
+        self.settle(candidates, 1)
+        rows = np.flatnonzero(missed[candidates.person])
+        if num_options > 1 and len(rows):
+            self._settle_others(candidates.take(rows), num_options)
+
+    def _go_further(self, demanding: np.ndarray) -> None:
+        """Larger sets and other columns, for those who have no answer and, of the ``demanding``
+        people ``(n,)``, for those who might find a cheaper one.
 
         Then gradients, real rows, and looks around best efforts, for those without.
         """
@@ -198,7 +214,7 @@ class Beam:
         helpless = np.flatnonzero(hopeful)
         self._helped = ~hopeful
         if self.most > TRIED:
-            hopeful |= self._hope() < self.best
+            hopeful |= demanding & (self._hope() < self.best)
         if hopeful.any() and self.most > 0 and not self.finder.late:
             self.deepen(np.flatnonzero(hopeful))
         if len(helpless) and self.generator is not None and not self.finder.late:
@@ -260,7 +276,7 @@ class Beam:
             first = first[:0]
             second = second[:0]
         limit = self.limit(num_options)
-        people = max(1, TOGETHER // max(1, len(first)))
+        people = max(1, _TOGETHER // max(1, len(first)))
         none = np.zeros((0, 2), dtype=np.int64)
         found = [self.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
         for start in range(0, len(self.x), people):

@@ -40,9 +40,9 @@ class Easing:
     ) -> np.ndarray:
         """Take a number of some points back from ``high`` towards ``low`` ``(a,)``, up to the bar.
 
-        Changes the points at ``place`` ``(a,)``, and returns their numbers. ``low`` itself is not
-        tried. A number that is known to cost ``most`` ``(a,)`` or more is left there: nobody wants
-        it.
+        Changes the points at ``place`` ``(a,)``, and returns their numbers, of which the next one
+        back misses the bar. ``low`` itself is not tried. A number that is known to cost ``most``
+        ``(a,)`` or more is left there.
         """
         low = low.copy()
         high = high.copy()
@@ -51,10 +51,12 @@ class Easing:
         while len(rows):
             a = low[rows, None]
             b = high[rows, None]
-            wanted = np.repeat(feature[rows], _BETWEEN)
-            between = self.book.written(wanted, (a + (b - a) * shares).ravel()).reshape(
-                -1, _BETWEEN
-            )
+            # Values between the two, and the next one back.
+            back = b + np.sign(a - b) * self.book.grids[feature[rows], None]
+            wanted = np.hstack([a + (b - a) * shares, back])
+            size = wanted.shape[1]
+            between = self.book.written(np.repeat(feature[rows], size), wanted.ravel())
+            between = between.reshape(-1, size)
             inside = (between - a) * (b - between) > 0
             at, which = inside.nonzero()
             if len(at) == 0:
@@ -66,18 +68,13 @@ class Easing:
             trial = self.oracle.follow(person[rows[at]], trial)
             first, chosen = self._nearest(person[rows[at]], trial, at, which, len(rows))
             found = chosen >= 0
-            line = np.arange(len(rows))
-            done = rows[found]
-            high[done] = between[line, first][found]
-            points[torch.as_tensor(place[done])] = trial[torch.as_tensor(chosen[found])]
-            # The next try is between the one found and the one before; or beyond the last, if none
-            # was enough.
-            last = _BETWEEN - 1 - inside[:, ::-1].argmax(1)
-            before = np.where(first > 0, between[line, np.maximum(first - 1, 0)], low[rows])
-            inward = np.where(found, before, between[line, last])
-            tighter = (inward - low[rows]) * (high[rows] - inward) > 0
-            low[rows] = np.where(tighter, inward, low[rows])
-            rows = rows[inside.any(1) & (found | tighter)]
+            rows = rows[found]
+            first = first[found]
+            line = np.flatnonzero(found)
+            high[rows] = between[line, first]
+            points[torch.as_tensor(place[rows])] = trial[torch.as_tensor(chosen[found])]
+            # The next try is between the one found and the one before.
+            low[rows] = np.where(first > 0, between[line, first - 1], low[rows])
             rows = rows[self._room(feature[rows], low[rows], high[rows])]
             if most is not None:
                 least = self.book.cost(feature[rows], person[rows], low[rows])

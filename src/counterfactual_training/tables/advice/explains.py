@@ -55,7 +55,7 @@ class Explains:
         raise NotImplementedError
 
     @in_plain_torch
-    def explain(
+    def explain(  # noqa: PLR0913  # public
         self,
         X: Any,
         target: Any = None,

@@ -79,7 +79,7 @@ class Explanation:
             a relation between columns as they are.
         several: whether rows may have several options; the last level of the index then counts
             them.
-        complete: ``False`` if a time limit ended the search early: answers may then be dearer, or
+        complete: ``False`` if a time limit ended the search early: answers may then cost more, or
             options fewer, than they could be. Every claim still holds.
         outcome: says what became of a row. Of a regression, ``decision`` and ``prediction`` are the
             predicted numbers, ``target`` is the interval in words, and ``confidence`` is NaN.

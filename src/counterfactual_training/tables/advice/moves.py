@@ -5,7 +5,7 @@ them, or categories. Which values are tried depends on the column and the person
 that a question states: a question leaves some values out. There are two exceptions: bounds so
 narrow that numbers need more digits, and a domain whose ends the data would not name, which makes
 all numbers between them possible. So a freer question has more moves, and where one or two columns
-decide, its advice does not get dearer.
+decide, its advice does not cost more.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class MoveBook:
             here = np.flatnonzero(feature == j)
             name = self.columns[j].feature.name
             base = self.base[person[here], j]
-            # The judge leaves ends that nobody stated some slack; there is no reason to use it.
+            # The judge leaves ends that were not stated some slack; there is no reason to use it.
             inside = ~outside(*self.judge.learned_ends(name), base, number[here])
             fine[here] = inside & self.judge.allows(
                 name, self.own[person[here], j], number[here]

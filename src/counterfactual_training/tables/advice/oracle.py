@@ -31,6 +31,8 @@ _POINTS_OF_BLACK_BOX = 2**13
 _ROUNDING = 4e-6
 # Odds of a decision below so many times that are computed anew with more digits.
 _CLOSE = 4
+# Log-odds of the gate beyond which more make no difference.
+_CERTAIN = 20.7
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
 _JUDGED = 512
 
@@ -242,15 +244,20 @@ class Oracle:
                     own = points
                 else:
                     own = points.index_select(0, torch.as_tensor(part))
-                log_p = self.window.log_plausible(person[part], own, label).double()
-                log_p = log_p.clamp_max(-1e-9)
-                found[part] = (log_p - torch.log(-torch.expm1(log_p))).numpy()
-        return found
+                found[part] = self.window.gate_odds(person[part], own, label).numpy()
+        return np.minimum(found, _CERTAIN)
+
+    @property
+    def enough_of_gate(self) -> float:
+        """The log-odds that the gate must give at least, whatever the model says."""
+        if self.finder.decision:
+            return _logit(0.5 + DIGITS)
+        return _logit(min(self.threshold + DIGITS, 1 - 1e-9))
 
     def reached(self, odds: np.ndarray, gate: np.ndarray) -> np.ndarray:
         """Mask ``(a,)`` of points whose odds of model and gate reach the bar."""
         if self.finder.decision or not self.gated:
-            return (odds >= self.enough) & (gate >= _logit(0.5 + DIGITS))
+            return (odds >= self.enough) & (gate >= self.enough_of_gate)
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
 

@@ -22,7 +22,7 @@ class Outcome(Protocol):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the table, see :meth:`cells`."""
+        """Names of the columns of the table, see :meth:`cells`."""
 
     def summary(self, told: Explanation) -> dict[str, Any]:
         """Columns ``(n,)`` of the summary."""

@@ -97,7 +97,7 @@ class Shortener:
         owner: ``(d,)`` the feature that each encoded column belongs to.
         pixels: ``(m,)`` pixel features, which are not shortened one by one.
         constraints: rounding to valid values.
-        difficulty: ``(m,)`` how dear a change of each feature is.
+        difficulty: ``(m,)`` cost weight of each feature.
         related: points ``(a, d)`` of the given rows ``(a,)`` with what follows others computed
             anew, and whether they keep the relations between columns; ``None`` if there are none.
     """
@@ -232,7 +232,7 @@ class Shortener:
         feature: Tensor,
         real: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of features ``(n, a)``, where ``real``: whether each can go with all before it, whether
+        """For features ``(n, a)``, where ``real``: whether each can go with all before it, whether
         it can go alone; and the points ``(n, a, d)`` without it and all before it."""
         (n, ahead), d = feature.shape, x.shape[-1]
         row = torch.arange(n, device=x.device).repeat_interleave(2 * ahead)

@@ -69,8 +69,8 @@ class Bar:
         return (own - rival).squeeze(-1)
 
     def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
-        """Of the target ``(n,)`` at x; if the bar is the decision, against the strongest other
-        class alone.
+        """The probability of the target ``(n,)`` at x; if the bar is the decision, against the
+        strongest other class alone.
         """
         return self.odds(x, y_target).sigmoid().to(x)
 
@@ -154,7 +154,7 @@ class AdviceSpace(Bar):
 
     @cached_property
     def judge(self) -> PlanJudge:
-        """Of plans, by the rules of the columns."""
+        """The judge of plans, by the rules of the columns."""
         return PlanJudge(self.encoder, self.constraints)
 
     @cached_property

@@ -168,7 +168,7 @@ def of_values(
     """An explanation of "inside or outside" as one of numbers, given the predictions ``(n,)``
     before and after.
     """
-    # Where a gate stands open for lack of rows inside, it has judged nothing.
+    # Where a gate is open for lack of rows inside, it has judged nothing.
     judged = gate is not None and bool(gate.judged[1])
     return replace(
         told,

@@ -111,16 +111,17 @@ class Window:
             moves, self, who, torch.as_tensor(sets).to(self.device)
         ).cpu()
 
-    def log_plausible(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
-        """``log σ(g)`` ``(a,)``, as :meth:`Gate.of_class`, on the CPU; 0 without a gate."""
+    def gate_odds(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
+        """Log-odds ``(a,)`` of ``σ(g)``, as :meth:`Gate.of_class`, on the CPU; ∞ without a gate."""
         if self._density is not None:
-            return self._density.of_class(
+            return self._density.odds(
                 torch.as_tensor(person).to(self.device), points.to(self.device), label
             ).cpu()
         gate = self.finder.gate
         if gate is None:
-            return points.new_zeros(len(points))
-        return gate.of_class(self.rows(person, points).to(self.device), label).cpu()
+            return points.new_full((len(points),), torch.inf)
+        log_p = gate.of_class(self.rows(person, points).to(self.device), label).cpu().double()
+        return log_p - torch.log(-torch.expm1(log_p))
 
     def distance(
         self, person: np.ndarray, points: Tensor, farthest: float = torch.inf

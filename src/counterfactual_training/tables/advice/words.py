@@ -19,20 +19,20 @@ _NO_RECORD = "no record"
 
 
 class RowNote(str):
-    """A sentence about a row, ``Row 3 has 1 of 2 options``: the row, and what is said of it."""
+    """A sentence about a row, ``Row 3 has 1 of 2 options``: the row, and the text about it."""
 
-    __slots__ = ("row", "said")
+    __slots__ = ("row", "text")
     row: Any
-    said: str
+    text: str
 
-    def __new__(cls, row: Any, said: str) -> RowNote:
-        note = super().__new__(cls, f"Row {row} {said}")
+    def __new__(cls, row: Any, text: str) -> RowNote:
+        note = super().__new__(cls, f"Row {row} {text}")
         note.row = row
-        note.said = said
+        note.text = text
         return note
 
     def __reduce__(self) -> tuple[type[RowNote], tuple[Any, str]]:
-        return RowNote, (self.row, self.said)
+        return RowNote, (self.row, self.text)
 
 
 # Units up to this many letters are symbols, such as ms, whose s is no plural.

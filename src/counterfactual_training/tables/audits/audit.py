@@ -24,9 +24,8 @@ from counterfactual_training.tables.audits.intervals import (
     opened,
     parted,
 )
-from counterfactual_training.tables.audits.later import later
 from counterfactual_training.tables.audits.measures import MEASURES, Measure
-from counterfactual_training.tables.audits.people import Survey, Told, tell
+from counterfactual_training.tables.audits.people import ModelAdvice, Survey, ask_model
 from counterfactual_training.tables.audits.result import (
     DIFFERENCES,
     GAPS,
@@ -37,6 +36,7 @@ from counterfactual_training.tables.audits.result import (
     PROXIES,
     Audit,
 )
+from counterfactual_training.tables.audits.robustness import robustness
 from counterfactual_training.tables.audits.subjects import (
     check_numbers,
     checked_labels,
@@ -45,7 +45,7 @@ from counterfactual_training.tables.audits.subjects import (
 from counterfactual_training.tables.columns.native import to_pandas
 
 
-def audit(
+def audit(  # noqa: PLR0913  # public
     classifier: Any,
     frame: Any,
     labels: Any = None,
@@ -94,10 +94,10 @@ def audit(
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame[:200], people.y[:200])
         >>> groups = people.frame[200:].assign(branch=["north", "south"] * 50)
-        >>> found = ct.audit(
+        >>> audit = ct.audit(
         ...     clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100
         ... )
-        >>> found.groups.query("measure == 'denied'")["group"].tolist()
+        >>> audit.groups.query("measure == 'denied'")["group"].tolist()
         ['everybody', 'north', 'south']
     """
     rows = to_pandas(frame)
@@ -111,21 +111,23 @@ def audit(
     groupings = [everybody(len(rows)), *make_groupings(rows, groups)]
     survey = Survey(rows, y, target, groupings[1:], people, seed, confidence)
     ruler = subjects[0].classifier.encoder_
-    told = [tell(subject, survey, ruler) for subject in subjects]
-    if not any(one.denied.any() for one in told):
+    models = [ask_model(subject, survey, ruler) for subject in subjects]
+    if not any(advice.denied.any() for advice in models):
         raise InputError(
             f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden "
             "to measure."
         )
-    tables = _by_group(told, groupings, _measures(told, y is not None), resamples, level, seed)
+    tables = _by_group(
+        models, groupings, _measures(models, y is not None), resamples, level, seed
+    )
     single = [grouping for grouping in groupings if grouping.kind in ("categories", "bands")]
     guesses = _guess(
-        told, rows, single if proxies else [], guessing.Draws(seed, resamples, level)
+        models, rows, single if proxies else [], guessing.Draws(seed, resamples, level)
     )
     checks = [
         {"model": IDS[i], **line}
-        for i, one in enumerate(told)
-        for line in later(one, target, seed, retrain, delta, level)
+        for i, advice in enumerate(models)
+        for line in robustness(advice, target, seed, retrain, delta, level)
     ]
     facts = {
         "target": str(target),
@@ -143,27 +145,27 @@ def audit(
         pd.DataFrame(checks, columns=LATER),
         tuple(groupings),
         immutable(subjects[0], groupings),
-        tuple(described(i, one, y) for i, one in enumerate(told)),
+        tuple(described(i, advice, y) for i, advice in enumerate(models)),
         facts,
-        notes_on(told, groupings, tables[0], retrain),
+        notes_on(models, groupings, tables[0], retrain),
     )
 
 
 # ---- groups --------------------------------------------------------------------------------------
 
 
-def _measures(told: Sequence[Told], labelled: bool) -> list[Measure]:
+def _measures(models: Sequence[ModelAdvice], labelled: bool) -> list[Measure]:
     """Those that can be measured: some need labels, a gate or a second model."""
     left_out = set()
-    if not any(one.gated for one in told):
+    if not any(advice.gated for advice in models):
         left_out.add("implausible")
-    if len(told) == 1:
+    if len(models) == 1:
         left_out.add("burden_same")
     return [m for m in MEASURES if m.id not in left_out and (labelled or not m.labelled)]
 
 
 def _by_group(
-    told: Sequence[Told],
+    models: Sequence[ModelAdvice],
     groupings: Sequence[Grouping],
     measures: Sequence[Measure],
     resamples: int,
@@ -172,22 +174,26 @@ def _by_group(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     lines: dict[str, list[dict[str, Any]]] = {"groups": [], "gaps": [], "differences": []}
     for grouping in groupings:
-        draws = draw_measures(told, grouping, measures, resamples, np.random.default_rng(seed))
+        draws = draw_measures(
+            models, grouping, measures, resamples, np.random.default_rng(seed)
+        )
         for measure in measures:
             n = {
-                (i, g): num_counted(told, i, grouping, g, measure)
-                for i in range(len(told))
+                (i, g): num_counted(models, i, grouping, g, measure)
+                for i in range(len(models))
                 for g in range(len(grouping.names))
             }
             where = {"column": grouping.column or "", "measure": measure.id}
-            for i in range(len(told)):
+            for i in range(len(models)):
                 lines["groups"] += _values(i, grouping, draws, n, measure, where, level)
                 usable = [g for g in range(len(grouping.names)) if n[i, g] >= FEW]
-                found = gap(draws, i, measure, usable, level)
-                if found is not None:
-                    names = {end: grouping.names[found[end]] for end in ("highest", "lowest")}
-                    lines["gaps"].append({"model": IDS[i], **where, **found, **names})
-            if len(told) > 1:
+                difference = gap(draws, i, measure, usable, level)
+                if difference is not None:
+                    names = {
+                        end: grouping.names[difference[end]] for end in ("highest", "lowest")
+                    }
+                    lines["gaps"].append({"model": IDS[i], **where, **difference, **names})
+            if len(models) > 1:
                 lines["differences"] += _differences(grouping, draws, n, measure, where, level)
     columns = (("groups", GROUPS), ("gaps", GAPS), ("differences", DIFFERENCES))
     first, second, third = (pd.DataFrame(lines[name], columns=names) for name, names in columns)
@@ -205,12 +211,19 @@ def _values(
 ) -> list[dict[str, Any]]:
     lines = []
     for g, name in enumerate(grouping.names):
-        found = estimate(*draws[i, g, measure.id], level)
+        interval = estimate(*draws[i, g, measure.id], level)
         count = n[i, g]
         if measure.unit == "share":
-            found = opened(found, count, level)
+            interval = opened(interval, count, level)
         lines.append(
-            {"model": IDS[i], **where, "group": name, "n": count, **found, "few": count < FEW}
+            {
+                "model": IDS[i],
+                **where,
+                "group": name,
+                "n": count,
+                **interval,
+                "few": count < FEW,
+            }
         )
     return lines
 
@@ -230,18 +243,18 @@ def _differences(
             draws[0, g, measure.id],
             draws[1, g, measure.id],
         )
-        found = estimate(mine - other, my_draws - other_draws, level)
+        interval = estimate(mine - other, my_draws - other_draws, level)
         count = min(n[0, g], n[1, g])
         if measure.unit == "share":
-            found = parted(found, count, level)
+            interval = parted(interval, count, level)
         lines.append(
             {
                 **where,
                 "group": name,
                 "n": count,
-                **found,
+                **interval,
                 "few": count < FEW,
-                "clear": is_clear(found),
+                "clear": is_clear(interval),
             }
         )
     return lines
@@ -251,7 +264,7 @@ def _differences(
 
 
 def _guess(
-    told: Sequence[Told],
+    models: Sequence[ModelAdvice],
     frame: pd.DataFrame,
     groupings: Sequence[Grouping],
     draws: guessing.Draws,
@@ -259,14 +272,14 @@ def _guess(
     guesses = []
     information = []
     for grouping in groupings:
-        found = [
-            ("", "features", guessing.of_features(told[0].subject, frame, grouping, draws))
+        sources = [
+            ("", "features", guessing.of_features(models[0].subject, frame, grouping, draws))
         ]
-        found += [
-            (IDS[i], "advice", guessing.of_advice(one, grouping, draws))
-            for i, one in enumerate(told)
+        sources += [
+            (IDS[i], "advice", guessing.of_advice(advice, grouping, draws))
+            for i, advice in enumerate(models)
         ]
-        for model, source, guess in found:
+        for model, source, guess in sources:
             where = {"model": model, "column": grouping.column, "source": source}
             information += [{**where, **line} for line in guess.pop("information")]
             guesses.append({**where, **guess})

@@ -10,7 +10,7 @@ import pandas as pd
 
 from counterfactual_training.tables.audits.groups import Grouping
 from counterfactual_training.tables.audits.intervals import FEW
-from counterfactual_training.tables.audits.people import Subject, Told
+from counterfactual_training.tables.audits.people import ModelAdvice, Subject
 from counterfactual_training.tables.audits.result import IDS
 
 
@@ -27,49 +27,52 @@ def immutable(subject: Subject, groupings: Sequence[Grouping]) -> dict[str, bool
     return known
 
 
-def described(i: int, told: Told, labels: np.ndarray | None) -> dict[str, Any]:
+def described(i: int, advice: ModelAdvice, labels: np.ndarray | None) -> dict[str, Any]:
     if labels is None:
         right = None
     else:
-        right = float(np.mean(told.decision == labels))
+        right = float(np.mean(advice.decision == labels))
     return {
         "id": IDS[i],
-        "name": told.subject.name,
+        "name": advice.subject.name,
         "accuracy": right,
-        "denied": int(told.denied.sum()),
-        "explained": len(told.chosen),
-        "asked": None if told.explanation is None else told.explanation.asked,
-        "status": told.status,
-        "advised": _advised(told),
+        "denied": int(advice.denied.sum()),
+        "explained": len(advice.chosen),
+        "asked": None if advice.explanation is None else advice.explanation.asked,
+        "status": advice.status,
+        "advised": _advised(advice),
     }
 
 
-def _advised(told: Told) -> dict[str, float]:
+def _advised(advice: ModelAdvice) -> dict[str, float]:
     """The share of advice that changes each column, the most frequent first."""
-    helped = told.helped[told.chosen]
-    if told.explanation is None or not helped.any():
+    helped = advice.helped[advice.chosen]
+    if advice.explanation is None or not helped.any():
         return {}
-    changed = told.explanation.changed.to_numpy()[helped]
-    share = np.average(changed, axis=0, weights=told.weight[told.chosen][helped])
+    changed = advice.explanation.changed.to_numpy()[helped]
+    share = np.average(changed, axis=0, weights=advice.weight[advice.chosen][helped])
     order = np.argsort(-share, kind="stable")
-    return {told.subject.columns[j]: float(share[j]) for j in order.tolist() if share[j] > 0}
+    return {advice.subject.columns[j]: float(share[j]) for j in order.tolist() if share[j] > 0}
 
 
 def notes_on(
-    told: Sequence[Told], groupings: Sequence[Grouping], groups: pd.DataFrame, retrain: int
+    models: Sequence[ModelAdvice],
+    groupings: Sequence[Grouping],
+    groups: pd.DataFrame,
+    retrain: int,
 ) -> tuple[str, ...]:
     notes = []
-    for one in told:
-        if int(one.denied.sum()) > len(one.chosen):
+    for model in models:
+        if int(model.denied.sum()) > len(model.chosen):
             notes.append(
-                f"{one.subject.name}: {len(one.chosen):,} of {int(one.denied.sum()):,} denied "
-                "people were explained, "
+                f"{model.subject.name}: {len(model.chosen):,} of {int(model.denied.sum()):,} "
+                "denied people were explained, "
                 "drawn at random within groups and weighted by the people they stand for."
             )
-        lost = int((one.stuck & one.deserving).sum())
+        lost = int((model.stuck & model.deserving).sum())
         if lost:
             notes.append(
-                f"{one.subject.name}: {lost:,} wrongly denied people have no recourse and so no "
+                f"{model.subject.name}: {lost:,} wrongly denied people have no recourse and so no "
                 "cost; social burden "
                 "and NAWB leave them out."
             )
@@ -83,10 +86,12 @@ def notes_on(
             f"{len(named)} group(s) have fewer than {FEW} people in some measure ({shown}"
             f"{', …' if len(named) > 5 else ''}): shown, flagged, and left out of gaps."
         )
-    if retrain and any(one.subject.retrain is None for one in told):
+    if retrain and any(model.subject.retrain is None for model in models):
         notes.append("Retraining was asked for, but the rows of the training are not known.")
     free = [
-        name for name, fixed in immutable(told[0].subject, groupings).items() if fixed is False
+        name
+        for name, fixed in immutable(models[0].subject, groupings).items()
+        if fixed is False
     ]
     if free:
         notes.append(

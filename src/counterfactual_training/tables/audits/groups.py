@@ -74,13 +74,13 @@ def usual_groups(frame: pd.DataFrame, schema: Schema, most: int = 4) -> list[str
         (f for f in schema if f.mutability == "none"),
         key=lambda feature: not feature.is_category,
     )
-    found = []
+    names = []
     for feature in fixed:
         values = frame[feature.name].nunique(dropna=False)
         # A category with many values is hard to read; a user may still name it.
         if values > 1 and (values <= _MOST_GROUPS or not feature.is_category):
-            found.append(feature.name)
-    return found[:most]
+            names.append(feature.name)
+    return names[:most]
 
 
 def _grouping(frame: pd.DataFrame, name: str) -> Grouping:
@@ -131,26 +131,26 @@ def _listed(column: pd.Series) -> Grouping:
     values = column.astype(object)
     counts = values.value_counts()
     if len(counts) <= _MOST_GROUPS:
-        kept = counts.index
+        listed = counts.index
     else:
-        kept = counts.index[: _MOST_GROUPS - 1]
+        listed = counts.index[: _MOST_GROUPS - 1]
     texts = (
-        values.where(values.isin(kept) | values.isna(), OTHERS)
+        values.where(values.isin(listed) | values.isna(), OTHERS)
         .map(str)
         .where(values.notna(), MISSING)
     )
-    ordered = [str(value) for value in _in_order(column, kept)]
+    ordered = [str(value) for value in _in_order(column, listed)]
     return _coded(column, "categories", texts, [*ordered, OTHERS, MISSING])
 
 
-def _in_order(column: pd.Series, kept: pd.Index) -> list[object]:
+def _in_order(column: pd.Series, groups: pd.Index) -> list[object]:
     """As the data orders them: an ordered category by its order, everything else by value."""
     if isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered:
-        return [value for value in column.dtype.categories if value in set(kept)]
+        return [value for value in column.dtype.categories if value in set(groups)]
     try:
-        return sorted(kept)
+        return sorted(groups)
     except TypeError:  # numbers and text in one column
-        return sorted(kept, key=str)
+        return sorted(groups, key=str)
 
 
 def _banded(column: pd.Series) -> Grouping:

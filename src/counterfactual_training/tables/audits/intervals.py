@@ -16,7 +16,7 @@ import numpy as np
 from counterfactual_training.evaluation.bootstrap import percentile_interval
 from counterfactual_training.tables.audits.groups import Grouping
 from counterfactual_training.tables.audits.measures import Measure
-from counterfactual_training.tables.audits.people import Told
+from counterfactual_training.tables.audits.people import ModelAdvice
 
 FEW = 10
 # Widths below this are noise of the arithmetic.
@@ -39,39 +39,42 @@ def resample(terms: np.ndarray, resamples: int, rng: np.random.Generator) -> np.
 
 
 def draw_measures(
-    told: Sequence[Told],
+    models: Sequence[ModelAdvice],
     grouping: Grouping,
     measures: Sequence[Measure],
     resamples: int,
     rng: np.random.Generator,
 ) -> Draws:
     """Every measure of every model and group: estimate and draws ``(resamples,)``."""
-    pairs = [one.terms(told[1 - i] if len(told) > 1 else None) for i, one in enumerate(told)]
+    pairs = [
+        advice.terms(models[1 - i] if len(models) > 1 else None)
+        for i, advice in enumerate(models)
+    ]
     names = list(pairs[0])
     table = np.concatenate(
         [np.stack([terms[name] for name in names], axis=1) for terms in pairs], axis=1
     )
-    found: Draws = {}
+    results: Draws = {}
     for group in range(len(grouping.names)):
         part = table[grouping.codes == group]
         sums = part.sum(0, keepdims=True)
         drawn = resample(part, resamples, rng)
-        for i, one in enumerate(told):
+        for i, advice in enumerate(models):
             columns = slice(i * len(names), (i + 1) * len(names))
             exact = dict(zip(names, sums[:, columns].T, strict=True))
             draws = dict(zip(names, drawn[:, columns].T, strict=True))
-            m = len(one.subject.schema.names)
+            m = len(advice.subject.schema.names)
             for measure in measures:
                 value = float(measure.value(exact, m)[0])
-                own = measure.value(draws, m)
-                if measure.id == "implausible" and not one.gated:
+                resampled = measure.value(draws, m)
+                if measure.id == "implausible" and not advice.gated:
                     value = np.nan  # not none, but not judged
                 if measure.unit == "share" and value in (0.0, 1.0):
-                    own = _near_bound(
-                        value, num_counted(told, i, grouping, group, measure), resamples, rng
+                    resampled = _near_bound(
+                        value, num_counted(models, i, grouping, group, measure), resamples, rng
                     )
-                found[i, group, measure.id] = (value, own)
-    return found
+                results[i, group, measure.id] = (value, resampled)
+    return results
 
 
 def _near_bound(value: float, n: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
@@ -87,14 +90,14 @@ def _near_bound(value: float, n: int, resamples: int, rng: np.random.Generator) 
 
 
 def num_counted(
-    told: Sequence[Told], model: int, grouping: Grouping, group: int, measure: Measure
+    models: Sequence[ModelAdvice], model: int, grouping: Grouping, group: int, measure: Measure
 ) -> int:
     """The n of a measure."""
-    one = told[model]
+    advice = models[model]
     if measure.counted == "both":
-        mask = one.both(told[1 - model])
+        mask = advice.both(models[1 - model])
     else:
-        mask = getattr(one, measure.counted)
+        mask = getattr(advice, measure.counted)
     return int(mask[grouping.codes == group].sum())
 
 

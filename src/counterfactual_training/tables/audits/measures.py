@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What is summed over the people of a group, in the order of the columns of `Told.terms`.
+# What is summed over the people of a group, in the order of the columns of `ModelAdvice.terms`.
 TERMS = (
     "one",
     "denied",
@@ -41,7 +41,7 @@ class Measure:
             ``"index"``.
         value: from the sums of the group, by name in :data:`TERMS`; ``m`` is the number of columns
             of the model.
-        counted: whose number is the n of the measure: a mask of :class:`Told`.
+        counted: whose number is the n of the measure: a mask of :class:`ModelAdvice`.
         labelled: whether it needs the true classes.
         compared: whether groups may be compared by it; sums over groups of different size may not.
     """
@@ -58,7 +58,7 @@ class Measure:
 
 
 def _over(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    # A resample may hold nobody to divide by; NaN draws do not count.
+    # A resample may have a divisor of 0; NaN draws do not count.
     return np.divide(a, b, out=np.full(np.broadcast(a, b).shape, np.nan), where=b > 0)
 
 

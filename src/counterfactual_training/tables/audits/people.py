@@ -1,4 +1,4 @@
-"""Who is denied, who of them is explained, and what they are told."""
+"""Who is denied, who of them is explained, and which advice they get."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Subject:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class ModelAdvice:
     """A model's decisions on n people, and its advice to some of those it denies.
 
     Attributes:
@@ -72,8 +72,8 @@ class Told:
         weight: ``(n,)`` how many denied people each explained one stands for; 0 for people not
             explained.
         chosen: ``(p,)`` numbers of the explained, in the order of ``explanation``.
-        explanation: ``None`` if nobody was explained.
-        cost: ``(n,)`` of advice that gets the wanted decision; 0 for everybody else.
+        explanation: ``None`` if no person was explained.
+        cost: ``(n,)`` of advice that gets the wanted decision; 0 for all others.
     """
 
     subject: Subject
@@ -112,7 +112,7 @@ class Told:
             return {}
         return dict(Counter(map(str, self.explanation.status.tolist())))
 
-    def terms(self, other: Told | None = None) -> dict[str, np.ndarray]:
+    def terms(self, other: ModelAdvice | None = None) -> dict[str, np.ndarray]:
         """What each person ``(n,)`` adds to the sums of measures; see :data:`measures.TERMS`."""
         wrong = self.denied & self.deserving
         weight = self.weight
@@ -141,7 +141,7 @@ class Told:
         }
         return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
-    def both(self, other: Told | None) -> np.ndarray:
+    def both(self, other: ModelAdvice | None) -> np.ndarray:
         """Who gets advice from both models."""
         if other is None:
             return np.zeros(len(self.denied), dtype=bool)
@@ -162,14 +162,14 @@ class Survey:
 
     @property
     def deserving(self) -> np.ndarray:
-        """Mask ``(n,)`` of people who truly are of the class; nobody, if that is not known."""
+        """Mask ``(n,)`` of people who truly are of the class; all ``False`` if unknown."""
         if self.labels is None:
             return np.zeros(len(self.frame), dtype=bool)
         return self.labels == self.target
 
 
-def tell(subject: Subject, survey: Survey, ruler: Encoder | None = None) -> Told:
-    """Decide everybody, and explain the denied or a part of them.
+def ask_model(subject: Subject, survey: Survey, ruler: Encoder | None = None) -> ModelAdvice:
+    """Decide all rows, and explain the denied or a part of them.
 
     Costs are measured by ``ruler``, if there is one.
     """
@@ -180,24 +180,26 @@ def tell(subject: Subject, survey: Survey, ruler: Encoder | None = None) -> Told
     # The wrongly denied are few and count most in some measures, so they are strata of their own.
     stratum = strata([*(g.codes for g in survey.groupings), deserving])
     chosen, weight = draw(denied, stratum, survey.people, survey.seed)
-    found = None
+    explanation = None
     if len(chosen):
-        found = subject.classifier.explain(
+        explanation = subject.classifier.explain(
             frame.iloc[chosen][subject.columns], survey.target, confidence=survey.confidence
         )
         # Each model counts in standard deviations of its own rows: two of them are compared by one
         # ruler.
         if ruler is not None and _scales(ruler) != _scales(subject.classifier.encoder_):
-            found = found.measured_by(ruler)
+            explanation = explanation.measured_by(ruler)
     cost = np.zeros(len(frame))
     masks = {name: np.zeros(len(frame), dtype=bool) for name in ("helped", "stuck", "unlikely")}
-    if found is not None:
-        stuck = np.isin(found.status, WITHOUT)
-        masks["helped"][chosen] = ~stuck & found.answered.astype(bool)
+    if explanation is not None:
+        stuck = np.isin(explanation.status, WITHOUT)
+        masks["helped"][chosen] = ~stuck & explanation.answered.astype(bool)
         masks["stuck"][chosen] = stuck
-        masks["unlikely"][chosen] = found.status == "implausible"
-        cost[chosen] = np.where(masks["helped"][chosen], found.cost, 0.0)
-    return Told(subject, decision, denied, deserving, weight, chosen, found, cost, **masks)
+        masks["unlikely"][chosen] = explanation.status == "implausible"
+        cost[chosen] = np.where(masks["helped"][chosen], explanation.cost, 0.0)
+    return ModelAdvice(
+        subject, decision, denied, deserving, weight, chosen, explanation, cost, **masks
+    )
 
 
 def _scales(encoder: Encoder) -> list[float]:

@@ -1,4 +1,4 @@
-"""Proxies: can a group be told from the columns that people may change, or from the advice itself?
+"""Proxies: can a group be guessed from the columns that people may change, or from advice?
 
 Holding a column fixed does not hide it: other columns may stand in for it. Measured by the AUC of
 predicting the group on rows that were not fitted, .5 for no better than chance, and by the mutual
@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from counterfactual_training.tables.audits.groups import Grouping
 from counterfactual_training.tables.audits.intervals import FEW, estimate
-from counterfactual_training.tables.audits.people import Subject, Told
+from counterfactual_training.tables.audits.people import ModelAdvice, Subject
 
 # The judge is small: many groups, two models and five folds are many fits.
 _MOST_ROWS = 3000
@@ -42,23 +42,24 @@ def of_features(
     return _measured(subject, x, grouping, rows, names, draws)
 
 
-def of_advice(told: Told, grouping: Grouping, draws: Draws) -> dict[str, Any]:
+def of_advice(advice: ModelAdvice, grouping: Grouping, draws: Draws) -> dict[str, Any]:
     """Predict the group from Δ = x′ − x, what those who get advice should change."""
-    subject = told.subject
-    found = told.explanation
+    subject = advice.subject
+    explanation = advice.explanation
     names = free_columns(subject, grouping)
-    helped = told.helped[told.chosen]
-    if found is None or not helped.any():
-        return _nothing("nobody gets advice")
+    helped = advice.helped[advice.chosen]
+    if explanation is None or not helped.any():
+        return _nothing("no person gets advice")
     encoder = subject.classifier.encoder_
     before, after = (
-        np.asarray(encoder.transform(rows[helped])) for rows in (found.original, found.frame)
+        np.asarray(encoder.transform(rows[helped]))
+        for rows in (explanation.original, explanation.frame)
     )
     return _measured(
         subject,
         (after - before).astype(np.float64),
         grouping,
-        told.chosen[helped],
+        advice.chosen[helped],
         names,
         draws,
     )
@@ -96,9 +97,9 @@ def _measured(
     """AUC and mutual information of encoded rows ``(n, d)`` with their groups."""
     codes = grouping.codes[rows]
     slices = subject.classifier.encoder_.slices_
-    kept = np.isin(codes, np.flatnonzero(np.bincount(codes) >= FEW))
-    x = x[kept]
-    codes = codes[kept]
+    in_large_groups = np.isin(codes, np.flatnonzero(np.bincount(codes) >= FEW))
+    x = x[in_large_groups]
+    codes = codes[in_large_groups]
     if len(np.unique(codes)) < 2:
         return _nothing("fewer than two groups have enough people")
     if not names:
@@ -109,16 +110,16 @@ def _measured(
     # Advice leaves most columns alone; what never differs tells nothing and only takes time.
     columns = columns[np.ptp(x[:, columns], axis=0) > 0]
     if not len(columns):
-        return _nothing("all are told the same")
+        return _nothing("all get the same advice")
     scores, folds = out_of_fold(x[:, columns], codes, draws.seed)
     information = [(name, shared_information(x[:, slices[name]], codes)) for name in names]
     information.sort(key=lambda pair: -pair[1])
-    told = [{"feature": name, "value": value} for name, value in information[:_MOST_SHOWN]]
+    largest = [{"feature": name, "value": value} for name, value in information[:_MOST_SHOWN]]
     return {
         "n": len(codes),
         **macro_auc(scores, codes, folds, draws),
         "reason": None,
-        "information": told,
+        "information": largest,
     }
 
 

@@ -1,4 +1,4 @@
-"""What an audit found: tidy tables, and one document for JSON."""
+"""The results of an audit: tidy tables, and one document for JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.tables.audits.groups import Grouping
-from counterfactual_training.tables.audits.later import CHECKS
 from counterfactual_training.tables.audits.measures import MEASURES, Measure
+from counterfactual_training.tables.audits.robustness import CHECKS
 
 FORMAT = 1
 BY_ID = {measure.id: measure for measure in MEASURES}
 # Models by their place.
 IDS = ("model", "against")
-# What is said in sentences; the tables have all of it.
+# What findings report in sentences; the tables have everything.
 _TOLD_OF_GROUPS = ("denied", "no_recourse", "implausible", "burden", "false_negatives", "nawb")
 _TOLD_OF_MODELS = ("no_recourse", "implausible", "burden_same")
 _TOLD_OF_ALL = (
@@ -73,12 +73,12 @@ class Audit:
         >>> people = ct.loan(300)
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame, people.y)
-        >>> found = ct.audit(clf, people.frame, groups=["age"], target=1, people=40, resamples=100)
-        >>> [measure.id for measure in found.measures]
+        >>> audit = ct.audit(clf, people.frame, groups=["age"], target=1, people=40, resamples=100)
+        >>> [measure.id for measure in audit.measures]
         ['denied', 'no_recourse', 'implausible', 'burden']
-        >>> found.gaps.columns.tolist()
+        >>> audit.gaps.columns.tolist()
         ['model', 'column', 'measure', 'highest', 'lowest', 'value', 'low', 'high', 'clear']
-        >>> print(found.findings[0])  # doctest: +ELLIPSIS
+        >>> print(audit.findings[0])  # doctest: +ELLIPSIS
         age: “Denied” is higher for ... than for ..., by ... points (this model).
     """
 
@@ -150,13 +150,13 @@ class Audit:
         }
 
     def _measure(self, measure: Measure, column: str) -> dict[str, Any]:
-        said = {
+        description = {
             name: getattr(measure, name)
             for name in ("id", "title", "meaning", "formula", "unit")
         }
         differences = self._part(self.differences, column=column, measure=measure.id)
         return {
-            **said,
+            **description,
             "models": [self._of_model(model, measure, column) for model in self.models],
             "differences": differences.drop(columns=["column", "measure"]).to_dict("records"),
         }
@@ -188,13 +188,13 @@ class Audit:
 
     def _proxy(self, grouping: Grouping) -> dict[str, Any]:
         guesses = self._part(self.proxies, column=grouping.column).to_dict("records")
-        told = []
+        intervals = []
         for guess in guesses:
             where = {name: guess[name] for name in ("model", "column", "source")}
             information = self._part(self.information, **where)[["feature", "value"]].to_dict(
                 "records"
             )
-            told.append(
+            intervals.append(
                 {
                     **{key: guess[key] for key in (*_INTERVAL, "reason")},
                     "information": information,
@@ -203,7 +203,7 @@ class Audit:
         names = {model["id"]: model["name"] for model in self.models}
         advice = [
             {"id": guess["model"], "name": names[guess["model"]], **one}
-            for guess, one in zip(guesses, told, strict=True)
+            for guess, one in zip(guesses, intervals, strict=True)
             if guess["source"] == "advice"
         ]
         return {
@@ -213,7 +213,7 @@ class Audit:
             "meaning": _GUESSED,
             "features": next(
                 one
-                for guess, one in zip(guesses, told, strict=True)
+                for guess, one in zip(guesses, intervals, strict=True)
                 if guess["source"] == "features"
             ),
             "advice": advice,
@@ -234,11 +234,11 @@ class Audit:
     def _gap_findings(self) -> list[str]:
         """Both models in one sentence where the same two groups differ."""
         names = {model["id"]: model["name"] for model in self.models}
-        told = self.gaps["measure"].isin(_TOLD_OF_GROUPS) & ~self.gaps["column"].isin(
+        measured = self.gaps["measure"].isin(_TOLD_OF_GROUPS) & ~self.gaps["column"].isin(
             self._crossed
         )
-        clear = self.gaps[told & self.gaps["clear"].astype(bool)]
-        found = []
+        clear = self.gaps[measured & self.gaps["clear"].astype(bool)]
+        sentences = []
         for (column, name, high, low), part in clear.groupby(
             ["column", "measure", "highest", "lowest"], sort=False
         ):
@@ -247,11 +247,11 @@ class Audit:
                 f"{_said(measure, line)} ({names[line['model']]})"
                 for line in part.to_dict("records")
             ]
-            found.append(
+            sentences.append(
                 f"{column}: “{measure.title}” is higher for {high} than for {low}, by "
                 f"{' and '.join(by)}."
             )
-        return found
+        return sentences
 
     def _difference_findings(self) -> list[str]:
         if self.differences.empty:
@@ -260,12 +260,12 @@ class Audit:
         clear = self.differences[
             self.differences["clear"].astype(bool) & ~self.differences["few"].astype(bool)
         ]
-        everybody = (clear["column"] == "") & clear["measure"].isin(_TOLD_OF_ALL)
+        of_all = (clear["column"] == "") & clear["measure"].isin(_TOLD_OF_ALL)
         clear = clear[
-            everybody
+            of_all
             | (clear["measure"].isin(_TOLD_OF_MODELS) & ~clear["column"].isin(self._crossed))
         ]
-        found = []
+        sentences = []
         for (column, name, higher), part in clear.assign(higher=clear["value"] > 0).groupby(
             ["column", "measure", "higher"], sort=False
         ):
@@ -279,8 +279,8 @@ class Audit:
                 where = ""
                 size = by[0].rpartition(" (")[0]
             than = f"{'higher' if higher else 'lower'} under {mine} than under {other}"
-            found.append(f"{where}“{measure.title}” is {than}, by {size}.")
-        return found
+            sentences.append(f"{where}“{measure.title}” is {than}, by {size}.")
+        return sentences
 
     @property
     def _crossed(self) -> list[str | None]:

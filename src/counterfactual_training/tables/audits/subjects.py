@@ -34,9 +34,9 @@ def check_numbers(
 def make_subjects(
     classifier: Any, against: Any, trained_on: tuple[Any, Any] | None
 ) -> list[Subject]:
-    given = [(classifier, "this model"), (against, "the other model")]
+    models = [(classifier, "this model"), (against, "the other model")]
     subjects = []
-    for model, name in given:
+    for model, name in models:
         if model is None:
             continue
         if isinstance(model, Subject):
@@ -87,10 +87,10 @@ def retrainer(classifier: Any, frame: pd.DataFrame, labels: Any) -> Retrain:
         )
         # Rows or seed: what changes with both could not be told apart.
         if not left_out or classifier.random_state is None:
-            own = seed
+            random_state = seed
         else:
-            own = classifier.random_state
-        twin = clone(classifier).set_params(random_state=own, progress=False)
+            random_state = classifier.random_state
+        twin = clone(classifier).set_params(random_state=random_state, progress=False)
         fitted: Predicts = twin.fit(frame.iloc[rows], y[rows])
         return fitted
 

@@ -1,7 +1,6 @@
-"""Columns with names, units and rules: schema and invertible encoder."""
+"""Columns with names, units and rules: schema and invertible encoder.
 
-from counterfactual_training.tables.columns.encode import Encoder
-from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.columns.schema import Schema
-
-__all__ = ["Encoder", "Feature", "Schema"]
+Start with ``feature.py``, a column with its rules, ``schema.py``, all columns, and ``encode.py``,
+the encoder. ``constrain.py`` turns rules into constraints in model space; ``plan_judge.py`` decides
+for everybody whether a plan keeps the rules. How to add a rule is in CONTRIBUTING.md.
+"""

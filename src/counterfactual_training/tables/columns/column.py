@@ -220,7 +220,7 @@ class Column:
             least = np.diff(self.values).min(initial=np.inf)
         else:
             least = self.spacing or 0.0
-        return named and (self.feature.max_change is None or self.feature.max_change >= least)
+        return named and bool(self.feature.reach >= least)
 
     @property
     def _resolution(self) -> float:
@@ -304,8 +304,8 @@ class Column:
         """Numbers ``(n,)`` that rounding took a little further from ``base`` than they may change;
         one step nearer.
         """
-        most = self.feature.max_change
-        if most is None or self.feature.is_category:
+        most = self.feature.reach
+        if np.isinf(most) or self.feature.is_category:
             return v
         far = too_far(most, base, v, precision_of(self.dtype)) & (
             np.abs(v - base) - most <= slack

@@ -131,7 +131,7 @@ def build_constraints(
 
 def _reach(columns: Sequence[Column]) -> Tensor | None:
     """How far each encoded column may move ``(d,)``; ``None`` if all may move anywhere."""
-    most = [(c.feature.max_change or np.inf) / c.scale for c in columns]
+    most = [c.feature.reach / c.scale for c in columns]
     if not np.isfinite(most).any():
         return None
     return torch.tensor(np.repeat(most, [c.width for c in columns]), dtype=torch.float64)
@@ -187,7 +187,7 @@ def may_become(column: Column) -> np.ndarray:
             ranks <= np.maximum(high, ranks)[:, None]
         )
         table[k] &= (ranks >= low) & (ranks <= high)
-        table[:k] &= np.abs(ranks[:, None] - ranks) <= (column.feature.max_change or np.inf)
+        table[:k] &= np.abs(ranks[:, None] - ranks) <= column.feature.reach
     if _direction(column) == "none":
         table[:] = False
     table[:k] |= itself
@@ -213,19 +213,7 @@ def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[f
     if column.feature.kind in ("binary", "categorical"):
         return 0.0, 1.0
     low, high = column.feature.limits
-    seen_low = min(column.mean - num_std * column.std, column.low)  # Eq. 12
-    seen_high = max(column.mean + num_std * column.std, column.high)
-    if bulk and num_std == 0 and column.bulk is not None:
-        seen_low, seen_high = column.bulk
-    if keep_sign:
-        if column.low >= 0:
-            seen_low = max(seen_low, 0.0)
-        if column.high <= 0:
-            seen_high = min(seen_high, 0.0)
-    if column.feature.kind in ("integer", "pixel"):
-        smallest, largest = value_range(column.dtype)
-        seen_low = max(seen_low, smallest)
-        seen_high = min(seen_high, largest)
+    seen_low, seen_high = _seen_ends(column, num_std, keep_sign, bulk)
     # A stated side may lie beyond the bulk.
     low, high = (
         (low if np.isfinite(low) else min(seen_low, high) if bulk else seen_low),
@@ -240,6 +228,26 @@ def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[f
     return float((low - column.center) / column.scale), float(
         (high - column.center) / column.scale
     )
+
+
+def _seen_ends(
+    column: Column, num_std: float, keep_sign: bool, bulk: bool
+) -> tuple[float, float]:
+    """Where the training rows alone would end a column, in the user's units."""
+    low = min(column.mean - num_std * column.std, column.low)  # Eq. 12
+    high = max(column.mean + num_std * column.std, column.high)
+    if bulk and num_std == 0 and column.bulk is not None:
+        low, high = column.bulk
+    if keep_sign:
+        if column.low >= 0:
+            low = max(low, 0.0)
+        if column.high <= 0:
+            high = min(high, 0.0)
+    if column.feature.kind in ("integer", "pixel"):
+        smallest, largest = value_range(column.dtype)
+        low = max(low, smallest)
+        high = min(high, largest)
+    return low, high
 
 
 def _group(column: Column, start: int) -> OneHotGroup | None:

@@ -119,25 +119,35 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
             return pd.Series(plain)
     series = pd.Series(values)
     if types.is_object_dtype(dtype):
-        numbers = [
-            None if np.isnan(v) else int(v) if whole and v.is_integer() else v
-            for v in values.tolist()
-        ]
-        return pd.Series(np.array(numbers, dtype=object), dtype=object)
+        return _as_python_numbers(values, whole)
     # A narrower float rounds, which is fine, but may overflow.
     if types.is_float_dtype(dtype):
         narrow = series.astype(dtype)
         if np.isfinite(narrow.to_numpy(np.float64, na_value=0.0)).all():
             return narrow
         return series
-    if types.is_extension_array_dtype(dtype):
-        wider: tuple[str, ...] = ("Int64", "Float64")
-    else:
-        wider = ("int64",)
-    for candidate in (dtype, *(wider if not isinstance(dtype, pd.CategoricalDtype) else ())):
+    for candidate in (dtype, *_wider(dtype)):
         if (stored := _stored(series, candidate)) is not None:
             return stored
     return series
+
+
+def _as_python_numbers(values: np.ndarray, whole: bool) -> pd.Series:
+    """As objects: missing ones ``None``, and with ``whole``, integers where they are."""
+    numbers = [
+        None if np.isnan(v) else int(v) if whole and v.is_integer() else v
+        for v in values.tolist()
+    ]
+    return pd.Series(np.array(numbers, dtype=object), dtype=object)
+
+
+def _wider(dtype: Any) -> tuple[str, ...]:
+    """Dtypes that hold more numbers than this one, the nearest first."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        return ()
+    if types.is_extension_array_dtype(dtype):
+        return ("Int64", "Float64")
+    return ("int64",)
 
 
 def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:

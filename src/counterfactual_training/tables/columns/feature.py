@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -108,11 +108,8 @@ class Feature:
             "difficulty",
             "special",
         ):
-            value = getattr(self, field)
             default = getattr(Feature, field)
-            if (value is None and not default) or (
-                default == () and isinstance(value, (list, tuple)) and not value
-            ):
+            if _is_empty(getattr(self, field), default):
                 checked = default  # not stated
             elif field in _NOT_FOR and self.kind in _NOT_FOR[field][0]:
                 raise self._not_for(field)
@@ -173,6 +170,13 @@ class Feature:
         )
 
     @property
+    def reach(self) -> float:
+        """The stated largest change, infinite without one."""
+        if self.max_change is None:
+            return math.inf
+        return self.max_change
+
+    @property
     def named(self) -> tuple[Any, ...] | None:
         """The numbers that advice may name, if they are listed: those allowed that are multiples of
         the step.
@@ -227,17 +231,18 @@ class Feature:
             return self._ordinal_domain(low, high)
         low = self._bound(low)
         high = self._bound(high)
-        if low is not None and high is not None:
-            whole = self.kind == "integer" and math.ceil(low) > math.floor(high)
-            if low > high or whole:
-                if whole and low <= high:
-                    what = "no whole number lies in"
-                else:
-                    what = "lower > upper in"
-                raise self._bad_domain(f"is empty: {what} [{low:g}, {high:g}]")
         if low is None and high is None:
             return None
+        if low is not None and high is not None:
+            self._check_ends(low, high)
         return (low, high)
+
+    def _check_ends(self, low: float, high: float) -> None:
+        """Raise if no number of the column lies between the ends of its domain."""
+        if low > high:
+            raise self._bad_domain(f"is empty: lower > upper in [{low:g}, {high:g}]")
+        if self.kind == "integer" and math.ceil(low) > math.floor(high):
+            raise self._bad_domain(f"is empty: no whole number lies in [{low:g}, {high:g}]")
 
     def _bound(self, bound: Any) -> float | None:
         if bound is None:
@@ -376,26 +381,30 @@ class Feature:
                 f"{self.name!r} is a pixel: only numeric and integer columns have special codes."
             )
         for code in codes:
-            if isinstance(code, float) and math.isnan(code):
-                raise ConstraintError(
-                    f"NaN is no special code of {self.name!r}: it is a missing value, see ",
-                    Argument("missing", "impute"),
-                    ".",
-                    field=f"special.{self.name}",
-                )
-            if (
-                not _is_number(code)
-                or not math.isfinite(code)
-                or (self.kind == "integer" and code % 1)
-            ):
-                raise ConstraintError(
-                    f"special codes of {self.name!r} must be {self.kind} values, got {code!r}."
-                )
-            if self.allowed is not None and code in self.allowed:
-                raise ConstraintError(
-                    f"{code!r} is a special code of {self.name!r}; it cannot be allowed as an aim."
-                )
+            self._check_code(code)
         return tuple(sorted({int(code) if code % 1 == 0 else code for code in codes}))
+
+    def _check_code(self, code: Any) -> None:
+        """Raise if something cannot be a special code of this column."""
+        if isinstance(code, float) and math.isnan(code):
+            raise ConstraintError(
+                f"NaN is no special code of {self.name!r}: it is a missing value, see ",
+                Argument("missing", "impute"),
+                ".",
+                field=f"special.{self.name}",
+            )
+        if (
+            not _is_number(code)
+            or not math.isfinite(code)
+            or (self.kind == "integer" and code % 1)
+        ):
+            raise ConstraintError(
+                f"special codes of {self.name!r} must be {self.kind} values, got {code!r}."
+            )
+        if self.allowed is not None and code in self.allowed:
+            raise ConstraintError(
+                f"{code!r} is a special code of {self.name!r}; it cannot be allowed as an aim."
+            )
 
     def _positive(self, field: str) -> float:
         value = plain(getattr(self, field))
@@ -448,3 +457,68 @@ def _plain_tuple(values: Any, what: str) -> tuple[Any, ...]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_empty(value: Any, default: Any) -> bool:
+    """Whether a value states no more than the default."""
+    if value is None:
+        return not default
+    return default == () and isinstance(value, (list, tuple)) and not value
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+
+def stated_values(feature: Feature) -> str:
+    """The values of a column, and every rule on them that was stated."""
+    stated = (
+        in_words(feature)
+        for field, in_words in _IN_WORDS.items()
+        if getattr(feature, field) != getattr(Feature, field)
+    )
+    return "; ".join(stated)
+
+
+def show_domain(feature: Feature) -> str:
+    """``[18, 90]``, with ∞ for an open side."""
+    low, high = feature.domain or (None, None)
+    return f"[{'-∞' if low is None else low}, {'∞' if high is None else high}]"
+
+
+def _categories_in_words(feature: Feature) -> str:
+    shown = [repr(level) for level in feature.levels[:6]]
+    if len(feature.levels) > 6:
+        shown.append(f"… ({len(feature.levels)})")
+    return (" < " if feature.kind == "ordinal" else ", ").join(shown)
+
+
+def _special_in_words(feature: Feature) -> str:
+    codes = "code" if len(feature.special) == 1 else "codes"
+    return f"{codes} {show(feature.special)}, never advised"
+
+
+def _forbidden_in_words(feature: Feature) -> str:
+    words = "never " + ", ".join(f"{a!r} → {b!r}" for a, b in feature.forbidden[:4])
+    if len(feature.forbidden) > 4:
+        words += " …"
+    return words
+
+
+def _max_change_in_words(feature: Feature) -> str:
+    words = f"changes by at most {feature.max_change:.10g}"
+    if feature.kind == "ordinal":
+        words += " in rank"
+    return words
+
+
+# By field, in the order of a sentence.
+_IN_WORDS: dict[str, Callable[[Feature], str]] = {
+    "categories": _categories_in_words,
+    "domain": lambda feature: f"in {show_domain(feature)}",
+    "allowed": lambda feature: f"to {show(feature.allowed or ())} only",
+    "special": _special_in_words,
+    "forbidden": _forbidden_in_words,
+    "step": lambda feature: f"in steps of {feature.step:.10g}",
+    "max_change": _max_change_in_words,
+    "difficulty": lambda feature: f"{feature.difficulty:.10g} times the usual cost",
+}

@@ -122,6 +122,10 @@ def match_columns(
     extra = [name for name in frame.columns if name not in known]
     if not missing and not extra:
         return frame[list(names)]
+    raise _wrong_columns(missing, extra, stated)
+
+
+def _wrong_columns(missing: Sequence[str], extra: Sequence[str], stated: bool) -> InputError:
     said = []
     if missing:
         near = {name: difflib.get_close_matches(name, extra, n=1) for name in missing}
@@ -129,16 +133,14 @@ def match_columns(
             f"{name!r} (is it {match[0]!r}?)" if match else repr(name)
             for name, match in near.items()
         ]
-        said.append(f"missing columns: {', '.join(hints)}")
+        said.append(f"Missing columns: {', '.join(hints)}.")
     if extra:
         if stated:
-            whose = "columns the schema does not know:"
+            whose = "Columns the schema does not know:"
         else:
-            whose = "the model was not trained on"
-        said.append(f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}")
-    raise InputError(
-        " ".join(f"{text[0].upper()}{text[1:]}." for text in said), code="wrong_columns"
-    )
+            whose = "The model was not trained on"
+        said.append(f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}.")
+    return InputError(" ".join(said), code="wrong_columns")
 
 
 def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarray:
@@ -240,22 +242,10 @@ def _numbers(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 
 
 def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
-    if isinstance(series.dtype, pd.StringDtype) and len(series) <= _FEW_ROWS:
-        known = {level: float(place) for place, level in enumerate(feature.levels)}
-        codes = np.array(
-            [known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64
-        )
-        if not (codes == UNSEEN).any():
-            return codes
-        return np.where(series.isna().to_numpy(), np.nan, codes)
-    if isinstance(series.dtype, pd.CategoricalDtype) and len(series) <= _FEW_ROWS:
-        known = {level: float(place) for place, level in enumerate(feature.levels)}
-        categories = series.dtype.categories
-        positions = series.array.codes.tolist()
-        return np.array(
-            [known.get(categories[p], UNSEEN) if p >= 0 else np.nan for p in positions],
-            dtype=np.float64,
-        )
+    if len(series) <= _FEW_ROWS:
+        few = _few_codes(feature, series)
+        if few is not None:
+            return few
     index = as_objects(feature.levels)
     # Look up each category once, not each row.
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -269,6 +259,27 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
     if not strict and feature.kind == "binary":
         codes = _on_the_line(feature, series, codes)
     return np.where(series.isna().to_numpy(), np.nan, codes)
+
+
+def _few_codes(feature: Feature, series: pd.Series) -> np.ndarray | None:
+    """The same of a few texts or categories, sooner than pandas; ``None`` of other columns."""
+    if isinstance(series.dtype, pd.StringDtype):
+        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        codes = np.array(
+            [known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64
+        )
+        if not (codes == UNSEEN).any():
+            return codes
+        return np.where(series.isna().to_numpy(), np.nan, codes)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        categories = series.dtype.categories
+        positions = series.array.codes.tolist()
+        return np.array(
+            [known.get(categories[p], UNSEEN) if p >= 0 else np.nan for p in positions],
+            dtype=np.float64,
+        )
+    return None
 
 
 def _on_the_line(feature: Feature, series: pd.Series, codes: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from counterfactual_training.tables.columns.feature import (
     Kind,
     plain,
     show,
+    show_domain,
 )
 from counterfactual_training.tables.columns.frame import (
     is_number_like,
@@ -200,12 +201,6 @@ def _outside(feature: Feature, series: pd.Series, numbers: np.ndarray) -> InputE
         code="outside_domain",
         field=feature.name,
     )
-
-
-def show_domain(feature: Feature) -> str:
-    """``[18, 90]``, with ∞ for an open side."""
-    low, high = feature.domain or (None, None)
-    return f"[{'-∞' if low is None else low}, {'∞' if high is None else high}]"
 
 
 def _guess_kind(series: pd.Series, has_categories: bool) -> Kind:
@@ -392,11 +387,7 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
         return (False, True)
     values = tuple(pd.unique(series.dropna().astype(object)))
     if is_number_like(series):
-        if feature.kind == "binary" and set(values) <= {0, 1}:
-            if all(isinstance(v, bool) for v in values):
-                return (False, True)
-            return (0, 1)
-        return tuple(sorted(values))
+        return _number_categories(feature, values)
     if feature.kind == "ordinal":
         raise needs_order(feature)
     if feature.kind == "binary" and len(values) == 1:
@@ -407,6 +398,15 @@ def _categories(feature: Feature, series: pd.Series) -> tuple[Any, ...]:
             field=f"categories.{feature.name}",
         )
     return tuple(sorted(values, key=lambda v: (str(v), type(v).__name__)))
+
+
+def _number_categories(feature: Feature, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if feature.kind != "binary" or not set(values) <= {0, 1}:
+        return tuple(sorted(values))
+    # Both, as above.
+    if all(isinstance(value, bool) for value in values):
+        return (False, True)
+    return (0, 1)
 
 
 def needs_order(feature: Feature) -> ConstraintError:

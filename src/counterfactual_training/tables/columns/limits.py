@@ -42,7 +42,9 @@ def outside(low: float, high: float, before: np.ndarray, after: np.ndarray) -> n
 
 
 def too_far(most: float, before: np.ndarray, after: np.ndarray, precision: float) -> np.ndarray:
-    """Changes larger than the largest one."""
+    """Changes larger than the largest one; none, if that is infinite."""
+    if np.isinf(most):
+        return np.zeros(len(after), dtype=bool)
     size = np.maximum(np.maximum(np.abs(before), np.abs(after)), most)
     return np.abs(after - before) > most + _UNITS * precision * size
 

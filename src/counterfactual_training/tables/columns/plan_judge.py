@@ -1,10 +1,10 @@
 """The judge of plans: which rules a changed row breaks, told in the user's units.
 
-Everybody who hands out a plan asks here: ``explain`` before an answer leaves, receipts when they
+Whatever hands out a plan asks here: ``explain`` before an answer leaves, receipts when they
 are made and verified. Cells are compared as a person reads them. What may not change must be the
 same value or category, to the last digit; so must directions, domains, lists and whole numbers.
-Only sums and multiples get the last digits that binary arithmetic rounds off, and ends that nobody
-stated, such as the range of the training data, the precision of a search.
+Only sums and multiples get the last digits that binary arithmetic rounds off, and ends that were
+not stated, such as the range of the training data, the precision of a search.
 """
 
 from __future__ import annotations
@@ -220,12 +220,17 @@ class _Trial:
     def differing(self) -> list[str]:
         """The columns that are not the same object for object; often few of thousands."""
         if self.columns is not None and len(self.columns) < _FEW_COLUMNS:
+            listed = [name for name in self.before.columns if name in self.columns]
             return [
                 name
-                for name in self.before.columns
-                if name in self.columns
-                and not self.before[name].array.equals(self.after[name].array)
+                for name in listed
+                if not self.before[name].array.equals(self.after[name].array)
             ]
+        places = sorted(self._differing_places())
+        return [str(self.before.columns[place]) for place in places]
+
+    def _differing_places(self) -> list[int]:
+        """Where they stand; numbers of one dtype are compared at once."""
         alike: dict[Any, list[int]] = {}
         found = []
         pairs = zip(self.before.dtypes, self.after.dtypes, strict=True)
@@ -238,7 +243,7 @@ class _Trial:
             old, new = (_block(frame, places) for frame in (self.before, self.after))
             same = (old == new) | ((old != old) & (new != new))
             found += [places[j] for j in np.flatnonzero(~same.all(0)).tolist()]
-        return [str(self.before.columns[place]) for place in sorted(found)]
+        return found
 
     def cells(self, name: str) -> _Cells:
         if name not in self._cells:

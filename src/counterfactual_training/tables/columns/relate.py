@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ import torch
 from counterfactual_training.constraints import Follower, Implication, Relations
 from counterfactual_training.constraints.relations import ELSEWHERE
 from counterfactual_training.errors import ConstraintError
-from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.limits import (
     against,
@@ -22,6 +22,9 @@ from counterfactual_training.tables.columns.limits import (
     too_far,
 )
 from counterfactual_training.tables.columns.relations import Follows, Linear, RelationBook
+
+if TYPE_CHECKING:
+    from counterfactual_training.tables.columns.column import Column
 
 # float32 codes of columns that are not rounded are known to this share of a standard deviation.
 _CODE = 1e-6
@@ -44,13 +47,7 @@ def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
     ]
     if not rules or _feasible(rules, features):
         return
-    # Name only the rules that contradict each other: leave out one after the other as long as they
-    # do.
-    needed = list(rules)
-    for rule in rules:
-        fewer = [other for other in needed if other is not rule]
-        if not _feasible(fewer, features):
-            needed = fewer
+    needed = _contradicting(rules, features)
     said = " and ".join(repr(text) for text in dict.fromkeys(rule.text for rule in needed))
     within = {name for rule in needed for name in rule.columns}
     stated = [f for f in features if f.name in within and f.domain is not None]
@@ -59,6 +56,18 @@ def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
         f"No row can keep {said}{f' with {domains}' if domains else ''}: they contradict each "
         "other."
     )
+
+
+def _contradicting(rules: Sequence[Linear], features: Sequence[Feature]) -> list[Linear]:
+    """Only the rules that contradict each other: one after the other is left out as long as the
+    rest do.
+    """
+    needed = list(rules)
+    for rule in rules:
+        fewer = [other for other in needed if other is not rule]
+        if not _feasible(fewer, features):
+            needed = fewer
+    return needed
 
 
 def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
@@ -125,11 +134,7 @@ def build_relations(
         size = float(np.linalg.norm(normal))
         if rule.sign == "<":
             # Between whole numbers the next one is a whole step away: aim at the middle of it.
-            whole = all(
-                features[name].kind == "integer" and weight % 1 == 0
-                for name, weight in rule.weights.items()
-            )
-            bound -= 0.5 * whole + _STRICT * size
+            bound -= 0.5 * _is_whole(rule, features) + _STRICT * size
         bound /= size
         normals.append(normal / size)
         lower.append(bound if rule.sign == "=" else -np.inf)
@@ -158,6 +163,14 @@ def build_relations(
     )
 
 
+def _is_whole(rule: Linear, features: Mapping[str, Feature]) -> bool:
+    """Whether both sides of a relation are whole numbers."""
+    return all(
+        features[name].kind == "integer" and weight % 1 == 0
+        for name, weight in rule.weights.items()
+    )
+
+
 def _follower(rule: Follows, placed: Mapping[str, tuple[Column, int]]) -> Follower:
     affine = {
         name: (start, column.center, column.scale) for name, (column, start) in placed.items()
@@ -177,7 +190,7 @@ def _follower(rule: Follows, placed: Mapping[str, tuple[Column, int]]) -> Follow
         rule.text,
         lower,
         upper,
-        (feature.max_change or np.inf) / scale,
+        feature.reach / scale,
         feature.mutability in ("both", "increase"),
         feature.mutability in ("both", "decrease"),
     )
@@ -278,9 +291,7 @@ def _follows_allowed(column: Column, before: Numbers, after: Numbers) -> np.ndar
     own = before[feature.name]
     now = after[feature.name]
     wrong = against(feature, own, now) | outside(*held_ends(feature, column.dtype), own, now)
-    if feature.max_change is not None:
-        wrong |= too_far(feature.max_change, own, now, precision_of(column.dtype))
-    return ~wrong
+    return ~(wrong | too_far(feature.reach, own, now, precision_of(column.dtype)))
 
 
 def followed(
@@ -318,9 +329,7 @@ def _strayed(
 def breaks(
     book: RelationBook, columns: Mapping[str, Column], values: Numbers
 ) -> list[tuple[str, tuple[str, ...], np.ndarray]]:
-    """Of each relation that some rows break: its text, its columns, and the mask ``(n,)`` of these
-    rows.
-    """
+    """Relations that some rows break: text, columns, and the mask ``(n,)`` of these rows."""
     found = [(rule.text, rule.columns, rule.broken(values)) for rule in book.linear]
     found += [(needs.text, needs.columns, needs.broken(values)) for needs in book.requires]
     for rule in book.follows:

@@ -244,7 +244,7 @@ def _check_free(text: str, feature: Feature) -> None:
             raise ConstraintError(
                 f"The relation {text!r} computes {feature.name!r}, so its {field} cannot be "
                 "kept; leave it out, or "
-                "state one for what it follows. Its mutability, domain and max_change are kept."
+                "state one for what it follows. Its other rules are kept."
             )
 
 

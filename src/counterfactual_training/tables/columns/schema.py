@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from counterfactual_training.errors import InputError, lookup
-from counterfactual_training.tables.columns.feature import Feature, show
+from counterfactual_training.tables.columns.feature import Feature, show, stated_values
 from counterfactual_training.tables.columns.frame import as_frame, match_columns
 from counterfactual_training.tables.columns.infer import (
     combined,
@@ -29,7 +29,6 @@ from counterfactual_training.tables.columns.infer import (
     is_open,
     needs_order,
     read_columns,
-    show_domain,
 )
 from counterfactual_training.tables.columns.plain import PlainNumbers
 from counterfactual_training.tables.columns.relate import check_feasible
@@ -223,7 +222,10 @@ class Schema:
 
     def table(self) -> pd.DataFrame:
         """A row per feature, for people."""
-        rows = [(f.name, f.kind, f.unit or "", f.mutability, _values(f)) for f in self.features]
+        rows = [
+            (f.name, f.kind, f.unit or "", f.mutability, stated_values(f))
+            for f in self.features
+        ]
         return pd.DataFrame(rows, columns=["feature", "kind", "unit", "mutability", "values"])
 
     def __str__(self) -> str:
@@ -347,41 +349,3 @@ def _check_order(feature: Feature, stated: Mapping[str, Any], needed: bool = Fal
         return
     if all(isinstance(level, str) for level in levels) and list(levels) == sorted(levels):
         raise needs_order(feature)
-
-
-def _values(feature: Feature) -> str:
-    """The values of a column, and every rule on them that was stated."""
-    parts = []
-    if feature.categories is not None:
-        shown = [repr(level) for level in feature.categories[:6]]
-        if len(feature.categories) > 6:
-            shown += [f"… ({len(feature.categories)})"]
-        else:
-            shown += []
-        parts.append((" < " if feature.kind == "ordinal" else ", ").join(shown))
-    if feature.domain is not None:
-        parts.append(f"in {show_domain(feature)}")
-    if feature.allowed is not None:
-        parts.append(f"to {show(feature.allowed)} only")
-    if feature.special:
-        parts.append(
-            f"{'code' if len(feature.special) == 1 else 'codes'} {show(feature.special)}, never "
-            "advised"
-        )
-    if feature.forbidden:
-        parts.append("never " + ", ".join(f"{a!r} → {b!r}" for a, b in feature.forbidden[:4]))
-        if len(feature.forbidden) > 4:
-            parts[-1] += " …"
-        else:
-            parts[-1] += ""
-    if feature.step is not None:
-        parts.append(f"in steps of {feature.step:.10g}")
-    if feature.max_change is not None:
-        if feature.kind == "ordinal":
-            ranks = " in rank"
-        else:
-            ranks = ""
-        parts.append(f"changes by at most {feature.max_change:.10g}{ranks}")
-    if feature.difficulty != 1:
-        parts.append(f"{feature.difficulty:.10g} times as dear to change")
-    return "; ".join(parts)

@@ -99,17 +99,19 @@ def _codes_below(
         if len(others) < _FEWEST_VALUES or (negative and codes[-1] >= 0) or (codes % 1).any():
             return []
         often = counts[:k].max() >= _REPEATED and counts[:k].sum() >= _SHARE * counts.sum()
-        gap = others[0] - codes[-1]
-        span = others[-1] - others[0]
-        apart = gap > span or (
-            negative
-            and others[0] >= 0
-            and gap >= _APART * np.median(np.diff(others))
-            and gap > 2
-        )
-        if often and apart:
+        if often and _are_apart(codes, others, negative):
             return list(zip(codes.tolist(), counts[:k].tolist(), strict=True))
     return []
+
+
+def _are_apart(codes: np.ndarray, others: np.ndarray, negative: bool) -> bool:
+    """Whether the gap between codes and other values is wide beside the gaps between those."""
+    gap = others[0] - codes[-1]
+    if gap > others[-1] - others[0]:
+        return True
+    if not negative or others[0] < 0:
+        return False
+    return bool(gap >= _APART * np.median(np.diff(others)) and gap > 2)
 
 
 def _zero_apart(values: np.ndarray, counts: np.ndarray) -> bool:

@@ -1,10 +1,8 @@
 """The scikit-learn interface: data frames in, decisions and explanations in the user's units
 out.
+
+Start with ``classifier.py``; fit, partial_fit and tune are in ``learning.py``, over ``fit.py``.
+``parameters.py`` chooses a method whose sizes suit the rows, ``nested.py`` reads ``method__…``,
+``file.py`` saves and loads. ``regressor.py`` asks for numbers and intervals as a classifier of
+inside and outside. ``explainer.py`` and ``pipeline.py`` are for models that were trained elsewhere.
 """
-
-from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
-from counterfactual_training.tables.estimators.explainer import Explainer
-from counterfactual_training.tables.estimators.pipeline import explain
-from counterfactual_training.tables.estimators.regressor import CounterfactualRegressor
-
-__all__ = ["CounterfactualClassifier", "CounterfactualRegressor", "Explainer", "explain"]

@@ -17,7 +17,7 @@ from torch import nn
 
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
-from counterfactual_training.models import shape_of
+from counterfactual_training.models.classifiers import shape_of
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
@@ -31,16 +31,20 @@ from counterfactual_training.tables.estimators.file import (
     save_classifier,
 )
 from counterfactual_training.tables.estimators.inputs import frame_of, restate, stated_rules
-from counterfactual_training.tables.estimators.learns import Learns
+from counterfactual_training.tables.estimators.learning import LearningMethods
 from counterfactual_training.tables.estimators.nested import NestedMethod
 from counterfactual_training.tables.estimators.networks import ACTIVATION, HIDDEN
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Method
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
 
 ModelFactory = Callable[[int, int], nn.Module]
 
 
-class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, BaseEstimator):
+class CounterfactualClassifier(
+    LearningMethods, Explains, NestedMethod, ClassifierMixin, BaseEstimator
+):
     """A scikit-learn classifier of data frames that explains what would have to change for another
     decision.
 
@@ -127,7 +131,7 @@ class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, 
         tuning_: all trials, if :meth:`tune` made this classifier.
         origin_: of a model that ``ct train`` made, the column of the class, the class that people
             want, and which rows it was trained on; files keep it, another ``fit`` drops it.
-            ``None`` if nobody said.
+            ``None`` if unknown.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -157,7 +161,7 @@ class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, 
         Row 0: with debt ... thousand dollars lower (from 46 to ...
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         method: str | Mapping[str, Any] | Method = "conventional",
         *,
@@ -311,7 +315,7 @@ class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, 
         self.history_ = history
         self.gate_ = gate
         # Kept, because it learns much of the columns that every question needs.
-        self._found = Finder(model, encoder, self.constraints_, gate)
+        self._finder_of_fit = Finder(model, encoder, self.constraints_, gate)
         # Whoever trains says anew which rows these were.
         self.origin_: Origin | None = None
         # Remembered as text, to notice what set_params changes later.
@@ -336,10 +340,10 @@ class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, 
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _finder(self) -> Finder:
-        found = self._found
+        finder = self._finder_of_fit
         # Somebody may have set another model or gate.
-        if found.model is self.model_ and found.gate is self.gate_:
-            return found
+        if finder.model is self.model_ and finder.gate is self.gate_:
+            return finder
         return Finder(self.model_, self.encoder_, self.constraints_, self.gate_)
 
     def _asked(self, rows: Any) -> pd.DataFrame:
@@ -348,9 +352,9 @@ class CounterfactualClassifier(Learns, Explains, NestedMethod, ClassifierMixin, 
         return frame_of(self, rows, empty=True)
 
     def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+        self, generator: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
-        return parameters.make_explainer(self.generator_, given, confidence, max_steps)
+        return parameters.make_explainer(self.generator_, generator, confidence, max_steps)
 
     def _encoded(self, x: Any) -> torch.Tensor:
         check_is_fitted(self, "model_")

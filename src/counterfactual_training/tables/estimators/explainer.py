@@ -84,7 +84,7 @@ class Explainer(Explains):
     """
 
     @in_plain_torch
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         model: Any,
         frame: Any,
@@ -112,7 +112,7 @@ class Explainer(Explains):
         # Rows, then encoder, then rules: each needs what comes before it.
         rows = self._background(frame)
         if encoder is None:
-            found = resolve_schema(rows, schema, mutability, domain, special, relations)
+            resolved = resolve_schema(rows, schema, mutability, domain, special, relations)
             # A black box is given the categories themselves, so one without a code cannot be passed
             # on.
             if self._torch:
@@ -120,7 +120,9 @@ class Explainer(Explains):
             else:
                 unseen = "error"
             # Scaled as by our classifier's default.
-            encoder = Encoder(found, unseen=unseen, missing=missing, scale="robust").fit(rows)
+            encoder = Encoder(resolved, unseen=unseen, missing=missing, scale="robust").fit(
+                rows
+            )
         else:
             if special is not None:
                 raise InputError(
@@ -133,14 +135,14 @@ class Explainer(Explains):
         self.schema_ = encoder.schema_
         self.constraints_ = advice_constraints(encoder, self.num_std_)
         if y is None:
-            given = None
+            labels = None
         else:
-            given = _labels(y, len(rows))
+            labels = _labels(y, len(rows))
         # Asked without a gate first: the gate is fitted to what the model says.
-        module, finder, predicted = self._asking(rows, given, classes)
+        module, finder, predicted = self._asking(rows, labels, classes)
         x = finder.factuals(rows).x
         y_index = (
-            predicted if given is None else torch.as_tensor(_index(given, self.classes_))
+            predicted if labels is None else torch.as_tensor(_index(labels, self.classes_))
         ).to(x.device)
         if gate == "none":
             self.gate_ = None
@@ -151,14 +153,14 @@ class Explainer(Explains):
             background = None
         else:
             background = make_background(finder, x, predicted, len(self.classes_))
-        self._found = Finder(
+        self._finder_of_fit = Finder(
             module, encoder, self.constraints_, self.gate_, background=background
         )
 
     @in_plain_torch
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities ``(n, k)`` that the model gives to rows X, in the order of ``classes_``."""
-        return self._found.logits(self._encoded(X)).softmax(-1).numpy()
+        return self._finder_of_fit.logits(self._encoded(X)).softmax(-1).numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row of X ``(n,)``."""
@@ -179,7 +181,7 @@ class Explainer(Explains):
         return rows
 
     def _asking(
-        self, rows: pd.DataFrame, given: np.ndarray | None, classes: Sequence[Any] | None
+        self, rows: pd.DataFrame, labels: np.ndarray | None, classes: Sequence[Any] | None
     ) -> tuple[nn.Module, Finder, Tensor]:
         """The model as a torch module, its finder without a gate, and what it predicts ``(n,)``;
         sets ``classes_``.
@@ -192,10 +194,10 @@ class Explainer(Explains):
                 logits = first_logits(
                     module, x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device)
                 )
-            if given is None:
+            if labels is None:
                 known: Any = None
             else:
-                known = np.unique(given)
+                known = np.unique(labels)
             self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
             finder = Finder(module, self.encoder_, self.constraints_)
             return module, finder, finder.logits(x).argmax(-1)
@@ -241,21 +243,21 @@ class Explainer(Explains):
         frame = self._asked(x)
         if len(frame) == 0:
             raise InputError("There are 0 rows; at least 1 is needed.", code="no_rows")
-        return self._found.factuals(frame).x
+        return self._finder_of_fit.factuals(frame).x
 
     def _finder(self) -> Finder:
-        return self._found
+        return self._finder_of_fit
 
     def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+        self, generator: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
-        if not self._torch and not (given is None and max_steps is None):
+        if not self._torch and not (generator is None and max_steps is None):
             raise InputError(
                 "generator and max_steps are for searches by gradients, which "
                 f"{type(self.model).__name__} has not; "
                 "leave them out."
             )
-        return parameters.make_explainer(line(), given, confidence, max_steps)
+        return parameters.make_explainer(line(), generator, confidence, max_steps)
 
 
 def _check_model(model: Any, encoder: Encoder | None) -> None:
@@ -296,18 +298,18 @@ def _ruled(
     }
     rules["relations"] = relations
     if isinstance(schema, Schema):
-        found = schema.override(**rules)
+        ruled = schema.override(**rules)
     else:
-        found = encoder.schema_.override(schema, **rules)
+        ruled = encoder.schema_.override(schema, **rules)
     # What the encoder has learned must stay; rules on top may change.
-    same = [(f.name, f.kind, f.categories) for f in found] == [
+    same = [(f.name, f.kind, f.categories) for f in ruled] == [
         (f.name, f.kind, f.categories) for f in encoder.schema_
     ]
     if not same:
         raise ConstraintError(
             "schema has other columns, kinds or categories than the encoder; state only rules."
         )
-    return encoder.with_schema(found)
+    return encoder.with_schema(ruled)
 
 
 def _labels(y: Any, num_rows: int) -> np.ndarray:
@@ -319,12 +321,12 @@ def _labels(y: Any, num_rows: int) -> np.ndarray:
     return labels
 
 
-def _classes(given: Any, num_outputs: int) -> np.ndarray:
+def _classes(stated: Any, num_outputs: int) -> np.ndarray:
     """Labels ``(k,)``; the numbers of the outputs if none are known."""
-    if given is None:
+    if stated is None:
         labels = np.arange(num_outputs)
     else:
-        labels = np.asarray(given)
+        labels = np.asarray(stated)
     # Compared as text, because labels may be of mixed types that cannot be sorted.
     if labels.shape != (num_outputs,) or len(np.unique(labels.astype(str))) != num_outputs:
         raise InputError(
@@ -345,7 +347,7 @@ def _index(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 def _fit_gate(module: nn.Module, x: Tensor, y: Tensor, kind: str, explainer: Explainer) -> Gate:
     gate = gate_of(module, x, y, kind, explainer.constraints_)
-    said = few_rows(gate, y, [repr(label) for label in explainer.classes_.tolist()])
-    if said is not None:
-        warnings.warn(said, stacklevel=from_outside())
+    message = few_rows(gate, y, [repr(label) for label in explainer.classes_.tolist()])
+    if message is not None:
+        warnings.warn(message, stacklevel=from_outside())
     return gate

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 
 from counterfactual_training.errors import FileError, InputError, check_name
 from counterfactual_training.gates import Gate, make_gate
-from counterfactual_training.models import VAE, Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
+from counterfactual_training.models.shapes import describe, make_network
+from counterfactual_training.models.vae import VAE
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.networks import MODELS
 from counterfactual_training.tables.estimators.parameters import learned_by, method_of
-from counterfactual_training.training import History, Method
-from counterfactual_training.training.method import FromRows
+from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.registry import is_known
+from counterfactual_training.training.run import History
 
 _KIND = "counterfactual classifier"
 _MODEL = "model."
@@ -44,17 +46,13 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     # Such as the VAE in whose space REVISE searches.
     learned = learned_by(classifier.generator_)
     vae = learned.pop("vae", None)
-    tensors = {_MODEL + name: value for name, value in classifier.model_.state_dict().items()}
-    if vae is not None:
-        tensors |= {_VAE + name: value for name, value in vae.state_dict().items()}
+    gate = classifier.gate_
+    tensors = _weights(_MODEL, classifier.model_) | _weights(_VAE, vae) | _weights(_GATE, gate)
     # A ready-made generator has to be passed to load() again, and brings its own.
     params = classifier.get_params(deep=False)
     learns = is_known(params["method"]) and isinstance(method_of(params).generator, FromRows)
     if learns:
         tensors |= {_LEARNED + name: value.contiguous() for name, value in learned.items()}
-    gate = classifier.gate_
-    if gate is not None:
-        tensors |= {_GATE + name: value for name, value in gate.state_dict().items()}
     # Gate and origin are written only if they exist.
     content = {
         "params": {
@@ -91,6 +89,15 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     save_file(path, _KIND, tensors, content)
 
 
+def _weights(start: str, module: Any) -> dict[str, Tensor]:
+    """The tensors of a network, VAE or gate, their names beginning with ``start``; none of
+    ``None``.
+    """
+    if module is None:
+        return {}
+    return {start + name: value for name, value in module.state_dict().items()}
+
+
 def load_classifier(path: str | Path, cls: type, objects: Mapping[str, Any]) -> Any:
     """Read a classifier; ``objects`` are the parameters that a file cannot hold, passed by the
     caller.
@@ -116,17 +123,12 @@ def _assembled(
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         classifier.set_params(schema=encoder.schema_)
     params = classifier.get_params(deep=False)
-    own = callable(params["model"])
-    if not own:
+    own_model = callable(params["model"])
+    if not own_model:
         check_name("model", params["model"], MODELS)
     sizes = (len(encoder.names_), len(classes))
-    if own:
-        make: Callable[[int, int], nn.Module] = params["model"]
-    else:
-        make = partial(make_network, content["network"])
-    if own and "members" in content:  # an ensemble of a user's own networks
-        make = partial(make_ensemble, make, content["members"])
-    model = load_model(make, *sizes, own, under(_MODEL, tensors), source)
+    make = _maker(params["model"], content)
+    model = load_model(make, *sizes, own_model, under(_MODEL, tensors), source)
     if content["vae"] is None:
         vae = None
     else:
@@ -157,12 +159,12 @@ def load_model(
     make: Callable[[int, int], nn.Module],
     num_features: int,
     num_classes: int,
-    own: bool,
+    own_model: bool,
     state: dict[str, Tensor],
     source: str,
 ) -> nn.Module:
     """The trained network; ``own`` if a user's function makes it."""
-    if own:
+    if own_model:
         model = make(num_features, num_classes)
         load_weights(model, state, source)
     else:
@@ -254,9 +256,9 @@ def _fill(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
             f"{source!r} is damaged or was altered: its weights are not finite numbers."
         )
     # Assigned, because `to_empty` imports sympy, which takes longer than all the rest.
-    own = module.to(dtype).state_dict()
+    dtypes = module.to(dtype).state_dict()
     module.load_state_dict(
-        {name: value.to(own[name].dtype) for name, value in state.items()}, assign=True
+        {name: value.to(dtypes[name].dtype) for name, value in state.items()}, assign=True
     )
 
 
@@ -315,16 +317,16 @@ def _named(value: Any) -> dict[str, Any]:
 
 
 def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
-    own = {name: params[name]["object"] for name in OWN if "object" in params[name]}
-    absent = [name for name in own if objects.get(name) is None]
+    needed = {name: params[name]["object"] for name in OWN if "object" in params[name]}
+    absent = [name for name in needed if objects.get(name) is None]
     if absent:
-        said = " and ".join(f"a {name} of your own ({own[name]})" for name in absent)
+        listed = " and ".join(f"a {name} of your own ({needed[name]})" for name in absent)
         advice = (
             "pass it again, as to the constructor: load(path, "
             f"{', '.join(f'{name}=…' for name in absent)})"
         )
         raise FileError(
-            f"{source!r} was trained with {said}, which a file cannot hold; {advice}.",
+            f"{source!r} was trained with {listed}, which a file cannot hold; {advice}.",
             code="needs_objects",
             field=absent[0],
         )
@@ -420,7 +422,7 @@ class Origin:
         return cls(target, positive, reading, **marks)
 
     def seen(self, marks: np.ndarray) -> np.ndarray:
-        """Of each row of a table ``(n,)``, whether it is one of the rows trained on.
+        """For each row of a table ``(n,)``, whether the model was trained on it.
 
         Rows of the same content cannot be told apart. As many of them as were held out count as
         held out.
@@ -437,7 +439,7 @@ class Origin:
         return known
 
     def held(self, marks: np.ndarray) -> np.ndarray:
-        """Of each row of a table ``(n,)``, whether it was held out when the model was trained."""
+        """For each row of a table ``(n,)``, whether it was held out when the model was trained."""
         return ~self.seen(marks) & np.isin(marks, self.held_out)
 
 
@@ -472,3 +474,15 @@ def _cell_marks(column: pd.Series) -> np.ndarray:
 def _number_marks(numbers: np.ndarray) -> np.ndarray:
     # One NaN, and no negative zero.
     return pd.util.hash_array(np.where(np.isnan(numbers), np.nan, numbers + 0.0))
+
+
+def _maker(model: Any, content: Mapping[str, Any]) -> Callable[[int, int], nn.Module]:
+    """What makes the network of a file, given the parameter ``model``."""
+    make: Callable[[int, int], nn.Module]
+    if not callable(model):
+        make = partial(make_network, content["network"])
+    elif "members" in content:  # an ensemble of a user's own networks
+        make = partial(make_ensemble, model, content["members"])
+    else:
+        make = model
+    return make

@@ -25,7 +25,8 @@ from counterfactual_training.errors import (
 )
 from counterfactual_training.gates import Gate, few_rows, gate_of
 from counterfactual_training.generators import Generator
-from counterfactual_training.models import Asinh, Ensemble, squash
+from counterfactual_training.models.classifiers import Asinh, squash
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.tables.columns.encode import Encoder, Scale
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tables.columns.special import codes_warning, find_codes
@@ -35,17 +36,11 @@ from counterfactual_training.tables.estimators.inputs import resolve_schema
 from counterfactual_training.tables.estimators.networks import seeded_model
 from counterfactual_training.tables.estimators.validation import ValidationRows
 from counterfactual_training.torch_internals import module_hooked
-from counterfactual_training.training import (
-    Callback,
-    EarlyStopping,
-    Fleet,
-    History,
-    Member,
-    Method,
-    train,
-)
-from counterfactual_training.training.callbacks import PrintLoss
-from counterfactual_training.training.fleet import members_of
+from counterfactual_training.training.callbacks import Callback, EarlyStopping, PrintLoss
+from counterfactual_training.training.fleet import Fleet, Member, members_of
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
+from counterfactual_training.training.train import train
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on
 # all rows.
@@ -159,22 +154,22 @@ class PreparedFit:
         x = self.x
         y = self.y
         weight = self.sample_weight
-        held = self.held_out
+        held_out = self.held_out
         options: dict[str, Any] = {
             "callbacks": self.callbacks(),
             "class_weight": self.class_weight,
         }
-        if len(held):
-            kept = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(
-                0, held, False
+        if len(held_out):
+            in_training = torch.ones(len(y), dtype=torch.bool, device=y.device).index_fill(
+                0, held_out, False
             )
-            options["validation"] = (x[held], y[held])
-            x = x[kept]
-            y = y[kept]
+            options["validation"] = (x[held_out], y[held_out])
+            x = x[in_training]
+            y = y[in_training]
             if weight is None:
                 weight = None
             else:
-                weight = weight[kept]
+                weight = weight[in_training]
         return x, y, options | {"sample_weight": weight, "checkpoint": self.checkpoint}
 
     def fit_gate(self, model: nn.Module) -> Gate | None:
@@ -184,9 +179,9 @@ class PreparedFit:
         gate = gate_of(
             model, self.x, self.y, self.gate, self.constraints, seed=self.method.training.seed
         )
-        said = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
-        if said is not None:
-            warnings.warn(said, stacklevel=from_outside())
+        message = few_rows(gate, self.y, [repr(label) for label in self.classes.tolist()])
+        if message is not None:
+            warnings.warn(message, stacklevel=from_outside())
         return gate
 
 
@@ -362,10 +357,10 @@ def _broken_warning(encoder: Encoder, frame: pd.DataFrame) -> InputWarning | Non
         shares = encoder.broken_relations(frame)
     else:
         shares = {}
-    said = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
-    if said:
+    broken = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
+    if broken:
         return InputWarning(
-            f"Most training rows break {', '.join(said)}: is the relation as you meant it?"
+            f"Most training rows break {', '.join(broken)}: is the relation as you meant it?"
         )
     return None
 
@@ -390,14 +385,14 @@ def _training_constraints(rules: Constraints, project_categories: bool) -> Const
     return replace(free, category_projection="never")
 
 
-def _by_index(given: Any, classes: np.ndarray) -> dict[int, float] | str | None:
+def _by_index(class_weight: Any, classes: np.ndarray) -> dict[int, float] | str | None:
     """Class weights by index, as training wants them; users give them by label."""
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(class_weight, Mapping):
+        return class_weight
     labels = classes.tolist()
-    for label in given:
+    for label in class_weight:
         check_name("class in class_weight:", label, labels)
-    return {labels.index(label): float(weight) for label, weight in given.items()}
+    return {labels.index(label): float(weight) for label, weight in class_weight.items()}
 
 
 def _copied(model: nn.Module, seed: int) -> nn.Module:

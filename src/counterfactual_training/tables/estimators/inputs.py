@@ -56,10 +56,10 @@ def frame_and_labels(
         _must_be_known(classes.tolist(), estimator.classes_.tolist())
     if len(classes) < 2:
         if isinstance(classes[0], np.generic):
-            found = classes[0].item()
+            only = classes[0].item()
         else:
-            found = classes[0]
-        raise InputError(f"y holds one class only, {found!r}; a classifier needs at least two.")
+            only = classes[0]
+        raise InputError(f"y holds one class only, {only!r}; a classifier needs at least two.")
     return frame, labels
 
 
@@ -93,25 +93,25 @@ def numbers_of(y: Any) -> tuple[np.ndarray, str]:
         name = y.columns[0]
     else:
         name = None
-    given = column_or_1d(_without_missing(y, "numbers"), warn=True)
+    numbers = column_or_1d(_without_missing(y, "numbers"), warn=True)
     # Objects may be numbers, such as those of pandas' nullable types.
-    strange = [v for v in given.tolist() if not isinstance(v, Real) or isinstance(v, bool)]
-    if given.dtype.kind not in "iufO" or strange:
+    strange = [v for v in numbers.tolist() if not isinstance(v, Real) or isinstance(v, bool)]
+    if numbers.dtype.kind not in "iufO" or strange:
         if strange:
             first = strange[0]
         else:
-            first = given[0]
+            first = numbers[0]
         raise InputError(
             f"y must hold numbers, got {first!r:.60}. Classes are for CounterfactualClassifier."
         )
-    values = given.astype(np.float64)
+    values = numbers.astype(np.float64)
     assert_all_finite(values, input_name="y")
     return values, name if isinstance(name, str) and name else "value"
 
 
-def _must_be_known(found: list[Any], known: list[Any]) -> None:
-    new = [label for label in found if label not in known]
-    absent = [label for label in known if label not in found]
+def _must_be_known(labels: list[Any], known: list[Any]) -> None:
+    new = [label for label in labels if label not in known]
+    absent = [label for label in known if label not in labels]
     if new:
         raise InputError(
             f"y holds class {new[0]!r}, which this classifier was not trained on "
@@ -125,15 +125,15 @@ def _must_be_known(found: list[Any], known: list[Any]) -> None:
         )
 
 
-def row_weights(given: Any, num_rows: int) -> np.ndarray | None:
+def row_weights(sample_weight: Any, num_rows: int) -> np.ndarray | None:
     """The weights of the rows ``(n,)``; one number is the weight of all."""
-    if given is None:
+    if sample_weight is None:
         return None
     try:
-        weights = np.array(given, dtype=np.float64)
+        weights = np.array(sample_weight, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(
-            f"sample_weight must hold one number per row, got {given!r:.80}."
+            f"sample_weight must hold one number per row, got {sample_weight!r:.80}."
         ) from None
     if weights.ndim == 0:
         weights = np.full(num_rows, weights)
@@ -188,14 +188,16 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     """Columns by name where both this frame and the one of ``fit`` have names, else by position, as
     in scikit-learn.
     """
-    if names is not None and hasattr(estimator, "feature_names_in_") and _known(x, names):
+    # What fit named; none, if it saw an array.
+    fitted = names if hasattr(estimator, "feature_names_in_") else None
+    if fitted is not None and _known(x, fitted):
         return as_frame(x)
     # Columns called 0, 1, 2 are positions, as in a frame made of an array.
     has_names = any(isinstance(name, str) for name in x.columns)
     if has_names:
         x = as_frame(x)
-    if names is not None and has_names and hasattr(estimator, "feature_names_in_"):
-        x = match_columns(x, names)
+    if fitted is not None and has_names:
+        x = match_columns(x, fitted)
     # Only for n_features_in_ and feature_names_in_; the content is ours to check.
     validate_data(estimator, x, "no_validation", reset=names is None, skip_check_array=True)
     if names is None and has_names:
@@ -233,12 +235,12 @@ def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
     floats = np.flatnonzero([pd.api.types.is_float_dtype(dtype) for dtype in frame.dtypes])
     infinite = np.isinf(frame.iloc[:, floats].to_numpy(dtype=np.float64, na_value=np.nan))
     bad[:, floats] |= infinite
-    found = [
+    columns = [
         f"{name!r} ({count})"
         for name, count in zip(frame.columns, bad.sum(0), strict=True)
         if count
     ]
-    if not found:
+    if not columns:
         return
     if impute:
         what = "Infinity"
@@ -261,7 +263,7 @@ def refuse_missing(frame: pd.DataFrame, impute: bool) -> None:
             ": frame.replace([np.inf, -np.inf], np.nan).",
         )
     raise InputError(
-        f"{what} in {', '.join(found)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). ",
+        f"{what} in {', '.join(columns)}: {int(bad.any(axis=1).sum())} of {len(frame)} row(s). ",
         *advice,
         code="missing_values",
         field="missing",
@@ -306,7 +308,7 @@ def resolve_schema(
     stated = {"mutability": mutability, "domain": domain, "special": special}
     try:
         rules: dict[str, Any] = {
-            name: by_column(given, names) for name, given in stated.items()
+            name: by_column(statement, names) for name, statement in stated.items()
         }
     except ConstraintError as error:
         if names != tuple(f"x{j}" for j in range(len(names))):

@@ -40,7 +40,7 @@ class Inquiry(Explains):
         self.num_std_ = num_std
         self.gate_ = finder.gate
         self._frame = frame
-        self._found = finder
+        self._finder_of_question = finder
         self._params = params
         self._rows = rows
 
@@ -48,20 +48,20 @@ class Inquiry(Explains):
         return self._frame
 
     def _encoded(self, x: Any) -> Tensor:
-        return self._found.factuals(self._frame).x
+        return self._finder_of_question.factuals(self._frame).x
 
     def _finder(self) -> Finder:
-        return self._found
+        return self._finder_of_question
 
     def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+        self, generator: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
         # Only inside or not counts: the odds of "inside" are no probability that a user could ask
         # for.
         usual = line()
-        if isinstance(given, str):
+        if isinstance(generator, str):
             # Some recipes learn from training rows, which no training of this regressor has shown
             # them.
-            usual = make_generator(given, *self._rows)
-        chosen, _ = parameters.make_explainer(usual, given, parameters.DECISION, max_steps)
+            usual = make_generator(generator, *self._rows)
+        chosen, _ = parameters.make_explainer(usual, generator, parameters.DECISION, max_steps)
         return chosen, True

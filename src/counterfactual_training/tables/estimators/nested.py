@@ -8,8 +8,10 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.models import describe, shape_in_words
-from counterfactual_training.training import History, Method, make_method
+from counterfactual_training.models.shapes import describe, shape_in_words
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.run import History
 
 _NESTED = "method__"
 

@@ -9,15 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import InputError, ModelError, bad_value, check_name
-from counterfactual_training.models import (
-    NETWORKS,
-    Quantiles,
-    behind_quantiles,
-    bend,
-    linear,
-    mlp,
-    varied,
-)
+from counterfactual_training.models.classifiers import bend, linear, mlp
+from counterfactual_training.models.embeddings import varied
+from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
+from counterfactual_training.models.shapes import NETWORKS
 from counterfactual_training.tables.estimators.parameters import BENT, Params, method_of
 from counterfactual_training.torch_modes import single_precision
 from counterfactual_training.training.methods import OWN_NETWORK
@@ -77,7 +72,7 @@ def meant_model(params: Mapping[str, Any]) -> Any:
         return spec
     # What stands there if nothing is stated.
     usual = {"model": "mlp", "hidden": HIDDEN, "activation": ACTIVATION}
-    stated = [own for own in usual if params[own] != usual[own]]
+    stated = [name for name in usual if params[name] != usual[name]]
     if stated:
         raise InputError(
             f"{stated[0]}={params[stated[0]]!r} has no effect: the method {name!r} has a network "
@@ -110,12 +105,12 @@ def _named(
         if x is not None and layers[0] and params["scaling"] != "standard":
             bend(model, x, BENT)
         return model
-    own = {"columns": None if x is None else varied(x), "x": x}
+    learned = {"columns": None if x is None else varied(x), "x": x}
     return NETWORKS[spec](
         num_features,
         num_classes,
         *layers,
-        **{name: own[name] for name in _MADE_OF.get(spec, ())},
+        **{name: learned[name] for name in _MADE_OF.get(spec, ())},
     )
 
 

@@ -24,9 +24,10 @@ from counterfactual_training.generators import (
     make_generator,
 )
 from counterfactual_training.generators.data_penalties import learned as learned_from_data
-from counterfactual_training.models import VAE
-from counterfactual_training.training import Callback, Method, make_method
-from counterfactual_training.training.callbacks import PrintLoss
+from counterfactual_training.models.vae import VAE
+from counterfactual_training.training.callbacks import Callback, PrintLoss
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import make_method
 
 # Steps of a search for people; the paper evaluated with as many. Training wants many quick searches
 # and uses fewer.
@@ -156,14 +157,14 @@ def usual_batch_size(num_rows: int) -> int:
 
 def make_callbacks(params: Params) -> tuple[Callback, ...]:
     """The user's callbacks, and the one that prints."""
-    given = params["callbacks"] or ()
-    if not isinstance(given, list | tuple):
+    callbacks = params["callbacks"] or ()
+    if not isinstance(callbacks, list | tuple):
         raise InputError(
-            f"callbacks is a list of ct.Callback, got {type(given).__name__}; write [callback]."
+            f"callbacks is a list of ct.Callback, got {type(callbacks).__name__}; write [callback]."
         )
     if params["verbose"]:
-        return (*given, PrintLoss())
-    return tuple(given)
+        return (*callbacks, PrintLoss())
+    return tuple(callbacks)
 
 
 # ---- generators ----------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def make_callbacks(params: Params) -> tuple[Callback, ...]:
 
 def make_explainer(
     trained: Generator,
-    given: str | Generator | None,
+    asked: str | Generator | None,
     confidence: float | None,
     max_steps: int | None,
 ) -> tuple[Generator, bool]:
@@ -182,22 +183,22 @@ def make_explainer(
         given, confidence, max_steps: as the user stated them for this explanation. A ready-made
             generator has its own threshold.
     """
-    if given is None:
+    if asked is None:
         base = line()
-    elif isinstance(given, Generator):
-        base = given
+    elif isinstance(asked, Generator):
+        base = asked
     else:
-        base = _named(given, trained)
+        base = _named(asked, trained)
     # Recipes by name have the short searches of training; ready-made ones and "line" know how long
     # they search.
-    short = not isinstance(given, Generator) and base.step_rule != "line"
+    short = not isinstance(asked, Generator) and base.step_rule != "line"
     steps = max_steps
     if steps is None and short:
         steps = EXPLAIN_STEPS
     threshold = confidence
     # A ready-made generator was made with the threshold that its user wants.
-    if threshold is None and isinstance(given, Generator):
-        threshold = float(given.decision_threshold)
+    if threshold is None and isinstance(asked, Generator):
+        threshold = float(asked.decision_threshold)
     changes: dict[str, Any] = {"decision_threshold": threshold}
     if threshold is None:
         changes["decision_threshold"] = DECISION
@@ -218,7 +219,9 @@ def _named(name: str, trained: Generator) -> Generator:
             "REVISE needs a VAE of the training data: fit with "
             "method='ct(generator=revise)', or pass revise(vae)."
         )
-    return make_generator(name, **{own: learned[own] for own in learned if own in takes})
+    return make_generator(
+        name, **{setting: learned[setting] for setting in learned if setting in takes}
+    )
 
 
 def learned_by(generator: Generator) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.rules import with_trait
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.explanation import Explanation
 from counterfactual_training.tables.columns.feature import Feature
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
 
+# What may be stated of a column besides its kind; categories and codes are told apart from it.
+_RULES = tuple(
+    own.name
+    for own in fields(Feature)
+    if own.name not in ("name", "kind", "categories", "special")
+)
+# Those in the units of their column.
+_IN_UNITS = ("domain", "allowed", *with_trait("length"))
 # How far a number may be off after it went back through a step and forth again, as a share of the
 # column's range.
 _OFF = 1e-3
@@ -84,10 +94,10 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
     classifier = pipeline.steps[-1][1]
     check_is_fitted(classifier, "model_")
     if classifier.gate_ is None:
-        kept = None
+        real_rows = None
     else:
-        kept = classifier.gate_.real_rows
-    if kept is None:
+        real_rows = classifier.gate_.real_rows
+    if real_rows is None:
         raise InputError(
             "The pipeline's classifier keeps no rows to find explanations by, as it was fitted "
             "without a density gate. "
@@ -95,7 +105,7 @@ def explainer_of(pipeline: Pipeline, rows: pd.DataFrame) -> Explainer:
         )
     # Without the padding, which is NaN.
     inner = classifier.encoder_.inverse_transform(
-        kept.flatten(0, 1)[~kept.flatten(0, 1).isnan().any(-1)]
+        real_rows.flatten(0, 1)[~real_rows.flatten(0, 1).isnan().any(-1)]
     )
     # Steps that were switched off change nothing.
     steps = [
@@ -174,18 +184,18 @@ def _inverse_by_part(
         index = _positions(step, columns, names)
         # It writes its parts side by side.
         out = frame.iloc[:, step.output_indices_[part]]
-        own = [names[j] for j in index]
+        part_names = [names[j] for j in index]
         if isinstance(transformer, str) and transformer == "drop":
-            if own:
-                raise _cannot(name, f"its part {part!r} drops {', '.join(own)}")
+            if part_names:
+                raise _cannot(name, f"its part {part!r} drops {', '.join(part_names)}")
             continue
         # "passthrough", or a part without columns.
-        plain = isinstance(transformer, str) or not own
+        plain = isinstance(transformer, str) or not part_names
         if plain:
-            back = out.set_axis(own, axis=1)
+            back = out.set_axis(part_names, axis=1)
         else:
-            back = _inverse(f"{name}: {part}", transformer, out, own)
-        parts |= {column: back[column] for column in own}
+            back = _inverse(f"{name}: {part}", transformer, out, part_names)
+        parts |= {column: back[column] for column in part_names}
     return pd.DataFrame({column: parts[column] for column in names})
 
 
@@ -279,17 +289,17 @@ def _check_return(
         out = pd.DataFrame(np.asarray(out))
     back = _led_back(steps, out, list(map(str, rows.columns)))
     for j, name in enumerate(rows.columns):
-        given = rows[name]
+        column = rows[name]
         seen = back.iloc[:, j]
-        there = given.notna().to_numpy()  # what is missing is filled in
-        if pd.api.types.is_numeric_dtype(given.dtype) and not pd.api.types.is_bool_dtype(
-            given.dtype
+        there = column.notna().to_numpy()  # what is missing is filled in
+        if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(
+            column.dtype
         ):
-            values = given.to_numpy(np.float64, na_value=np.nan)
+            values = column.to_numpy(np.float64, na_value=np.nan)
             off = np.abs(pd.to_numeric(seen, errors="coerce").to_numpy(np.float64) - values)
             same = off <= _OFF * np.maximum(np.abs(values), 1.0)
         else:
-            same = (seen.astype(object).to_numpy() == given.astype(object).to_numpy()) & there
+            same = (seen.astype(object).to_numpy() == column.astype(object).to_numpy()) & there
         # A projection brings nearly no row back; clipping or binning loses some.
         if there.any() and same[there].mean() <= 0.5:
             raise _cannot(
@@ -325,21 +335,12 @@ def _rules(
     ``name``.
     """
     plain = Feature(feature.name, feature.kind, categories=feature.categories)
-    told = {
+    rules = {
         field: getattr(feature, field)
-        for field in (
-            "unit",
-            "mutability",
-            "domain",
-            "allowed",
-            "forbidden",
-            "step",
-            "max_change",
-            "difficulty",
-        )
+        for field in _RULES
         if getattr(feature, field) != getattr(plain, field)
     }
-    if not told:
+    if not rules:
         return {}
     if name is None:
         raise InputError(
@@ -353,13 +354,21 @@ def _rules(
     # said again.
     if frame[name].astype(object).tolist() == inner.astype(object).tolist():
         if feature.categories:
-            return {"kind": feature.kind, "categories": feature.categories, **told}
-        return told
-    return _in_other_units(feature, told, inner, frame[name])
+            return {"kind": feature.kind, "categories": feature.categories, **rules}
+        return rules
+    return _in_other_units(feature, rules, inner, frame[name])
+
+
+def _shifts(rules: dict[str, Any], slope: float, offset: float) -> bool:
+    """Whether multiples of a stated step are none any more: they are only if the offset is one."""
+    if "step" not in rules:
+        return False
+    shift = offset / (slope * rules["step"])
+    return abs(shift - round(shift)) > _OFF
 
 
 def _in_other_units(
-    feature: Feature, told: dict[str, Any], inner: pd.Series, frame: pd.Series
+    feature: Feature, rules: dict[str, Any], inner: pd.Series, frame: pd.Series
 ) -> dict[str, Any]:
     """Rules of a number that a step has rescaled, by a factor and an offset or at least without
     turning it round.
@@ -374,15 +383,8 @@ def _in_other_units(
     rises = slope > 0 and bool(
         (np.diff(before[np.argsort(after, kind="stable")]) >= -off).all()
     )
-    # Multiples of a step stay multiples only if the offset is one.
-    if "step" in told:
-        shift = offset / (slope * told["step"])
-    else:
-        shift = 0.0
-    bends = not straight or abs(shift - round(shift)) > _OFF
-    if not rises or (
-        bends and not told.keys().isdisjoint(("domain", "allowed", "step", "max_change"))
-    ):
+    bends = not straight or _shifts(rules, slope, offset)
+    if not rises or (bends and not rules.keys().isdisjoint(_IN_UNITS)):
         raise InputError(
             f"The classifier was told rules about {feature.name!r}, which a step before bends, "
             "shifts or turns round, "
@@ -390,14 +392,21 @@ def _in_other_units(
             "of the pipeline: "
             "ct.Explainer(pipeline, frame, schema=…)."
         )
-    found = dict(told)
+    return rules | _rescaled(feature, rules, slope, offset)
+
+
+def _rescaled(
+    feature: Feature, rules: dict[str, Any], slope: float, offset: float
+) -> dict[str, Any]:
+    """The rules in the units of the column, by a factor and an offset."""
+    converted = dict[str, Any]()
     if feature.domain is not None:
-        found["domain"] = tuple(
+        converted["domain"] = tuple(
             None if end is None else float(slope * end + offset) for end in feature.domain
         )
     if feature.allowed is not None:
-        found["allowed"] = tuple(float(slope * value + offset) for value in feature.allowed)
-    for name in ("step", "max_change"):
-        if name in told:
-            found[name] = float(slope * told[name])
-    return found
+        converted["allowed"] = tuple(float(slope * value + offset) for value in feature.allowed)
+    for name in with_trait("length"):
+        if name in rules:
+            converted[name] = float(slope * rules[name])
+    return converted

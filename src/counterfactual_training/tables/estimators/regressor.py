@@ -51,7 +51,9 @@ from counterfactual_training.tables.estimators.value_measures import (
     usual_intervals,
 )
 from counterfactual_training.torch_modes import in_plain_torch, with_gradients
-from counterfactual_training.training import Callback, History, Method
+from counterfactual_training.training.callbacks import Callback
+from counterfactual_training.training.method import Method
+from counterfactual_training.training.run import History
 
 # Training rows that are kept to judge what is plausible; an interval may hold few of them.
 _KEPT = 20_000
@@ -117,7 +119,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             plausibility ...
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # public
         self,
         method: str | Mapping[str, Any] | Method = "conventional",
         *,
@@ -188,12 +190,12 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             model, history = prepared.train_ensemble(members, shown)
         else:
             history = prepared.train(shown)
-        kept = (
+        in_training = (
             torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:_KEPT]
             .sort()
             .values
         )
-        rows = prepared.x.cpu()[kept], torch.as_tensor(values)[kept]
+        rows = prepared.x.cpu()[in_training], torch.as_tensor(values)[in_training]
         # Predictions in single precision would differ in the seventh digit between batches. A
         # network of your own stays as it is, for it may not work in another precision; nor do all
         # devices.
@@ -237,9 +239,8 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             X: rows like those of ``fit``.
             target: ``(None, 200_000)`` for at most 200,000, ``(150_000, None)`` for at least
                 150,000, or both sides.
-            rules: of this question, as in :meth:`CounterfactualClassifier.explain`: ``n_options``,
-                ``vary``, ``lock``, ``domain``, ``step``, ``max_change``, ``difficulty``,
-                ``max_changes``, ``relations``, ``generator``, ``max_steps``, ``sparsify``.
+            rules: of this question, all that :meth:`CounterfactualClassifier.explain` takes, but
+                for ``confidence``.
 
         Returns:
             An :class:`Explanation`, with one entry per row, or per option.

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from counterfactual_training.models import Ensemble, describe, make_ensemble, make_network
+from counterfactual_training.models.ensemble import Ensemble, make_ensemble
+from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.persistence import blaming_file, load_file, save_file
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.file import (
@@ -25,7 +26,7 @@ from counterfactual_training.tables.estimators.file import (
     without_seconds,
 )
 from counterfactual_training.tables.estimators.parameters import method_of
-from counterfactual_training.training import History
+from counterfactual_training.training.run import History
 
 KIND = "counterfactual regressor"
 _MODEL = "model."
@@ -88,31 +89,22 @@ def _assembled(
     encoder = Encoder.from_dict(content["encoder"])
     if params.get("schema") is not None:  # not written a second time: the encoder's is complete
         regressor.set_params(schema=encoder.schema_)
-    own = callable(regressor.model)
+    own_model = callable(regressor.model)
     width = len(encoder.names_)
-    if own:
+    if own_model:
         make = regressor.model
     else:
         make = partial(make_network, content["network"])
-    if own and "members" in content:
+    if own_model and "members" in content:
         make = partial(make_ensemble, make, content["members"])
-    model = load_model(make, width, 1, own, under(_MODEL, tensors), source)
+    model = load_model(make, width, 1, own_model, under(_MODEL, tensors), source)
     rows = under(_ROWS, tensors)
     x = rows["x"]
     y = rows["y"]
     numbers = [float(content["target"][name]) for name in ("mean", "scale")] + [
         float(content["num_std"])
     ]
-    finite = all(bool(torch.isfinite(value).all()) for value in (x, y, torch.tensor(numbers)))
-    if (
-        x.shape != (len(y), width)
-        or y.dim() != 1
-        or not len(y)
-        or not finite
-        or not numbers[1] > 0
-        or numbers[2] < 0
-    ):
-        raise ValueError("its rows do not fit its columns, or are not finite numbers")
+    _check_rows(x, y, numbers, width)
     history = History(list(content["history"]["records"]), content["history"]["stopped"])
     regressor._adopt(
         encoder,
@@ -127,3 +119,12 @@ def _assembled(
     if content["named_columns"]:
         regressor.feature_names_in_ = encoder.feature_names_in_
     return regressor
+
+
+def _check_rows(x: torch.Tensor, y: torch.Tensor, numbers: Sequence[float], width: int) -> None:
+    """Raise unless rows ``(n, width)``, targets ``(n,)`` and mean, scale and num_std make sense."""
+    _, scale, num_std = numbers
+    finite = all(bool(torch.isfinite(value).all()) for value in (x, y, torch.tensor(numbers)))
+    fits = y.dim() == 1 and len(y) > 0 and x.shape == (len(y), width)
+    if not (fits and finite and scale > 0 and num_std >= 0):
+        raise ValueError("its rows do not fit its columns, or are not finite numbers")

@@ -58,7 +58,7 @@ def measure_intervals(
 
 
 def _of_answers(told: Explanation, encoder: Encoder, real: pd.DataFrame) -> dict[str, float]:
-    """Of the rows asked about, and of their valid counterfactuals beside ``real`` rows."""
+    """Measures of the rows asked about, and of their valid counterfactuals beside ``real`` rows."""
     valid = told.answered
     x, x_cf = (
         torch.as_tensor(encoder.transform(part[valid])).float()

@@ -20,7 +20,7 @@ from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.constrain import may_become
 from counterfactual_training.tables.columns.dtypes import to_plain
 from counterfactual_training.tables.columns.limits import held_ends
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 #: Key of the JSON in the metadata of an ONNX file, and the version of its form.
 KEY = "counterfactual_training"

@@ -20,7 +20,7 @@ from torch.nn import functional
 from counterfactual_training.errors import InputError, ModelError, from_outside, need_extra
 from counterfactual_training.generators import evaluating
 from counterfactual_training.persistence import atomic_write
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.export.description import KEY, describe_classifier
 from counterfactual_training.tables.export.traceable import Outputs, RecourseGraph
 

@@ -102,7 +102,7 @@ def _calibration_gap(portrait: Portrait) -> float:
 def _importance(portrait: Portrait) -> list[Bar]:
     shown = portrait.importance.head(_MOST_COLUMNS)
     longest = shown["shift"].max() or 1.0
-    may = {**WAYS, "both": ""}  # goes without saying
+    may = {**WAYS, "both": ""}  # is implied
     bars = []
     for column, shift, lost, mutability in shown.itertuples(index=False):
         text = f"probability ±{100 * shift:.1f}, accuracy {-100 * lost:+z.1f}".replace("-", "−")

@@ -19,7 +19,7 @@ from sklearn.metrics import confusion_matrix
 
 from counterfactual_training.tables.advice import Explanation
 from counterfactual_training.tables.advice.why import in_short
-from counterfactual_training.tables.estimators import CounterfactualClassifier
+from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Enough for a share with two digits; of wide tables, whose searches take longer, fewer.
 _MOST_ASKED = 200
