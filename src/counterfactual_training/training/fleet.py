@@ -79,16 +79,16 @@ def members_of(models: Sequence[nn.Module], method: Method, y: Tensor | None) ->
     """The members of an ensemble or a bag: each with a seed of its own, as if it trained alone,
     and in a bag with a sample of the rows, of classes y ``(n,)``.
     """
-    one = replace(method, members=1, bootstrap=False)
-    members = []
-    for i, model in enumerate(models):
-        seeded = one.seeded(method.training.seed + i)
-        rows = None
-        if method.bootstrap and y is not None:
-            rng = torch.Generator().manual_seed(seeded.training.seed)
-            rows = draw_with_replacement(y, rng)
-        members.append(Member(model, seeded, rows))
-    return members
+    first = method.training.seed
+    return [member_of(model, method.seeded(first + i), y) for i, model in enumerate(models)]
+
+
+def member_of(model: nn.Module, method: Method, y: Tensor | None) -> Member:
+    """One network of an ensemble or a bag, whose seed also draws the rows of a bag."""
+    rows = None
+    if method.bootstrap and y is not None:
+        rows = draw_with_replacement(y, torch.Generator().manual_seed(method.training.seed))
+    return Member(model, replace(method, members=1, bootstrap=False), rows)
 
 
 class Fleet:
@@ -215,18 +215,19 @@ class Fleet:
 
     def _drawn(self, data: TrainingRows) -> TrainingRows:
         """With the rows of every member, if they state some."""
-        stated_rows = [member.rows for member in self.members]
-        places = [rows for rows in stated_rows if rows is not None]
-        if not places:
+        if all(member.rows is None for member in self.members):
             return data
-        if len({len(rows) for rows in places}) > 1 or len(places) < len(stated_rows):
-            raise InputError(
-                "Members of a fleet train on equally many rows; state rows for all members or "
-                "for none."
-            )
         if data.separate or isinstance(data, FetchedRows):
             raise InputError(
                 "Members choose among rows that are in memory and that all share; give x (n, d)."
+            )
+        everything = torch.arange(data.num_rows)
+        places = [everything if one.rows is None else one.rows for one in self.members]
+        if len({len(rows) for rows in places}) > 1:
+            raise InputError(
+                "Members of a fleet train on equally many rows, got "
+                f"{sorted({len(rows) for rows in places})}; without rows of its own, a member "
+                "trains on all."
             )
         if any(int(rows.min()) < 0 or int(rows.max()) >= data.num_rows for rows in places):
             raise InputError(f"rows of a member lie between 0 and {data.num_rows - 1}.")
