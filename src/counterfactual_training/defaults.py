@@ -45,6 +45,7 @@ METHODS = (
     "misob",
     "counternet",
     "ensemble",
+    "bag",
 )
 METHOD = "conventional"
 EPOCHS = 100

@@ -164,7 +164,7 @@ def test_names_are_attributes_too():
 
 
 def test_the_registry_lists_every_published_method():
-    assert method_names() == [*METHODS, "ensemble"]
+    assert method_names() == [*METHODS, "ensemble", "bag"]
     assert all(callable(getattr(methods, name)) for name in method_names())
     # The help of commands lists them without loading torch.
     listed = getattr(defaults, "METHODS", None)

@@ -28,7 +28,7 @@ SMALL = {
     "pgd": {"steps": 3},
     "trades": {"steps": 3},
 }
-NAMES = [*METHODS, "ensemble", "ensemble of jem"]
+NAMES = [*METHODS, "ensemble", "ensemble of jem", "bag"]
 # Methods that find rows to train on.
 FOUND = [
     name
@@ -47,7 +47,7 @@ def blobs(
 
 def network(seed: int = 0, name: str = "", dropout: float = 0.3) -> nn.Module:
     torch.manual_seed(seed)
-    if name.startswith("ensemble"):
+    if name.startswith(("ensemble", "bag")):
         return ct.Ensemble([network(i) for i in range(3)])
     if name == "counternet":
         return ct.counternet(3, dropout=dropout).double()
@@ -56,7 +56,7 @@ def network(seed: int = 0, name: str = "", dropout: float = 0.3) -> nn.Module:
 
 def short(name: str, **settings) -> ct.Method:
     common = {"epochs": 4, "batch_size": 40, "num_counterfactuals": 20, "learning_rate": 0.02}
-    if name.startswith("ensemble"):
+    if name.startswith(("ensemble", "bag")):
         common["members"] = 3
     small = SMALL.get(name.removeprefix("ensemble of "), {})
     return ct.make_method({"name": name, **small, **common, **settings})

@@ -10,7 +10,7 @@ from typing import Any
 
 from counterfactual_lab.truth.entrants import Fit
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.registry import kind_and_method, make_method
 
 # Numbers of a method at K input gradients per row and epoch, T of them per counterfactual.
 _AT: dict[str, Callable[[int, int], dict[str, Any]]] = {
@@ -82,4 +82,4 @@ def _steps(method: Method) -> int:
 
 def _one(method: Method) -> str:
     """The name of the method that trains each network."""
-    return method.name.removeprefix("ensemble of ")
+    return kind_and_method(method.name)[1]

@@ -26,7 +26,7 @@ from counterfactual_training.models.classifiers import mlp
 from counterfactual_training.models.counternet import counternet
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.training.callbacks import Callback
-from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.fleet import Fleet, Member, member_of
 from counterfactual_training.training.run import Run, TrainResult
 
 # Columns of the training history that are kept for members of a fleet; a table of hundreds of
@@ -193,9 +193,9 @@ def _members(run: GridRun, source: GridData, rows: Rows) -> list[Member]:
     learned: dict[str, Any] = {}
     if run.generator == "revise" and source.vae is not None:
         learned["vae"] = source.vae
-    method = replace(method, members=1, constraints=rules)
-    method = method.with_rows(*rows["train"], **learned)
-    return [Member(_network(run, source, seed), method.seeded(seed)) for seed in seeds]
+    method = replace(method, constraints=rules).with_rows(*rows["train"], **learned)
+    y = rows["train"][1]
+    return [member_of(_network(run, source, seed), method.seeded(seed), y) for seed in seeds]
 
 
 def _network(run: GridRun, source: GridData, seed: int) -> nn.Module:

@@ -45,10 +45,14 @@ from counterfactual_training.models.classifiers import bend, mlp
 from counterfactual_training.models.counternet import counternet
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.training.callbacks import ClipGradient, EarlyStopping
-from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.fleet import Fleet, member_of
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
-from counterfactual_training.training.registry import make_method, method_names
+from counterfactual_training.training.registry import (
+    kind_and_method,
+    make_method,
+    method_names,
+)
 from counterfactual_training.training.train import train
 
 # Factors of the logits that the control tries.
@@ -290,14 +294,18 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
         for i in range(size)
     ]
     members = []
+    rows = []
     for fit in each:
         method = fit.method(text)
         if change is not None:
             method = change(fit, method)
-        members.append(Member(_network(fit, method.name), replace(method, members=1)))
-    x, y = _rows_of(each)
+        member = member_of(_network(fit, method.name), method, fit.y)
+        drawn = slice(None) if member.rows is None else member.rows
+        rows.append((fit.x[drawn], fit.y[drawn]))
+        members.append(replace(member, rows=None))
+    x, y = _rows_of(rows)
     callbacks = []
-    if members[0].method.name.removeprefix("ensemble of ") in OWN_NETWORK:
+    if kind_and_method(members[0].method.name)[1] in OWN_NETWORK:
         callbacks = [ClipGradient(_CLIP)]
     with warnings.catch_warnings():
         # A network with dropout cannot be stacked, which changes no number.
@@ -309,16 +317,16 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
     return [Ensemble(models[i : i + size]) for i in range(0, len(models), size)]
 
 
-def _rows_of(fits: Sequence[Fit]) -> tuple[Tensor, Tensor]:
-    """The rows of a fleet: stacked, unless there is one."""
-    if len(fits) == 1:
-        return fits[0].x, fits[0].y
-    return torch.stack([fit.x for fit in fits]), torch.stack([fit.y for fit in fits])
+def _rows_of(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The rows and classes of a fleet's members: stacked, unless there is one."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack([x for x, _ in parts]), torch.stack([y for _, y in parts])
 
 
 def _network(fit: Fit, name: str) -> nn.Module:
     """The paper's, or that of the method."""
-    if name.removeprefix("ensemble of ") not in OWN_NETWORK:
+    if kind_and_method(name)[1] not in OWN_NETWORK:
         return untrained(fit.data, fit.seed)
     return with_weights(
         fit.seed, lambda: counternet(fit.data.num_features, fit.data.num_classes)

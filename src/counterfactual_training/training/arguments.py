@@ -277,10 +277,7 @@ def with_constraints(method: Method, data: TrainingRows, member: int = 0) -> Met
             len(read.low), domain=read.box(method.num_std)
         )
     else:
-        if data.separate:
-            rows = data.x[member]
-        else:
-            rows = data.x
+        rows = data.possible(member)
         constraints = constraints or Constraints.infer(rows, num_std=method.num_std)
     constraints.to(rows).check_factuals(rows.flatten(1))
     objective = method.objective

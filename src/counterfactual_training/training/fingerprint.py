@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.torch_internals import module_hooks
 from counterfactual_training.training.callbacks import Callback
-from counterfactual_training.training.rows import FetchedRows
+from counterfactual_training.training.rows import DrawnRows, FetchedRows
 from counterfactual_training.training.run import Run
 
 _BLOCK = 2**24  # bytes hashed at once: rows on disk may not fit into memory
@@ -106,6 +106,8 @@ def _add_given(digest: Digest, run: Run) -> None:
         digest.add([data.num_batches(size), data.smallest_batch(size)])
     else:
         digest.add(data.x)
+    if isinstance(data, DrawnRows):
+        digest.add(data.places)
 
 
 def _state_names(callback: Callback) -> set[str]:

@@ -33,7 +33,12 @@ from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.methods import ct
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.registry import make_method
-from counterfactual_training.training.rows import FetchedRows, TrainingRows
+from counterfactual_training.training.rows import (
+    DrawnRows,
+    FetchedRows,
+    TrainingRows,
+    draw_with_replacement,
+)
 from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.train_config import TrainConfig
 
@@ -48,6 +53,8 @@ class Member:
     Attributes:
         model: trained in place.
         method: how, as for :func:`train`.
+        rows: ``(n,)`` numbers of the rows that it trains on, such as a bootstrap sample; all by
+            default. Members of a fleet have equally many.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -62,9 +69,26 @@ class Member:
 
     model: nn.Module
     method: Method = field(default_factory=ct)
+    rows: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", make_method(self.method))  # the class is frozen
+
+
+def members_of(models: Sequence[nn.Module], method: Method, y: Tensor | None) -> list[Member]:
+    """The members of an ensemble or a bag: each with a seed of its own, as if it trained alone,
+    and in a bag with a sample of the rows, of classes y ``(n,)``.
+    """
+    first = method.training.seed
+    return [member_of(model, method.seeded(first + i), y) for i, model in enumerate(models)]
+
+
+def member_of(model: nn.Module, method: Method, y: Tensor | None) -> Member:
+    """One network of an ensemble or a bag, whose seed also draws the rows of a bag."""
+    rows = None
+    if method.bootstrap and y is not None:
+        rows = draw_with_replacement(y, torch.Generator().manual_seed(method.training.seed))
+    return Member(model, replace(method, members=1, bootstrap=False), rows)
 
 
 class Fleet:
@@ -158,6 +182,7 @@ class Fleet:
             self.models, x, y, sample_weight, class_weight, values.pop()
         )
         validation_rows = arguments.validation_rows(self.models, validation, data)
+        data = self._drawn(data)
         methods = [
             arguments.with_constraints(member, data, i)
             for i, member in enumerate(_ready([member.method for member in self.members], data))
@@ -187,6 +212,26 @@ class Fleet:
         for group in self._groups(methods, data):
             results |= _in_halves(train_stack, group, most)
         return [results[i] for i in range(len(methods))]
+
+    def _drawn(self, data: TrainingRows) -> TrainingRows:
+        """With the rows of every member, if they state some."""
+        if all(member.rows is None for member in self.members):
+            return data
+        if data.separate or isinstance(data, FetchedRows):
+            raise InputError(
+                "Members choose among rows that are in memory and that all share; give x (n, d)."
+            )
+        everything = torch.arange(data.num_rows)
+        places = [everything if one.rows is None else one.rows for one in self.members]
+        if len({len(rows) for rows in places}) > 1:
+            raise InputError(
+                "Members of a fleet train on equally many rows, got "
+                f"{sorted({len(rows) for rows in places})}; without rows of its own, a member "
+                "trains on all."
+            )
+        if any(int(rows.min()) < 0 or int(rows.max()) >= data.num_rows for rows in places):
+            raise InputError(f"rows of a member lie between 0 and {data.num_rows - 1}.")
+        return DrawnRows(data, torch.stack(places))
 
     def _groups(self, methods: Sequence[Method], data: TrainingRows) -> list[list[int]]:
         """Members that train as one stack, because they differ in numbers only."""

@@ -36,7 +36,7 @@ Value = float | int | str | bool | None
 _WEIGHTS = tuple(field.name for field in fields(Objective))
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
 # Settings of a method that are not parts with settings of their own.
-_PLAIN = ("num_std", "budget", "members", "project_categories")
+_PLAIN = ("num_std", "budget", "members", "bootstrap", "project_categories")
 _PARTS = ("generator", "objective", "training", "constraints")
 # What it does, as functions and what goes with them.
 _FUNCTIONS = ("loss", "find", "remember", "check")
@@ -120,6 +120,7 @@ class Method:
             conventional twin (:class:`AccuracyBudget`); ``None`` sets no limit.
         members: of an ensemble, trained from seeds of their own, logits averaged; 1 trains a single
             model.
+        bootstrap: let each member train on a bootstrap sample of the rows.
         project_categories: treat categories as categories in training, not as continuous (as run).
             Read by those who make the constraints, such as the classifier.
         stated: names of settings that were changed by :meth:`replace`.
@@ -163,6 +164,7 @@ class Method:
     num_std: float = 2.0
     budget: float | None = None
     members: int = 1
+    bootstrap: bool = False
     project_categories: bool = False
     stated: frozenset[str] = frozenset()
 
@@ -191,8 +193,9 @@ class Method:
             raise bad_value(
                 "budget", "a share of the training rows between 0 and 1", self.budget
             )
-        if not isinstance(self.project_categories, bool):
-            raise bad_value("project_categories", "True or False", self.project_categories)
+        for name in ("bootstrap", "project_categories"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad_value(name, "True or False", getattr(self, name))
 
     def _check_parts(self) -> None:
         for name in _FUNCTIONS:

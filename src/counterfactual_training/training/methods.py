@@ -35,12 +35,14 @@ from counterfactual_training.training import counternet as counternet_module
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Batch, LossTerms, Objective
 from counterfactual_training.training.registry import METHODS, register_method
+from counterfactual_training.training.registry import bag as bag
 from counterfactual_training.training.registry import ensemble as ensemble
 from counterfactual_training.training.round import Memory, Round, put, take
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.train_config import TrainConfig
 
 __all__ = [
+    "bag",
     "cat",
     "cheap_recourse",
     "conventional",

@@ -49,8 +49,11 @@ _KINDS = {
 }
 
 
-ENSEMBLE = "ensemble"
-_MEMBERS = 5  # of a deep ensemble, as its authors had
+# Ways to train several networks of one method whose logits are averaged, and what each means.
+SEVERAL: dict[str, dict[str, Any]] = {
+    "ensemble": {"members": 5},  # of a deep ensemble, as its authors had
+    "bag": {"members": 10, "bootstrap": True},
+}
 # Commas between settings, not those within brackets or parentheses.
 _COMMA = re.compile(r",(?![^(\[]*[)\]])")
 _TEXT = re.compile(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -137,7 +140,7 @@ def _check_function(
 ) -> None:
     """Raise unless the function can be called by its name, without arguments."""
     name = make.__name__
-    if not name.isidentifier() or name == ENSEMBLE:
+    if not name.isidentifier() or name in SEVERAL:
         raise InputError(
             f"A method is called by the name of its function, and {name!r} cannot be one: define "
             "a function of another name."
@@ -165,26 +168,49 @@ def ensemble(of: str = "conventional", members: int | None = None, **settings: A
         members: how many; by default five, or as many as the :class:`Ensemble` to train has.
         settings: of that method.
     """
-    return _ensemble(METHODS, of, members, **settings)
+    return _several("ensemble", METHODS, of, members, **settings)
 
 
-def _ensemble(
+def bag(of: str = "conventional", members: int | None = None, **settings: Any) -> Method:
+    """An :func:`ensemble` whose networks train on bootstrap samples of the rows (Breiman 1996).
+
+    Averaging over samples removes what one network owes to the rows that it happened to see. A
+    search for counterfactuals exploits just that.
+
+    Args:
+        of: the method of each.
+        members: how many; by default ten, or as many as the :class:`Ensemble` to train has.
+        settings: of that method.
+    """
+    return _several("bag", METHODS, of, members, **settings)
+
+
+def _several(
+    kind: str,
     table: Mapping[str, Callable[..., Method]],
     of: str = "conventional",
     members: int | None = None,
     **settings: Any,
 ) -> Method:
-    if isinstance(of, str) and (of == ENSEMBLE or of.startswith(f"{ENSEMBLE} of ")):
+    if isinstance(of, str) and (of in SEVERAL or kind_and_method(of)[0] is not None):
         raise InputError(
             f"An ensemble of ensembles is one larger ensemble; state members=…, got {of!r}."
         )
     one = lookup("method", of, table)(**settings)
     several = replace(
-        one, name=f"{ENSEMBLE} of {of}", members=_MEMBERS, make=partial(_ensemble, table, of)
+        one, name=f"{kind} of {of}", make=partial(_several, kind, table, of), **SEVERAL[kind]
     )
     if members is None:
         return several
     return several.replace("members", check_count("members", members))
+
+
+def kind_and_method(name: str) -> tuple[str | None, str]:
+    """``bag of pgd`` as its two words; without a kind, ``None`` and the name."""
+    kind, of, method = name.partition(" of ")
+    if of and kind in SEVERAL:
+        return kind, method
+    return None, name
 
 
 def is_known(spec: str | Mapping[str, Any] | Method) -> bool:
@@ -195,19 +221,20 @@ def is_known(spec: str | Mapping[str, Any] | Method) -> bool:
         name = _parsed(spec)[0]
     else:
         name = str(spec.get("name"))
-    return name.removeprefix(f"{ENSEMBLE} of ") in (*METHODS, ENSEMBLE)
+    return kind_and_method(name)[1] in (*METHODS, *SEVERAL)
 
 
 def method_names() -> list[str]:
     """Those of every method of classifiers, published or registered."""
-    return [*METHODS, ENSEMBLE]
+    return [*METHODS, *SEVERAL]
 
 
 def make_method(spec: str | Mapping[str, Any] | Method, values: bool = False) -> Method:
     """A method by name, with settings: ``"pgd"``, ``"pgd(epsilon=0.2, epochs=50)"`` or ``{"name":
     "pgd", "epsilon": 0.2}``.
 
-    ``"ensemble of jem"`` trains several networks by another method than the conventional one.
+    ``"ensemble of jem"`` and ``"bag of jem"`` train several networks by another method than the
+    conventional one.
 
     Args:
         spec: what is meant; a :class:`Method` is returned as it is.
@@ -237,10 +264,12 @@ def make_method(spec: str | Mapping[str, Any] | Method, values: bool = False) ->
         table = VALUE_METHODS
     else:
         table = METHODS
-    several = partial(_ensemble, table)
-    if isinstance(name, str) and name.startswith(f"{ENSEMBLE} of "):
-        return several(name.removeprefix(f"{ENSEMBLE} of "), **settings)
-    known: dict[str, Callable[..., Method]] = {**table, ENSEMBLE: several}
+    several = {kind: partial(_several, kind, table) for kind in SEVERAL}
+    if isinstance(name, str):
+        kind, of = kind_and_method(name)
+        if kind is not None:
+            return several[kind](of, **settings)
+    known: dict[str, Callable[..., Method]] = {**table, **several}
     return lookup("method", name, known)(**settings)
 
 

@@ -15,6 +15,8 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.training.sampling import Streams, draw_positives
 
 _ALONE = torch.Size()
+# How often rows are drawn anew if they miss a class.
+_DRAWS = 20
 Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, weight
 
 
@@ -127,6 +129,12 @@ class TrainingRows:
     def seed(self, seed: int) -> None:
         """Seed the rows' own samplers for an epoch, so that a resumed run draws the same."""
 
+    def possible(self, member: int) -> Tensor:
+        """The rows ``(n, *features)`` that a member's box is inferred from."""
+        if self.separate:
+            return self.x[member]
+        return self.x
+
     def for_members(self, members: int | Sequence[int]) -> TrainingRows:
         """The rows of these members; for a single one without a leading dimension."""
         if not self.separate:
@@ -136,6 +144,78 @@ class TrainingRows:
         else:
             weight = self.weight[members]
         return TrainingRows(self.x[members], self.y[members], self.num_classes, weight)
+
+
+class DrawnRows(TrainingRows):
+    """Rows that every member of a bag has drawn from the same ones, which are held once.
+
+    Attributes:
+        places: ``(members, n)`` the rows that each has drawn.
+    """
+
+    def __init__(self, data: TrainingRows, places: Tensor) -> None:
+        self.source = data
+        self.places = places.to(data.y.device)
+        weight = None
+        if data.weight is not None:
+            weight = data.weight[self.places]
+        super().__init__(data.x, data.y[self.places], data.num_classes, weight)
+        self.num_features = data.num_features
+
+    @cached_property
+    def span(self) -> tuple[Tensor, Tensor]:
+        low, high = self.source.span
+        lead = (len(self.places), *low.shape)
+        return low.expand(lead), high.expand(lead)
+
+    def possible(self, member: int) -> Tensor:
+        # A box should not depend on what was drawn.
+        return self.x
+
+    def at(self, rows: Tensor | slice) -> Labelled:
+        index: Any = rows
+        if isinstance(rows, Tensor):
+            index = rows.to(self.y.device)
+        mine = self._of_members(index)
+        places = self.places[mine]
+        x = self.x.index_select(0, places.flatten().to(self.x.device))
+        weight = None
+        if self.weight is not None:
+            weight = self.weight[mine]
+        return x.reshape(*places.shape, *self.x.shape[1:]), self.y[mine], weight
+
+    def for_members(self, members: int | Sequence[int]) -> TrainingRows:
+        if not isinstance(members, int):
+            return DrawnRows(self.source, self.places[members])
+        x, y, weight = self.source.at(self.places[members])
+        return TrainingRows(x, y, self.num_classes, weight)
+
+
+def draw_with_replacement(y: Tensor, rng: torch.Generator) -> Tensor:
+    """As many rows ``(n,)`` as there are, drawn with replacement, and of every class at least one.
+
+    A draw that misses a class is made again. Where a class is so rare that this would hardly end,
+    one of its rows takes the place of the last that was drawn. Numbers have no classes.
+    """
+    n = len(y)
+    places = torch.randint(n, (n,), generator=rng)
+    if y.is_floating_point():
+        return places
+    label = y.cpu()
+    present = label.bincount() > 0
+    for _ in range(_DRAWS):
+        if not _missing(label, places, present).any():
+            return places
+        places = torch.randint(n, (n,), generator=rng)
+    for at, missing in enumerate(_missing(label, places, present).nonzero().flatten().tolist()):
+        rows = (label == missing).nonzero().flatten()
+        places[-1 - at] = rows[torch.randint(len(rows), (1,), generator=rng)]
+    return places
+
+
+def _missing(label: Tensor, places: Tensor, present: Tensor) -> Tensor:
+    """Which of the classes that are present are not among these rows."""
+    return present & (label[places].bincount(minlength=len(present)) == 0)
 
 
 def _expanded(rows: Labelled, lead: torch.Size) -> Labelled:

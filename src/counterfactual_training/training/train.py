@@ -20,7 +20,7 @@ from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.fleet import Fleet, members_of
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.registry import make_method
 from counterfactual_training.training.rows import TrainingRows
@@ -181,10 +181,8 @@ def _train_members(
         )
     if optimizer is not None:
         raise InputError("Members of an ensemble have an Adam each; leave the optimizer out.")
-    one = replace(method, members=1)
-    first = method.training.seed
-    fleet = Fleet(
-        [Member(network, one.seeded(first + i)) for i, network in enumerate(model.members)]
-    )
-    results = fleet.train(**arguments_of_fleet)
+    y = arguments_of_fleet["y"]
+    if method.bootstrap and not isinstance(y, Tensor):
+        raise InputError("A bag draws its rows: give x and y as tensors, not as a data set.")
+    results = Fleet(members_of(list(model.members), method, y)).train(**arguments_of_fleet)
     return TrainResult(model.eval(), results[0].history)

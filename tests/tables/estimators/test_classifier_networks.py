@@ -171,6 +171,21 @@ def test_an_ensemble_of_a_users_own_network_is_loaded_with_its_function(
     np.testing.assert_array_equal(again.predict_proba(frame), classifier.predict_proba(frame))
 
 
+def test_a_bag_has_members_of_other_rows_and_is_saved(loans, make_quick, tmp_path):
+    frame, y = loans
+    bag = make_quick("bag(members=2)", gate="none", epochs=2, random_state=0).fit(frame, y)
+    ensemble = make_quick("ensemble(members=2)", gate="none", epochs=2, random_state=0).fit(
+        frame, y
+    )
+    assert len(bag.model_.members) == 2
+    assert (bag.predict_proba(frame) != ensemble.predict_proba(frame)).any()
+    assert "bag of conventional" in bag.trained_
+    bag.save(tmp_path / "bag.safetensors")
+    again = ct.CounterfactualClassifier.load(tmp_path / "bag.safetensors")
+    assert again.method_.bootstrap
+    np.testing.assert_array_equal(again.predict_proba(frame), bag.predict_proba(frame))
+
+
 def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
     with pytest.raises(
         InputError, match=r"n_restarts=2 keeps one .* 'ensemble of conventional' keeps all 3"

@@ -37,7 +37,7 @@ from counterfactual_training.tables.estimators.networks import seeded_model
 from counterfactual_training.tables.estimators.validation import ValidationRows
 from counterfactual_training.torch_internals import module_hooked
 from counterfactual_training.training.callbacks import Callback, EarlyStopping, PrintLoss
-from counterfactual_training.training.fleet import Fleet, Member
+from counterfactual_training.training.fleet import Fleet, Member, members_of
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.run import History
 from counterfactual_training.training.train import train
@@ -144,10 +144,8 @@ class PreparedFit:
         x, y, options = self._rows()
         first = self.method.training.seed
         # Weights and draws of a member come from one seed, as if it were trained alone.
-        members = [
-            Member(self.make_model(seed), self.method.seeded(seed))
-            for seed in range(first, first + num)
-        ]
+        models = [self.make_model(seed) for seed in range(first, first + num)]
+        members = members_of(models, self.method, y)
         results = Fleet(members).train(x, y, progress=progress, **options)
         return Ensemble([result.model for result in results]), results[0].history
 

@@ -16,7 +16,7 @@ from counterfactual_training.models.shapes import NETWORKS
 from counterfactual_training.tables.estimators.parameters import BENT, Params, method_of
 from counterfactual_training.torch_modes import single_precision
 from counterfactual_training.training.methods import OWN_NETWORK
-from counterfactual_training.training.registry import ENSEMBLE
+from counterfactual_training.training.registry import kind_and_method
 
 MODELS = ("linear", *NETWORKS)
 # Of the networks that have hidden layers.
@@ -67,7 +67,7 @@ def meant_model(params: Mapping[str, Any]) -> Any:
     network.
     """
     spec = params["model"]
-    name = method_of(params).name.removeprefix(f"{ENSEMBLE} of ")
+    name = kind_and_method(method_of(params).name)[1]
     if name not in OWN_NETWORK or spec == name or callable(spec) or isinstance(spec, nn.Module):
         return spec
     # What stands there if nothing is stated.

@@ -1,0 +1,147 @@
+"""Members that train on rows of their own choice, and bags of them."""
+
+import pytest
+import torch
+from test_fleet import After, blobs, model_of, short
+from torch.testing import assert_close
+
+import counterfactual_training as ct
+from counterfactual_training import methods
+from counterfactual_training.errors import InputError
+from counterfactual_training.training.fleet import members_of
+from counterfactual_training.training.rows import (
+    DrawnRows,
+    TrainingRows,
+    draw_with_replacement,
+)
+
+
+def places(seed, y):
+    return draw_with_replacement(y, torch.Generator().manual_seed(seed))
+
+
+def weights_of(model):
+    return torch.cat([own.detach().flatten() for own in model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"shuffle": True, "refresh": "batch"},
+        {"lambda_div": 0.0, "lambda_reg": 0.0, "lambda_adv": 0.0},
+    ],
+    ids=str,
+)
+def test_a_member_trains_as_if_it_were_given_its_rows(settings):
+    x, y = blobs()
+    weight = torch.linspace(0.5, 2.0, len(y), dtype=torch.float64)
+    method = short(**settings)
+    method = method.replace("constraints", ct.Constraints.infer(x))
+    rows = [places(seed, y) for seed in (1, 2)]
+    members = [ct.Member(model_of(seed), method.seeded(seed), rows[seed]) for seed in (0, 1)]
+    alone = [model_of(seed) for seed in (0, 1)]
+    ct.Fleet(members).train(x, y, sample_weight=weight)
+    for seed in (0, 1):
+        mine = rows[seed]
+        ct.train(alone[seed], x[mine], y[mine], method.seeded(seed), sample_weight=weight[mine])
+        assert_close(
+            weights_of(members[seed].model), weights_of(alone[seed]), atol=1e-9, rtol=1e-7
+        )
+
+
+def test_members_that_stop_take_their_rows_with_them():
+    x, y = blobs()
+    method = short(epochs=6).replace("constraints", ct.Constraints.infer(x))
+    rows = [places(seed, y) for seed in range(4)]
+    members = [ct.Member(model_of(i), method.seeded(i), rows[i]) for i in range(4)]
+
+    def stop(run):
+        if run.epoch == 2:
+            for i in (0, 2):
+                run.stop("enough", i)
+
+    ct.Fleet(members).train(x, y, callbacks=[After(stop)])
+    alone = model_of(3)
+    ct.train(alone, x[rows[3]], y[rows[3]], method.seeded(3))
+    assert_close(weights_of(members[3].model), weights_of(alone), atol=1e-9, rtol=1e-7)
+
+
+def test_a_bag_is_its_members_on_bootstrap_samples():
+    x, y = blobs()
+    bag = ct.Ensemble([model_of(i) for i in range(3)])
+    method = ct.make_method(
+        {"name": "bag of ct", "members": 3, "epochs": 2, "num_counterfactuals": 30, "seed": 5}
+    )
+    method = method.replace("constraints", ct.Constraints.infer(x))
+    assert method.bootstrap and method.members == 3
+    alone = model_of(1)
+    drawn = draw_with_replacement(y, torch.Generator().manual_seed(6))
+    one = method.replace({"members": 1, "bootstrap": False}).seeded(6)
+    ct.train(bag, x, y, method)
+    ct.train(alone, x[drawn], y[drawn], one)
+    assert_close(weights_of(bag.members[1]), weights_of(alone), atol=1e-9, rtol=1e-7)
+    # Not all rows, and not the same for all members.
+    assert len(drawn.unique()) < len(y)
+    assert not torch.equal(drawn, draw_with_replacement(y, torch.Generator().manual_seed(7)))
+
+
+def test_a_bag_infers_the_box_of_all_rows():
+    x, y = blobs()
+    own = members_of([model_of(0), model_of(1)], methods.bag("ct"), y)
+    data = DrawnRows(TrainingRows(x, y, 3), torch.stack([member.rows for member in own]))
+    assert data.possible(1) is x
+    assert data.span[0].shape == (2, 1, 2)
+    assert torch.equal(data.span[1][1, 0], x.amax(0))
+
+
+def test_no_class_is_missed():
+    y = torch.zeros(400, dtype=torch.long)
+    y[7] = 1
+    y[9] = 2
+    for seed in range(200):
+        drawn = draw_with_replacement(y, torch.Generator().manual_seed(seed))
+        assert len(drawn) == 400
+        assert y[drawn].unique().tolist() == [0, 1, 2]
+
+
+def test_a_class_that_no_row_has_is_not_waited_for():
+    y = torch.tensor([0, 0, 2, 2])
+    drawn = draw_with_replacement(y, torch.Generator().manual_seed(0))
+    assert set(y[drawn].tolist()) == {0, 2}
+
+
+def test_numbers_are_drawn_too():
+    y = torch.linspace(0, 1, 50)
+    drawn = draw_with_replacement(y, torch.Generator().manual_seed(0))
+    assert len(drawn) == 50 and int(drawn.max()) < 50
+
+
+def test_rows_that_do_not_fit():
+    x, y = blobs()
+    rows = torch.arange(60)
+    with pytest.raises(InputError, match="equally many rows"):
+        ct.Fleet(
+            [ct.Member(model_of(0), short(), rows), ct.Member(model_of(1), short())]
+        ).train(x, y)
+    with pytest.raises(InputError, match="lie between 0 and 119"):
+        ct.Fleet([ct.Member(model_of(0), short(), rows + 100)]).train(x, y)
+    with pytest.raises(InputError, match="that all share"):
+        ct.Fleet([ct.Member(model_of(0), short(), rows) for _ in range(2)]).train(
+            torch.stack([x, x]), torch.stack([y, y])
+        )
+    data = torch.utils.data.TensorDataset(x, y)
+    with pytest.raises(InputError, match="give x and y as tensors"):
+        ct.train(ct.Ensemble([model_of(i) for i in range(10)]), data, method="bag")
+
+
+def test_bags_by_name():
+    assert str(ct.make_method("bag of pgd(epsilon=0.2)")) == "bag of pgd(epsilon=0.2)"
+    assert ct.make_method("bag").members == 10
+    assert str(methods.bag(members=3)) == "bag of conventional(members=3)"
+    assert ct.make_method(methods.bag("jem").to_dict()).bootstrap
+    for text in ("bag of bag", "ensemble of bag of pgd", "bag of ensemble of pgd"):
+        with pytest.raises(InputError, match="one larger ensemble"):
+            ct.make_method(text)
+    with pytest.raises(InputError, match="bootstrap"):
+        ct.make_method("ct(bootstrap=2)")
