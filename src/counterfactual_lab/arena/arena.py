@@ -170,29 +170,33 @@ def run_arena(
         left = {run for job in arena.missing(arena.jobs) for run in job}
         # Whole: its seeds judge each other.
         jobs = [job for job in arena.jobs if left & set(job)]
-        if stream is not None and jobs:
-            stream.writelines(
-                f"{data} {name}: left out, it cannot be made of such data\n"
-                for data, name in arena.left_out
-            )
-        # Workers of a cluster see no disk of ours; the user's own data no worker can load.
-        sent = [
-            data
-            for data in dict.fromkeys(job[0].data for job in jobs)
-            if engine.name == "ray" or data in arena.own
-        ]
-        work = _Work(arena, {data: _bench(arena, data) for data in sent})
+        if jobs:
+            for data, name in arena.left_out:
+                _say(stream, f"{data} {name}: left out, it cannot be made of such data")
+        work = _Work(arena, {data: _bench(arena, data) for data in _sent(arena, jobs, engine)})
         for count, (job, found) in enumerate(launch(_run, jobs, work, engine=engine), 1):
             label = f"{job[0].data} {job[0].model}"
-            said = "done"
+            outcome = "done"
             if isinstance(found, Failed):
-                failures[label] = said = found.reason
+                failures[label] = outcome = found.reason
             else:
-                store.save(job[0].id, {outcome.run.id: outcome for outcome in found})
-            if stream is not None:
-                stream.write(f"[{count}/{len(jobs)}] {label}: {said}\n")
-                stream.flush()
+                store.save(job[0].id, {one.run.id: one for one in found})
+            _say(stream, f"[{count}/{len(jobs)}] {label}: {outcome}")
     return failures
+
+
+def _sent(arena: Arena, jobs: Sequence[tuple[Run, ...]], engine: Engine) -> list[str]:
+    """Data that go with the work: workers of a cluster see no disk of ours, and the user's own
+    data no worker can load.
+    """
+    names = dict.fromkeys(job[0].data for job in jobs)
+    return [data for data in names if engine.name == "ray" or data in arena.own]
+
+
+def _say(stream: TextIO | None, line: str) -> None:
+    if stream is not None:
+        stream.write(f"{line}\n")
+        stream.flush()
 
 
 def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:

@@ -157,11 +157,13 @@ def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> s
             )
     found = sorted({str(one.get(PACKAGE)) for one in made})
     mine = versions()[PACKAGE]
-    if [name for name in found if name != mine] if current else found[1:]:
-        if current:
-            this = f", this is {mine}"
-        else:
-            this = ""
+    if current:
+        wrong = any(name != mine for name in found)
+        this = f", this is {mine}"
+    else:
+        wrong = len(found) > 1
+        this = ""
+    if wrong:
         raise FileError(
             f"These results were made by version {' and '.join(found)} of the package{this}. "
             f"{advice}"

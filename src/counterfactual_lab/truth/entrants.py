@@ -45,7 +45,7 @@ from counterfactual_training.models.classifiers import bend, mlp
 from counterfactual_training.models.counternet import counternet
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.training.callbacks import ClipGradient, EarlyStopping
-from counterfactual_training.training.fleet import Fleet, member_of
+from counterfactual_training.training.fleet import Fleet, Member, member_of
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.methods import OWN_NETWORK
 from counterfactual_training.training.registry import (
@@ -293,16 +293,15 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
         for fit in fits
         for i in range(size)
     ]
-    members = []
     rows = []
+    members = []
     for fit in each:
         method = fit.method(text)
         if change is not None:
             method = change(fit, method)
-        member = member_of(_network(fit, method.name), method, fit.y)
-        drawn = slice(None) if member.rows is None else member.rows
-        rows.append((fit.x[drawn], fit.y[drawn]))
-        members.append(replace(member, rows=None))
+        drawn, member = _with_rows(fit, method)
+        rows.append(drawn)
+        members.append(member)
     x, y = _rows_of(rows)
     callbacks = []
     if kind_and_method(members[0].method.name)[1] in OWN_NETWORK:
@@ -315,6 +314,13 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
     if size == 1:
         return models
     return [Ensemble(models[i : i + size]) for i in range(0, len(models), size)]
+
+
+def _with_rows(fit: Fit, method: Method) -> tuple[tuple[Tensor, Tensor], Member]:
+    """A network about to be trained, and its rows and classes: in a bag, those that it drew."""
+    member = member_of(_network(fit, method.name), method, fit.y)
+    drawn = slice(None) if member.rows is None else member.rows
+    return (fit.x[drawn], fit.y[drawn]), replace(member, rows=None)
 
 
 def _rows_of(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -223,15 +223,16 @@ class Fleet:
             )
         everything = torch.arange(data.num_rows)
         places = [everything if one.rows is None else one.rows for one in self.members]
-        if len({len(rows) for rows in places}) > 1:
+        counts = sorted({len(rows) for rows in places})
+        if len(counts) > 1:
             raise InputError(
-                "Members of a fleet train on equally many rows, got "
-                f"{sorted({len(rows) for rows in places})}; without rows of its own, a member "
-                "trains on all."
+                f"Members of a fleet train on equally many rows, got {counts}; without rows of "
+                "its own, a member trains on all."
             )
-        if any(int(rows.min()) < 0 or int(rows.max()) >= data.num_rows for rows in places):
+        together = torch.stack(places)
+        if int(together.min()) < 0 or int(together.max()) >= data.num_rows:
             raise InputError(f"rows of a member lie between 0 and {data.num_rows - 1}.")
-        return DrawnRows(data, torch.stack(places))
+        return DrawnRows(data, together)
 
     def _groups(self, methods: Sequence[Method], data: TrainingRows) -> list[list[int]]:
         """Members that train as one stack, because they differ in numbers only."""
