@@ -92,9 +92,7 @@ FREER = {
 @pytest.mark.parametrize("rule", FREER)
 def test_a_freer_question_never_costs_more(asked, rule):
     """Exactly so where one or two columns suffice."""
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     tight, free = ({"max_changes": 2} | rules for rules in FREER[rule])
     dear = price(classifier.explain(people, 1, **tight))
     cheap = price(classifier.explain(people, 1, **free))
@@ -147,18 +145,14 @@ def test_answers_of_up_to_three_columns_are_those_of_the_levels(monkeypatch):
 
 
 def test_the_first_of_several_options_is_the_answer_to_one(asked):
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     one, three = classifier.explain(people, 1), classifier.explain(people, 1, n_options=3)
     pd.testing.assert_frame_equal(three.option(1), one.frame)
     assert len(three) > len(one)
 
 
 def test_no_option_contains_another(asked):
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     told = classifier.explain(people, 1, n_options=3)
     moved = told.distance > 0
     for _, rows in pd.Series(np.arange(len(told))).groupby(
@@ -174,9 +168,7 @@ def test_no_option_contains_another(asked):
 
 
 def test_answers_depend_on_nobody_else(asked):
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     whole = classifier.explain(people, 1, n_options=2)
     shuffled = classifier.explain(people[::-1], 1, n_options=2)
     pd.testing.assert_frame_equal(whole.frame.sort_index(), shuffled.frame.sort_index())
@@ -185,9 +177,7 @@ def test_answers_depend_on_nobody_else(asked):
 
 
 def test_the_scale_of_the_logits_changes_nothing(asked):
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     before = classifier.explain(people, 1).frame
     finder = classifier._finder()
 
@@ -223,9 +213,7 @@ def test_the_scale_of_the_logits_changes_nothing(asked):
 )
 def test_the_scale_of_the_logits_does_not_change_best_efforts(asked, question):
     """Nor anything else, if it is a power of two: then all digits stay."""
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     before = classifier.explain(people, 1, **question)
     scaled = copy.deepcopy(classifier)
     with torch.no_grad():
@@ -235,10 +223,36 @@ def test_the_scale_of_the_logits_does_not_change_best_efforts(asked, question):
     pd.testing.assert_frame_equal(scaled.explain(people, 1, **question).frame, before.frame)
 
 
+def cancelling(model, size):
+    """The same network, whose logits are small sums of large terms, which are rounded."""
+    *before, first, activation, last = copy.deepcopy(model)
+    wide = torch.nn.Linear(first.in_features, 2 * first.out_features)
+    sums = torch.nn.Linear(2 * last.in_features, last.out_features)
+    with torch.no_grad():
+        wide.weight.copy_(first.weight.repeat(2, 1))
+        wide.bias.copy_(first.bias.repeat(2))
+        sums.weight.copy_(torch.cat([last.weight / 2 + size, last.weight / 2 - size], 1))
+        sums.bias.copy_(last.bias)
+    return torch.nn.Sequential(*before, wide, activation, sums).eval()
+
+
+def test_answers_hold_in_any_batch_of_a_network_that_rounds(asked):
+    classifier, people = asked
+    rounding = copy.deepcopy(classifier)
+    finder = classifier._finder()
+    model = cancelling(finder.model, 300.0)
+    rounding.model_ = model
+    rounding._finder = lambda: replace(finder, model=model)
+    answers = rounding.explain(people, 1)
+    found = answers.frame[answers.status == "converged"]
+    assert len(found) > PEOPLE / 2
+    assert (rounding.predict(found) == 1).all()
+    alone = [rounding.predict(found.iloc[[i]])[0] for i in range(len(found))]
+    assert np.all(np.array(alone) == 1)
+
+
 def test_every_rule_is_kept_and_every_claim_holds(asked):
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     rules = {
         "step": {"income": 250},
         "max_change": {"debt": 900, "share": 0.2},
@@ -258,9 +272,7 @@ def test_every_rule_is_kept_and_every_claim_holds(asked):
 
 
 def test_difficult_columns_are_avoided(asked):
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     usual = classifier.explain(people, 1)
     often = usual.changed.sum().idxmax()
     hard = classifier.explain(people, 1, difficulty={often: 50.0})
@@ -271,9 +283,7 @@ def test_who_cannot_be_helped_gets_the_closest(asked):
     """A limit that hardly anybody can work with: the best effort is at least as close as where the
     row stands.
     """
-    frame, y = draw(1)
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=1).fit(frame, y)
-    people = frame[classifier.predict(frame) == 0].head(PEOPLE)
+    classifier, people = asked
     told = classifier.explain(people, 1, vary=["share"], max_change={"share": 0.02})
     missed = ~told.answered
     assert missed.any()

@@ -27,7 +27,8 @@ _POINTS = 2**11
 TOGETHER = 2**21
 # Of models trained elsewhere: every question takes them some milliseconds, however short it is.
 _POINTS_OF_BLACK_BOX = 2**13
-# What logits of the same point in different batches may differ by, as a share of the largest.
+# What logits of the same point in different batches may differ by, as a share of the largest and
+# of the terms that they are sums of.
 _ROUNDING = 4e-6
 # Odds of a decision below so many times that are computed anew with more digits.
 _CLOSE = 4
@@ -175,7 +176,9 @@ class Oracle:
             # numpy knows no bfloat16.
             if logits.dtype not in (torch.float32, torch.float64):
                 logits = logits.float()
-            odds, close = _decision_odds(logits.detach().numpy(), self.labels[person])
+            odds, close = _decision_odds(
+                logits.detach().numpy(), self.labels[person], self.window.terms[person]
+            )
         else:
             odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
             close = np.zeros(0, dtype=np.int64)
@@ -262,17 +265,19 @@ class Oracle:
             return 1 / (1 + np.exp(-odds)) / (1 + np.exp(-gate)) >= self.threshold + DIGITS
 
 
-def _decision_odds(logits: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _decision_odds(
+    logits: np.ndarray, label: np.ndarray, terms: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Log-odds ``(a,)`` of a class against the strongest other one; as :meth:`Bar.odds_of` has
     them, sooner for few points. And the rows where they are close to none.
 
-    Less what another batch may differ, which grows with the logits: their scale changes no
-    decision.
+    Less what another batch may differ, which grows with the logits and with the ``terms`` ``(a,)``
+    that they are sums of: their scale changes no decision.
     """
     line = np.arange(len(logits))
     # Class by class: the largest of few numbers takes numpy ten times as long row by row.
     others = logits.T.copy()
-    differ = logits.dtype.type(_ROUNDING) * np.abs(others).max(0)
+    differ = _ROUNDING * np.maximum(np.abs(others).max(0), terms)
     own = others[label, line]
     others[label, line] = -math.inf
     odds = (own - others.max(0)).astype(np.float64)

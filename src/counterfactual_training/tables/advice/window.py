@@ -98,6 +98,15 @@ class Window:
             return None
         return self._network.precise(self.rows(person, points))
 
+    @cached_property
+    def terms(self) -> np.ndarray:
+        """How large the terms are ``(n,)`` whose sums are the logits of the people's own rows; 0 if
+        the model is no network. Logits may be small where these cancel, their rounding is not.
+        """
+        if self._network is None:
+            return np.zeros(len(self.x))
+        return self._network.terms().cpu().numpy()
+
     def logits_of_sets(
         self, moves: Moves, person: np.ndarray, sets: np.ndarray
     ) -> Tensor | None:
@@ -158,6 +167,7 @@ class _Network:
         self, layers: list[nn.Module], linear: int, x: Tensor, columns: Tensor, num_numbers: int
     ) -> None:
         self._layers = layers
+        self.x = x
         self._before = layers[:linear]
         self._behind = layers[linear + 1 :]
         first = layers[linear]
@@ -203,6 +213,19 @@ class _Network:
 
     def __call__(self, person: Tensor, points: Tensor) -> Tensor:
         return self.behind(self._sum(self.base.index_select(0, person), points))
+
+    def terms(self) -> Tensor:
+        """The largest sum ``(n,)`` of absolute terms in the last layer, of any class."""
+        *hidden, last = self._layers
+        if not isinstance(last, nn.Linear):
+            return self.whole.new_zeros(len(self.whole))
+        value = self.x
+        for layer in hidden:
+            value = layer(value)
+        total = value.abs() @ last.weight.detach().abs().T
+        if last.bias is not None:
+            total = total + last.bias.detach().abs()
+        return total.amax(-1)
 
     def precise(self, rows: Tensor) -> Tensor:
         """Logits of whole rows ``(a, d)``, with twice the digits; on the CPU, because not every
