@@ -21,11 +21,11 @@ def models(name, method="ct", seeds=range(20), sets=None, protected=False, **set
     grid = load_grid("main").changed([name], max(seeds) + 1)
     # The published protocol is the same for all methods, but draws by the seed.
     drawn = {
-        point.cell.seed: point.cell
+        point.run.seed: point.run
         for point in grid.points({name: sets[0].settings})
-        if point.cell.is_conventional
+        if point.run.is_conventional
     }
-    cells = [drawn[seed] for seed in seeds]
+    runs_of_grid = [drawn[seed] for seed in seeds]
     stated = ct.make_method(method).replace(settings)
     members = []
     rows = []
@@ -38,17 +38,17 @@ def models(name, method="ct", seeds=range(20), sets=None, protected=False, **set
         rows.append(data.validation_split(torch.Generator().manual_seed(seed))[0])
     x = torch.stack([data.x_train[own] for data, own in zip(sets, rows, strict=True)])
     y = torch.stack([data.y_train[own] for data, own in zip(sets, rows, strict=True)])
-    return sets, cells, ct.Fleet(members).train(x, y, progress=False)
+    return sets, runs_of_grid, ct.Fleet(members).train(x, y, progress=False)
 
 
-def measured(sets, cells, trained, constraints="free", runs=10, **changes):
+def measured(sets, runs_of_grid, trained, constraints="free", runs=10, **changes):
     """The published metrics, a row per seed; ``changes``: of the protocol."""
     rows = []
-    for data, cell, result in zip(sets, cells, trained, strict=True):
-        protocol = replace(cell.protocol(constraints), num_runs=runs, **changes)
+    for data, run, result in zip(sets, runs_of_grid, trained, strict=True):
+        protocol = replace(run.protocol(constraints), num_runs=runs, **changes)
         rules = data.constraints
         if constraints == "protected":
             rules = data.protect(rules)
         table = counterfactual_tables([result.model], data, protocol, rules)[0]
         rows.append(ct.summarise(aggregate(table)))
-    return pd.DataFrame(rows, index=pd.Index([cell.seed for cell in cells], name="seed"))
+    return pd.DataFrame(rows, index=pd.Index([run.seed for run in runs_of_grid], name="seed"))

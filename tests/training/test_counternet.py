@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.evaluation.protocol import PAIRED
+from counterfactual_training.evaluation.stepfree import Rescaled
 from counterfactual_training.models.counternet import feasible
 from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.training import methods
@@ -110,7 +111,7 @@ def test_answers_keep_to_the_rules_and_are_valid_after_training():
     quick = replace(PAIRED, lambda_energy=(1.0,), langevin_steps=0, attacks=("fgsm",))
     model.train()
     explainers = {"own": ct.counternet_explainer, "line": ct.line()}
-    for one in (model, ct.evaluation.Rescaled(model, 2.0)):
+    for one in (model, Rescaled(model, 2.0)):
         means = ct.summarise(ct.evaluate(one, (x, y), quick, RULES, explainers=explainers))
         assert means["own", "violations"] == 0.0 and means["own", "validity"] > 0.5
     assert model.training

@@ -184,9 +184,11 @@ def test_a_gate_is_fitted_anew_where_features_are_protected_and_decides_nothing(
 
 def test_cheap_recourse_is_trained_by_the_rules_that_it_is_measured_by(monkeypatch):
     bench, known, seen = make_bench("LS", False, TINY), {}, []
-    member = entrants.Member
+    member_of = entrants.member_of
     monkeypatch.setattr(
-        entrants, "Member", lambda model, method: seen.append(method) or member(model, method)
+        entrants,
+        "member_of",
+        lambda model, method, y: seen.append(method) or member_of(model, method, y),
     )
     fit = fit_of(bench, "LS", 0, TINY, True, known)
     gated = fit.model("cheap_recourse + density")

@@ -65,7 +65,7 @@ def test_explains_identically_in_another_process(saved, fitted, rejected, tmp_pa
     rows.to_json(tmp_path / "rows.json", orient="split")
     script = (
         "import sys, json, pandas as pd\n"
-        "from counterfactual_training.tables.estimators import CounterfactualClassifier\n"
+        "from counterfactual_training import CounterfactualClassifier\n"
         "classifier = CounterfactualClassifier.load(sys.argv[1])\n"
         "rows = pd.read_json(sys.argv[2], orient='split')\n"
         "print(json.dumps(classifier.explain(rows, target='granted').records()))\n"
