@@ -23,7 +23,7 @@ from benchmarks.report import Table, Value
 from benchmarks.timing import timed
 from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.training.methods import OWN_NETWORK
-from counterfactual_training.training.registry import ENSEMBLE, method_names
+from counterfactual_training.training.registry import SEVERAL, method_names
 
 BASE = "conventional"
 ALL_STEPS = "ct, all steps"
@@ -138,8 +138,8 @@ class Problem:
         if name in OWN_NETWORK:
             torch.manual_seed(0)
             return ct.counternet(self.size.features)
-        if name == ENSEMBLE:
-            return ct.Ensemble([deepcopy(self.model) for _ in range(5)])
+        if name in SEVERAL:
+            return ct.Ensemble([deepcopy(self.model) for _ in range(SEVERAL[name]["members"])])
         return deepcopy(self.model)
 
     def seconds(self, name: str) -> float:
@@ -153,7 +153,7 @@ class Problem:
 
     def input_gradients(self, name: str) -> float:
         """Of an epoch, per training row."""
-        if name in (LOOP, ENSEMBLE, *OWN_NETWORK):  # these take none
+        if name in (LOOP, *SEVERAL, *OWN_NETWORK):  # these take none
             return 0.0
         counting = Counting(deepcopy(self.model))
         ct.train(counting, self.x, self.y, self.method(name), progress=False)
