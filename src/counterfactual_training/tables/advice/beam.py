@@ -112,6 +112,9 @@ class Beam:
         generator: Generator | None = None,
     ) -> None:
         self.finder = finder
+        # Of many columns, which of them are searched depends on the question anyway, and sets of
+        # three take longer than the rest.
+        self.tried = TRIED if features is None else TRIED - 1
         if num_columns is None:
             self.num_columns = len(finder.encoder.columns_)
         else:
@@ -152,7 +155,7 @@ class Beam:
                 candidates = level(num_options)
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
-            if self.most >= TRIED and not self.finder.late:
+            if self.tried == TRIED and self.most >= TRIED and not self.finder.late:
                 self._helped_by_two = np.isfinite(self.best)
                 everybody = np.arange(len(self.x))
                 self.settle(find_triples(self, everybody), num_options)
@@ -173,7 +176,7 @@ class Beam:
             missed = np.isinf(before)
             for candidates in self.levels:
                 self._settle_alone(candidates, missed, num_options)
-            if self.most >= TRIED and not self.finder.late:
+            if self.tried == TRIED and self.most >= TRIED and not self.finder.late:
                 people = np.flatnonzero(missed | (self.best == before))
                 self._settle_alone(find_triples(self, people), missed, num_options)
             # A second opinion on a plausible answer is not worth a search of larger sets.
@@ -205,7 +208,7 @@ class Beam:
         hopeful = np.isinf(self.best)
         helpless = np.flatnonzero(hopeful)
         self._helped = ~hopeful
-        if self.most > TRIED:
+        if self.most > self.tried:
             hopeful |= demanding & (self._hope() < self.best)
         if hopeful.any() and self.most > 0 and not self.finder.late:
             self.deepen(np.flatnonzero(hopeful))
@@ -234,7 +237,7 @@ class Beam:
         missing = (self.oracle.enough - self.odds_before)[:, None]
         before = np.cumsum(gain, 1) - gain
         part = np.clip(missing - before, 0.0, gain)
-        size = np.maximum((part > 0).sum(1), TRIED + 1)
+        size = np.maximum((part > 0).sum(1), self.tried + 1)
         price = (part / rate).sum(1) + COLUMN * size
         return np.where(gain.sum(1) >= missing[:, 0], price, math.inf)
 
@@ -676,7 +679,7 @@ class Beam:
                     person[rows], points, rows, feature[rows], own[rows], now[rows]
                 )
         points = self.easing.undo(person, points)
-        few = self.easing.changed(person, points).sum(1) <= TRIED
+        few = self.easing.changed(person, points).sum(1) <= self.tried
         rows = np.flatnonzero(~(few & self._helped[person]))
         self._add_points(person[rows], points[torch.as_tensor(rows)])
 
