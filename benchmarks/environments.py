@@ -77,7 +77,7 @@ class Environments:
 
     def missing(self, name: str) -> str:
         return (
-            f"no environment `{name}` in `{self.folder}`; make it with `python -m benchmarks "
+            f"no environment `{name}` in `{self.folder.name}`; make it with `python -m benchmarks "
             "--install`."
         )
 

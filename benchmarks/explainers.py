@@ -472,8 +472,6 @@ def _theirs(
                 seconds.append(answer["seconds"])
                 if answer["error"]:
                     errors += [answer["error"]]
-                else:
-                    errors += []
         except RuntimeError:
             if time.perf_counter() - started < LIMIT:
                 raise

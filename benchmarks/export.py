@@ -81,8 +81,6 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
             speed.append(row)
             if told is not None:
                 advice += [told]
-            else:
-                advice += []
     return [
         Table(SPEED, speed, "Size and speed", SPEED_NOTE),
         Table(ADVICE, advice, "Advice", ADVICE_NOTE),

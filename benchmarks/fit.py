@@ -320,8 +320,6 @@ def _tables(found: dict[tuple[int, int], dict[str, dict[str, float]]]) -> list[T
         memory.append((rows, columns, *(size / 1e6 for size in sizes)))
         if ratio > AIM:
             missed += [f"{rows:,} × {columns:,} ({ratio:.2f})"]
-        else:
-            missed += []
     if missed:
         reached = f"Missed: {', '.join(missed)}."
     else:

@@ -18,9 +18,9 @@ import counterfactual_training as ct
 Value = str | int | float
 HEAD = """# Benchmarks
 
-Written by `make bench` from the records in `benchmarks/` beside this page, one per part, each
-measured in one run of its own command: libraries take turns, and the quickest turn of each
-counts. Ratios are what to read; seconds are those of the machine named."""
+Written by `python -m benchmarks` from the records in the folder of this page's name, one per
+part, each measured in one run of its own command: libraries take turns, and the quickest turn of
+each counts. Ratios are what to read; seconds are those of the machine named."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,12 @@ class Record:
         for table in self.tables:
             if table.title:
                 lines += ["", f"### {table.title}"]
-            else:
-                lines += []
             if table.note:
                 lines += ["", textwrap.fill(" ".join(table.note.split()), 120)]
-            else:
-                lines += []
             lines += ["", _row(table.columns), "|" + "---|" * len(table.columns)]
             lines += [_row(tuple(_written(value) for value in row)) for row in table.rows]
         if self.skipped:
             lines += ["", *[f"Skipped: {reason}" for reason in self.skipped]]
-        else:
-            lines += []
         return "\n".join(lines)
 
 

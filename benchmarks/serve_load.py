@@ -267,12 +267,8 @@ def request(
     lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}:{port}"]
     if token:
         lines += [f"Authorization: Bearer {token}"]
-    else:
-        lines += []
     if method == "POST":
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    else:
-        lines += []
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 

@@ -323,8 +323,6 @@ def progress_line(progress: StudyProgress) -> str:
     pruned = sum(trial.state == "PRUNED" for trial in progress.tuning.trials)
     if pruned:
         parts += [f"{pruned} pruned"]
-    else:
-        parts += []
     if progress.finished < progress.total:
         if progress.epoch < progress.epochs:
             parts.append(f"epoch {progress.epoch} of {progress.epochs}")

@@ -304,6 +304,4 @@ def _report(
     text += f"\n\nDifferences whose interval excludes zero:\n{findings}"
     if written:
         text += f"\n\nWritten: {', '.join(written)}."
-    else:
-        text += ""
     emit(arguments, document, text)

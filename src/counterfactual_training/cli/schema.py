@@ -163,8 +163,6 @@ def _table(feature: Feature, column: pd.Series) -> str:
     blanks = int(column.isna().sum())
     if blanks:
         about += f", {blanks} of {len(column)} cells are blank"
-    else:
-        about += ""
     lines = [f"[{toml_key(feature.name)}]  # {about}"]
     for field, value in feature_to_dict(feature).items():
         if field == "mutability":

@@ -136,8 +136,6 @@ def mlp(
         # Before every layer but the first, so that none follows the logits.
         if i:
             layers += [make_activation()]
-        else:
-            layers += []
         layers.append(nn.Linear(fan_in, fan_out))
     return _glorot(nn.Sequential(*layers))
 

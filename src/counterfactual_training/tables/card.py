@@ -282,6 +282,4 @@ def _versions(command: str, sha256: str | None, seed: int) -> CardSection:
     rows = [("date", f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"), ("seed", str(seed))]
     if command:
         rows += [("command", command)]
-    else:
-        rows += []
     return CardSection("versions", "Versions", rows=(*rows, *versions().items()))

@@ -40,8 +40,6 @@ def measures(
         rows = _of_decisions(classifier, frame, labels, seed)
     if found is not None:
         rows += _of_advice(found)
-    else:
-        rows += []
     if found is None:
         said = [reason]
     else:

@@ -61,17 +61,11 @@ class Card:
             parts += [escaped(paragraph) for paragraph in section.paragraphs]
             if section.rows:
                 parts += [_table(("", ""), section.rows)]
-            else:
-                parts += []
             if section.items:
                 parts += ["\n".join(f"- {escaped(item)}" for item in section.items)]
-            else:
-                parts += []
             for table in section.tables:
                 if table.title:
                     parts += [f"### {escaped(table.title)}"]
-                else:
-                    parts += []
                 parts.append(_table(table.header, table.rows))
         return "\n\n".join(parts) + "\n"
 

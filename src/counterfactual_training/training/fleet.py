@@ -403,8 +403,6 @@ def free_memory(device: torch.device) -> int | None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         if limit != resource.RLIM_INFINITY:
             limits += [max(limit - pages * resource.getpagesize(), 0)]
-        else:
-            limits += []
     return min((free for free in limits if free is not None), default=None)
 
 

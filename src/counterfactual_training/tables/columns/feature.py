@@ -157,13 +157,9 @@ class Feature:
                 high = self.levels.index(high)
         # The whole numbers within a domain of 17.5 to 90.2 are 18 to 90.
         if self.kind == "integer":
-            if low is None:
-                low = None
-            else:
+            if low is not None:
                 low = math.ceil(low)
-            if high is None:
-                high = None
-            else:
+            if high is not None:
                 high = math.floor(high)
         return (-math.inf if low is None else float(low)), (
             math.inf if high is None else float(high)

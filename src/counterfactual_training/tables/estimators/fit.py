@@ -166,9 +166,7 @@ class PreparedFit:
             options["validation"] = (x[held_out], y[held_out])
             x = x[in_training]
             y = y[in_training]
-            if weight is None:
-                weight = None
-            else:
+            if weight is not None:
                 weight = weight[in_training]
         return x, y, options | {"sample_weight": weight, "checkpoint": self.checkpoint}
 

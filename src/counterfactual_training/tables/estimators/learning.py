@@ -99,15 +99,7 @@ class LearningMethods:
         if going_on:
             history = _joined(self.history_, history)
         # Only now: a fit that fails or is interrupted leaves what was learned before.
-        self._adopt(
-            prepared.encoder,
-            prepared.classes,
-            model.eval(),
-            history,
-            prepared.method,
-            gate,
-        )
-        self._say(len(prepared.y))
+        self._take_over(prepared, model, history, gate)
         # Adam's memory of an earlier partial_fit belongs to weights that have changed since.
         vars(self).pop("_optimizer", None)
         return self
@@ -164,15 +156,7 @@ class LearningMethods:
             gate = self.gate_
         if not first:
             history = _joined(self.history_, history)
-        self._adopt(
-            prepared.encoder,
-            prepared.classes,
-            model.eval(),
-            history,
-            prepared.method,
-            gate,
-        )
-        self._say(len(prepared.y))
+        self._take_over(prepared, model, history, gate)
         self._optimizer = optimizer.state_dict()
         return self
 
@@ -236,6 +220,14 @@ class LearningMethods:
             space,
         )
         return best
+
+    def _take_over(
+        self, prepared: PreparedFit, model: nn.Module, history: History, gate: Gate | None
+    ) -> None:
+        """Become what was trained, and say so."""
+        learned = (prepared.encoder, prepared.classes, model.eval(), history)
+        self._adopt(*learned, prepared.method, gate)
+        self._say(len(prepared.y))
 
     def _counts(self) -> tuple[int, int]:
         """Restarts and members of an ensemble; at most one of them is more than 1."""

@@ -131,8 +131,6 @@ def _glossary(document: Line) -> str:
     lines += [f"- **{check['title']}**: {check['meaning']}" for check in document["later"]]
     if document["proxies"]:
         lines += [f"- **Guessed**: {document['proxies'][0]['meaning']}"]
-    else:
-        lines += []
     lines.append(
         "- **Worst group**: the one with the highest value; a gap alone would hide that all "
         "groups are badly off."
@@ -162,12 +160,8 @@ def audit_tables(document: Line) -> list[TextTable]:
     tables = [_column_table(column, document["models"]) for column in document["columns"]]
     if document["proxies"]:
         tables += [_proxy_table(document)]
-    else:
-        tables += []
     if document["later"]:
         tables += [_later_table(document)]
-    else:
-        tables += []
     return tables
 
 
