@@ -27,6 +27,11 @@ if TYPE_CHECKING:
         MissingExtraError,
         ModelError,
     )
+    from counterfactual_training.evaluation.acceptance import (
+        Frontier,
+        Jury,
+        cost_at_equal_acceptance,
+    )
     from counterfactual_training.evaluation.evaluate import evaluate, summarise
     from counterfactual_training.evaluation.plausibility import implausibility
     from counterfactual_training.evaluation.plugins import Measured
@@ -136,12 +141,14 @@ __all__ = [
     "Feature",
     "FileError",
     "Fleet",
+    "Frontier",
     "Gate",
     "GateConfig",
     "Gated",
     "Generator",
     "History",
     "InputError",
+    "Jury",
     "LossTerms",
     "Measured",
     "Member",
@@ -163,6 +170,7 @@ __all__ = [
     "claproar",
     "class_loss",
     "cnn",
+    "cost_at_equal_acceptance",
     "counternet",
     "counternet_explainer",
     "dice",
@@ -215,6 +223,7 @@ _MODULES = {
         "ConstraintError CounterfactualTrainingError FileError InputError MissingExtraError "
         "ModelError"
     ),
+    "evaluation.acceptance": "Frontier Jury cost_at_equal_acceptance",
     "evaluation.evaluate": "evaluate summarise",
     "evaluation.plausibility": "implausibility",
     "evaluation.plugins": "Measured",

@@ -71,6 +71,18 @@ def test_a_row_without_a_direction_stays(model):
     assert torch.equal(path_of(model, "normalised", 3, frozen)[-1], X)
 
 
+def test_signed_steps_move_what_can_move_by_the_learning_rate(model):
+    rules = Constraints.build(4, {1: "none", 0: "decrease"}, {2: (-5.0, 0.55)})
+    path = path_of(model, "signed", 3, rules)
+    change = path[-1] - path[0]
+    # The target is reached by raising features with a positive slope, by η each.
+    towards = 0.3 * SLOPE.sign().expand(2, 4).clone()
+    towards[:, 1] = 0
+    towards[:, 0] = towards[:, 0].clamp_max(0)
+    towards[:, 2] = torch.minimum(towards[:, 2], 0.55 - X[:, 2])
+    assert_close(change, towards)
+
+
 def test_adam_is_torchs(model):
     path = path_of(model, "adam", 12)
     leaf = X.clone().requires_grad_()

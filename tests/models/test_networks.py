@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.models.embeddings import Periodic, PiecewiseLinear, varied
+from counterfactual_training.models.ensemble import joined_layers
 from counterfactual_training.models.neurotree import NeuroTrees
 from counterfactual_training.models.shapes import describe, make_network, shape_in_words
 from counterfactual_training.models.stack import StackedModel
@@ -247,3 +248,41 @@ def test_searches_respect_their_box(name, rule):
     assert torch.equal(found.x_cf[:, 2], X[:, 2]) and bool(
         (found.x_cf[:, 0] >= X[:, 0] - 1e-6).all()
     )
+
+
+# ---- ensembles as one network --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 6), (7, 5, 4)], ids=str)
+@pytest.mark.parametrize("squash", [False, True])
+def test_joined_members_compute_the_mean_of_their_logits(hidden, squash):
+    model = ct.Ensemble([ct.mlp(5, 3, hidden, "swish", squash) for _ in range(4)]).double()
+    layers = joined_layers(model)
+    assert_close(nn.Sequential(*layers)(X.double()), model(X.double()))
+    # The first layer is all members', the last one plain.
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    assert linear[0].out_features == 4 * hidden[0] and linear[-1].in_features == 4 * hidden[-1]
+
+
+def test_members_without_biases_are_joined_too():
+    def make():
+        return nn.Sequential(
+            nn.Linear(5, 6, bias=False), nn.ReLU(), nn.Linear(6, 2, bias=False)
+        )
+
+    model = ct.Ensemble([make(), make()])
+    assert_close(nn.Sequential(*joined_layers(model))(X), model(X))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ct.mlp(5, 3),
+        ct.Ensemble([ct.linear(5, 3), ct.linear(5, 3)]),
+        ct.Ensemble([ct.mlp(5, 3, (8,)), ct.mlp(5, 3, (9,))]),
+        ct.Ensemble([ct.neurotree(5, 3), ct.neurotree(5, 3)]),
+    ],
+    ids=["one", "no hidden layer", "not alike", "no chains"],
+)
+def test_what_cannot_be_joined_is_left_as_it_is(model):
+    assert joined_layers(model) is None

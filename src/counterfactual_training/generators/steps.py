@@ -1,9 +1,9 @@
 """Step rules: how the gradient at x′ becomes the next x′, where that is not plain descent.
 
-A rule is data, a part of the recipe: ``Generator(step_rule=Greedy())``, or ``"normalised"`` and
-``"adam"`` by name. It is called once per step with the rows that are still searching. Rows must not
-depend on each other; what a rule remembers per row and feature lies in ``work.memory``, which
-shrinks with the rows.
+A rule is data, a part of the recipe: ``Generator(step_rule=Greedy())``, or ``"normalised"``,
+``"signed"`` and ``"adam"`` by name. It is called once per step with the rows that are still
+searching. Rows must not depend on each other; what a rule remembers per row and feature lies in
+``work.memory``, which shrinks with the rows.
 """
 
 from __future__ import annotations
@@ -62,6 +62,17 @@ class Normalised:
 
     def __call__(self, work: LiveRows, step_input: StepInput) -> None:
         work.advance(unit(work.free(step_input.grad.neg_())).mul_(step_input.learning_rate))
+
+
+@dataclass(frozen=True)
+class Signed:
+    """``Δ = −η sign ∇`` over the features that can move: after T steps, none is more than ηT away.
+
+    The steps of the attacks FGSM and PGD, towards the target.
+    """
+
+    def __call__(self, work: LiveRows, step_input: StepInput) -> None:
+        work.advance(work.free(step_input.grad.neg_()).sign_().mul_(step_input.learning_rate))
 
 
 @dataclass(frozen=True)
@@ -184,7 +195,11 @@ class Shrink:
 
 
 # Rules that a recipe or a user may name.
-STEP_RULES: dict[str, Stepper] = {"normalised": Normalised(), "adam": Adam()}
+STEP_RULES: dict[str, Stepper] = {
+    "normalised": Normalised(),
+    "signed": Signed(),
+    "adam": Adam(),
+}
 
 
 def unit(vectors: Tensor) -> Tensor:

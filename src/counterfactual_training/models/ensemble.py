@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import ModelError
+from counterfactual_training.models.trace import named_layers
 
 # More members than anyone trains: a file must not keep us busy making them.
 _MOST_MEMBERS = 1000
@@ -47,6 +49,78 @@ class Ensemble(nn.Module):
         for member in list(self.members)[1:]:
             total = total + member(x)
         return total / len(self.members)
+
+
+class SideBySide(nn.Module):
+    """M linear layers, each of its own part of the columns: ``(n, M·d)`` → ``(n, M·h)``.
+
+    Args:
+        layers: linear layers of one shape.
+    """
+
+    weight: Tensor  # (M, d, h)
+    bias: Tensor  # (M, 1, h)
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.stack([layer.weight.T for layer in layers]))
+        bias = torch.stack([_bias(layer) for layer in layers])
+        self.register_buffer("bias", bias.unsqueeze(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.unflatten(-1, (len(self.weight), -1)).transpose(0, 1)
+        return torch.baddbmm(self.bias, parts, self.weight).transpose(0, 1).flatten(1)
+
+
+@torch.no_grad()
+def joined_layers(model: nn.Module) -> list[nn.Module] | None:
+    """The layers of one network of rows ``(n, d)`` that computes what an ensemble does, with copies
+    of its weights: its first layer has the columns of every member's, its last one adds them up.
+
+    ``None`` unless the members are chains of linear layers and elementwise ones, all alike, with a
+    hidden layer.
+    """
+    if type(model) is not Ensemble:
+        return None
+    chains = [[layer for _, layer in named_layers(member) or []] for member in model.members]
+    if len({repr(chain) for chain in chains}) > 1:
+        return None
+    linear = [i for i, layer in enumerate(chains[0]) if isinstance(layer, nn.Linear)]
+    if len(linear) < 2:
+        return None
+    joined: list[nn.Module] = []
+    for i, layers in enumerate(zip(*chains, strict=True)):
+        if i == linear[0]:
+            joined.append(_linear(torch.cat([own.weight for own in layers]), _biases(layers)))
+        elif i == linear[-1]:
+            num = len(layers)
+            weight = torch.cat([own.weight for own in layers], 1) / num
+            joined.append(_linear(weight, _biases(layers).view(num, -1).mean(0)))
+        elif i in linear:
+            joined.append(SideBySide(layers))
+        else:
+            joined.append(layers[0])
+    return joined
+
+
+def _bias(layer: nn.Linear) -> Tensor:
+    if layer.bias is None:
+        return layer.weight.new_zeros(layer.out_features)
+    return layer.bias
+
+
+def _biases(layers: Sequence[nn.Linear]) -> Tensor:
+    return torch.cat([_bias(layer) for layer in layers])
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """The layer with this weight ``(h, d)`` and bias ``(h,)``."""
+    layer = nn.utils.skip_init(
+        nn.Linear, weight.shape[1], weight.shape[0], device=weight.device, dtype=weight.dtype
+    )
+    layer.weight.copy_(weight)
+    layer.bias.copy_(bias)
+    return layer.requires_grad_(False)
 
 
 def make_ensemble(

@@ -51,7 +51,7 @@ _KINDS = {
 
 # Ways to train several networks of one method whose logits are averaged, and what each means.
 SEVERAL: dict[str, dict[str, Any]] = {
-    "ensemble": {"members": 5},  # of a deep ensemble, as its authors had
+    "ensemble": {"members": 5, "bootstrap": False},  # of a deep ensemble, as its authors had
     "bag": {"members": 10, "bootstrap": True},
 }
 # Commas between settings, not those within brackets or parentheses.
@@ -99,7 +99,7 @@ def register_method(
     made = lru_cache(maxsize=256)(make)
     # Which numbers must be positive is known of the published methods only.
     kinds: Mapping[str, _Kind] = {}
-    if make.__module__.partition(".")[0] == __name__.partition(".")[0]:
+    if _of_package(make):
         kinds = _KINDS
 
     @wraps(make)
@@ -145,9 +145,7 @@ def _check_function(
             f"A method is called by the name of its function, and {name!r} cannot be one: define "
             "a function of another name."
         )
-    package = __name__.partition(".")[0]
-    taken = name in table and table[name].__module__.partition(".")[0] == package
-    if taken and make.__module__.partition(".")[0] != package:
+    if name in table and _of_package(table[name]) and not _of_package(make):
         raise InputError(
             f"{name!r} is a method of this package; give your function another name."
         )
@@ -222,6 +220,16 @@ def is_known(spec: str | Mapping[str, Any] | Method) -> bool:
     else:
         name = str(spec.get("name"))
     return kind_and_method(name)[1] in (*METHODS, *SEVERAL)
+
+
+def is_published(method: Method) -> bool:
+    """Whether a method was made by a function of this package."""
+    return _of_package(method.make)
+
+
+def _of_package(make: Callable[..., Method] | None) -> bool:
+    package = __name__.partition(".")[0]
+    return getattr(make, "__module__", "").partition(".")[0] == package
 
 
 def method_names() -> list[str]:

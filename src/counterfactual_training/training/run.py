@@ -59,6 +59,7 @@ class History:
     Attributes:
         records: one dict per epoch.
         stopped: the reason; ``None`` if all epochs were run.
+        diverged: whether the reason is that losses or weights became non-finite.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -75,6 +76,7 @@ class History:
 
     records: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
+    diverged: bool = False
 
     def to_frame(self) -> pd.DataFrame:
         """One row per epoch."""
@@ -435,6 +437,7 @@ class Run:
         else:
             self.model.load_state_dict(self.good)
         self._end(i, reason)
+        self.histories[i].diverged = True
         fleet = len(self.members) > 1
         if fleet:
             who = f"Member {self.members[i]} of the fleet stopped in"

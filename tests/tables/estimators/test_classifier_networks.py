@@ -16,6 +16,7 @@ from counterfactual_training.models.quantiles import Quantiles
 from counterfactual_training.persistence import load_file, save_file
 from counterfactual_training.tables.estimators.fit import prepare
 from counterfactual_training.tables.estimators.networks import MODELS
+from counterfactual_training.training.fleet import Fleet
 from covering import by_default, repeats
 
 KIND = "counterfactual classifier"
@@ -145,7 +146,7 @@ def test_an_ensemble_averages_the_logits_of_models_trained_alone(
         one = replace(
             prepared,
             model=prepared.make_model(seed + i),
-            method=prepared.method.seeded(seed + i),
+            method=prepared.method.replace("members", 1).seeded(seed + i),
         )
         one.train(False)
         alone.append(one.model.eval()(classifier._encoded(frame)))
@@ -186,18 +187,69 @@ def test_a_bag_has_members_of_other_rows_and_is_saved(loans, make_quick, tmp_pat
     np.testing.assert_array_equal(again.predict_proba(frame), bag.predict_proba(frame))
 
 
-def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
+def test_what_an_ensemble_is_not(loans, make_quick):
     with pytest.raises(
         InputError, match=r"n_restarts=2 keeps one .* 'ensemble of conventional' keeps all 3"
     ):
         make_quick("ensemble(members=3)", n_restarts=2).fit(*loans)
-    with pytest.raises(InputError, match="partial_fit goes on with the weights of one model"):
-        make_quick("ensemble").partial_fit(*loans)
-    with pytest.raises(InputError, match="warm_start goes on with the weights of one model"):
-        several = make_quick("ensemble(members=2)", warm_start=True, epochs=1, gate="none")
-        several.fit(*loans).fit(*loans)
     with pytest.raises(InputError, match="members must be a whole number"):
         make_quick("ensemble(members=0)").fit(*loans)
+
+
+@pytest.mark.parametrize("method", ["bag(members=2)", "ensemble(members=2)"])
+def test_an_ensemble_goes_on_with_its_members(method, loans, make_quick):
+    frame, y = loans
+    once = make_quick(method, warm_start=True, epochs=2, gate="none", random_state=0)
+    once.fit(frame, y)
+    before = [member[1].weight.detach().clone() for member in once.model_.members]
+    first = once.model_.members
+    once.fit(frame, y)
+    assert len(once.model_.members) == 2 and once.model_.members is not first
+    assert len(once.history_.records) == 4
+    # From where they were: two epochs at this rate move no weight far.
+    for member, weight in zip(once.model_.members, before, strict=True):
+        moved = (member[1].weight - weight).abs()
+        assert 0 < float(moved.median()) < 0.1
+    with pytest.raises(InputError, match=r"goes on with the 2 members .* is about 3"):
+        once.set_params(method="bag(members=3)").fit(frame, y)
+
+
+def test_a_bag_learns_from_further_rows_with_the_memory_of_its_optimizers(loans, make_quick):
+    frame, y = loans
+    bag = make_quick("bag(members=2)", gate="none", random_state=0)
+    bag.partial_fit(frame[:150], y[:150])
+    memory = [float(state["state"][0]["step"]) for state in bag._optimizer]
+    bag.partial_fit(frame[150:], y[150:])
+    assert len(bag.model_.members) == 2 and len(bag.history_.records) == 2
+    steps = [float(state["state"][0]["step"]) for state in bag._optimizer]
+    assert all(after > before for before, after in zip(memory, steps, strict=True))
+    # Each member has drawn rows of its own.
+    first, second = (member[1].weight for member in bag.model_.members)
+    assert (first != second).any()
+
+
+def test_a_member_that_diverges_is_left_out(loans, make_quick, monkeypatch):
+    frame, y = loans
+    trained = Fleet.train
+
+    def second_fails(fleet, *rows, **options):
+        results = trained(fleet, *rows, **options)
+        results[1].history.diverged = True
+        return results
+
+    monkeypatch.setattr(Fleet, "train", second_fails)
+    with pytest.warns(UserWarning, match="Of 3 members 1 diverged and are left out"):
+        bag = make_quick("bag(members=3)", gate="none", epochs=1).fit(frame, y)
+    assert len(bag.model_.members) == 2
+    assert np.isfinite(bag.predict_proba(frame)).all()
+
+
+def test_weights_of_rows_reach_the_members_of_a_bag(loans, make_quick):
+    frame, y = loans
+    weight = np.where(np.asarray(y) == np.asarray(y)[0], 1.0, 1e-6)
+    bag = make_quick("bag(members=2)", gate="none", epochs=30, random_state=0)
+    bag.fit(frame, y, sample_weight=weight)
+    assert (bag.predict(frame) == np.asarray(y)[0]).mean() > 0.95
 
 
 # ---- ranks as inputs -----------------------------------------------------------------------------

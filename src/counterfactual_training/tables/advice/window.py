@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from counterfactual_training.gates import Nearby
 from counterfactual_training.generators.chain import chain_layers
+from counterfactual_training.models.ensemble import joined_layers
 
 if TYPE_CHECKING:
     from counterfactual_training.tables.advice.find import Finder
@@ -189,8 +190,10 @@ class _Network:
     def of(
         cls, model: nn.Module, x: Tensor, columns: Tensor, num_numbers: int
     ) -> _Network | None:
-        """``None`` for a model that is no chain of layers."""
+        """``None`` for a model that is no chain of layers, nor an ensemble of such."""
         layers = chain_layers(model)
+        if layers is None:
+            layers = joined_layers(model)
         linear = next(
             (i for i, layer in enumerate(layers or ()) if isinstance(layer, nn.Linear)), None
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from counterfactual_training.torch_internals import module_hooked
 from counterfactual_training.training.callbacks import Callback, EarlyStopping, PrintLoss
 from counterfactual_training.training.fleet import Fleet, Member, members_of
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.run import History
+from counterfactual_training.training.run import History, TrainResult
 from counterfactual_training.training.train import train
 
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on
@@ -137,17 +137,53 @@ class PreparedFit:
             and not any(map(module_hooked, (network, network[0])))
         )
 
-    def train_ensemble(self, num: int, progress: bool | None) -> tuple[Ensemble, History]:
-        """Train ``num`` models from different seeds, as one fleet; together with the history of the
-        first.
+    def train_members(
+        self,
+        progress: bool | None,
+        networks: Sequence[nn.Module] | None = None,
+        optimizers: Sequence[torch.optim.Optimizer] | None = None,
+    ) -> tuple[Ensemble, History]:
+        """Train the members of an ensemble, as one fleet; together with the history of the first.
+
+        With an optimizer for each they train one by one, and what the optimizers remember goes on.
         """
         x, y, options = self._rows()
-        first = self.method.training.seed
-        # Weights and draws of a member come from one seed, as if it were trained alone.
-        models = [self.make_model(seed) for seed in range(first, first + num)]
-        members = members_of(models, self.method, y)
-        results = Fleet(members).train(x, y, progress=progress, **options)
-        return Ensemble([result.model for result in results]), results[0].history
+        if networks is None:
+            networks = self.networks()
+        members = members_of(networks, self.method, y)
+        if optimizers is None:
+            results = Fleet(members).train(x, y, progress=progress, **options)
+        else:
+            results = [
+                _trained_alone(member, x, y, options | {"optimizer": optimizer})
+                for member, optimizer in zip(members, optimizers, strict=True)
+            ]
+        sound = [result for result in results if not result.history.diverged]
+        if not sound:
+            # Each has said so; the weights of the last sound epochs are what there is.
+            sound = results
+        elif len(sound) < len(results):
+            warnings.warn(
+                f"Of {len(results)} members {len(results) - len(sound)} diverged and are left out; "
+                "a lower learning_rate would keep them.",
+                stacklevel=from_outside(),
+            )
+        return Ensemble([result.model for result in sound]), sound[0].history
+
+    def networks(self) -> list[nn.Module]:
+        """The members to train: new ones, or those of the ensemble that training goes on from."""
+        num = self.method.members
+        if not isinstance(self.model, Ensemble):
+            # Weights and draws of a member come from one seed, as if it were trained alone.
+            first = self.method.training.seed
+            return [self.make_model(seed) for seed in range(first, first + num)]
+        models = list(self.model.members)
+        if len(models) != num:
+            raise InputError(
+                f"Training goes on with the {len(models)} members there are, and the method "
+                f"{self.method.name!r} is about {num}: state members={len(models)}, or fit anew."
+            )
+        return models
 
     def _rows(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Rows and classes to train on, and the arguments of a training that follow from them."""
@@ -181,6 +217,20 @@ class PreparedFit:
         if message is not None:
             warnings.warn(message, stacklevel=from_outside())
         return gate
+
+
+def _trained_alone(
+    member: Member, x: Tensor, y: Tensor, options: dict[str, Any]
+) -> TrainResult:
+    """A member of an ensemble, trained on the rows that it drew."""
+    weight = options["sample_weight"]
+    if member.rows is not None:
+        rows = member.rows.to(y.device)
+        x = x[rows]
+        y = y[rows]
+        if weight is not None:
+            weight = weight[rows]
+    return train(member.model, x, y, member.method, **options | {"sample_weight": weight})
 
 
 class Start(NamedTuple):

@@ -82,17 +82,17 @@ class LearningMethods:
         """
         num_restarts, num_members = self._counts()
         going_on = self.warm_start and hasattr(self, "model_")
-        if going_on and (num_restarts > 1 or num_members > 1):
+        if going_on and num_restarts > 1:
             raise InputError(
-                "warm_start goes on with the weights of one model: choose a method that is no "
-                "ensemble, n_restarts=1 or warm_start=False."
+                "warm_start goes on with the weights there are, and n_restarts draws new ones: "
+                "choose n_restarts=1 or warm_start=False."
             )
         prepared = replace(self._prepared(X, y, sample_weight, going_on), checkpoint=checkpoint)
         model = prepared.model
         if num_restarts > 1:
             model, history = best_restart(prepared, num_restarts, self._shown)
         elif num_members > 1:
-            model, history = prepared.train_ensemble(num_members, self._shown)
+            model, history = prepared.train_members(self._shown)
         else:
             history = prepared.train(self._shown)
         gate = prepared.fit_gate(model)
@@ -115,7 +115,8 @@ class LearningMethods:
         """Train for one epoch on some of the rows; the next call goes on from there.
 
         Every call needs rows of all classes, and none is held out. Encoder and gate stay as the
-        first call, or ``fit``, learned them, so let the first rows be many and typical.
+        first call, or ``fit``, learned them, so let the first rows be many and typical. Each member
+        of a bag draws among the rows of a call.
 
         Args:
             X, y: some of the rows and their classes, as in ``fit``.
@@ -123,11 +124,7 @@ class LearningMethods:
             sample_weight: as in ``fit``.
         """
         first = not hasattr(self, "model_")
-        if self._counts()[1] > 1:
-            raise InputError(
-                "partial_fit goes on with the weights of one model: choose a method that is no "
-                "ensemble, or use fit."
-            )
+        num_members = self._counts()[1]
         prepared = self._prepared(X, y, sample_weight, not first).one_epoch()
         if classes is not None and sorted(np.unique(classes).tolist()) != sorted(
             prepared.classes.tolist()
@@ -136,20 +133,16 @@ class LearningMethods:
                 f"classes lists {np.unique(classes).tolist()}, but the rows of the first call hold "
                 f"{prepared.classes.tolist()}; every call needs rows of all classes."
             )
-        model = prepared.model
-        # Adam's averages of gradients go on with the weights they belong to.
-        if first:
-            memory = None
+        if num_members > 1:
+            networks = prepared.networks()
         else:
-            memory = getattr(self, "_optimizer", None)
-        optimizer = torch.optim.Adam(
-            model.parameters(), lr=prepared.method.training.learning_rate
-        )
-        if memory is not None:
-            optimizer.load_state_dict(memory)
-            # The saved state holds the old rate, too; a rate set since then wins.
-            optimizer.param_groups[0]["lr"] = prepared.method.training.learning_rate
-        history = prepared.train(self._shown, optimizer)
+            networks = [prepared.model]
+        optimizers = self._optimizers(networks, prepared.method.training.learning_rate)
+        model = prepared.model
+        if num_members > 1:
+            model, history = prepared.train_members(self._shown, networks, optimizers)
+        else:
+            history = prepared.train(self._shown, optimizers[0])
         if first:
             gate = prepared.fit_gate(model)
         else:
@@ -157,8 +150,23 @@ class LearningMethods:
         if not first:
             history = _joined(self.history_, history)
         self._take_over(prepared, model, history, gate)
-        self._optimizer = optimizer.state_dict()
+        self._optimizer = [optimizer.state_dict() for optimizer in optimizers]
         return self
+
+    def _optimizers(
+        self, networks: Sequence[nn.Module], rate: float
+    ) -> list[torch.optim.Optimizer]:
+        """An Adam for each network; its averages of gradients go on with the weights they belong
+        to.
+        """
+        optimizers = [torch.optim.Adam(network.parameters(), lr=rate) for network in networks]
+        memories = getattr(self, "_optimizer", None)
+        if memories is not None and len(memories) == len(optimizers):
+            for optimizer, memory in zip(optimizers, memories, strict=True):
+                optimizer.load_state_dict(memory)
+                # The saved state holds the old rate, too; a rate set since then wins.
+                optimizer.param_groups[0]["lr"] = rate
+        return list(optimizers)
 
     @with_gradients
     def tune(  # noqa: PLR0913  # public

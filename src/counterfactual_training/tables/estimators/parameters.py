@@ -27,7 +27,7 @@ from counterfactual_training.generators.data_penalties import learned as learned
 from counterfactual_training.models.vae import VAE
 from counterfactual_training.training.callbacks import Callback, PrintLoss
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.registry import is_published, make_method
 
 # Steps of a search for people; the paper evaluated with as many. Training wants many quick searches
 # and uses fewer.
@@ -119,10 +119,8 @@ def method_for_rows(
         raise InputError(
             "epochs=0 would leave the random weights that training starts from; state at least 1."
         )
-    # Of an ensemble, this is the training of one member.
     one = replace(
         method,
-        members=1,
         constraints=constraints,
         training=replace(method.training, **sizes),
     )
@@ -135,9 +133,15 @@ def _batch_size(params: Params, method: Method, num_rows: int) -> dict[str, int]
         raise bad_value("batch_size", "a whole number or 'auto'", stated)
     if not isinstance(stated, str):
         return {"batch_size": stated}
+    usual = usual_batch_size(num_rows)
+    # Stated by a method of this package, not by its user: meant for thousands of rows, not for
+    # millions.
+    by_user = {"training", "training.batch_size"} & method.stated
+    if is_published(method) and not by_user:
+        return {"batch_size": max(method.training.batch_size, usual)}
     if method.states("training.batch_size"):
         return {}
-    return {"batch_size": usual_batch_size(num_rows)}
+    return {"batch_size": usual}
 
 
 def _learning_rate(params: Params, method: Method) -> dict[str, float]:

@@ -187,7 +187,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
         shown = self._shown
         model = prepared.model
         if members > 1:
-            model, history = prepared.train_ensemble(members, shown)
+            model, history = prepared.train_members(shown)
         else:
             history = prepared.train(shown)
         in_training = (
