@@ -164,7 +164,7 @@ def cost_at_equal_acceptance(one: Frontier, other: Frontier, fewest: int = 8) ->
     both answer at every bar. NaN with fewer people than ``fewest``, or without a level that both
     reach.
     """
-    people = np.concatenate([one.answered, other.answered]).all(0)
+    people = np.asarray(one.answered.all(0) & other.answered.all(0))
     if people.sum() < fewest:
         return float("nan")
     curves = [one.curve(people), other.curve(people)]
