@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -31,9 +31,11 @@ from counterfactual_training.constraints.mutability import (
     direction_from,
     parse_mutability,
 )
-from counterfactual_training.constraints.relations import Relations
 from counterfactual_training.constraints.violations import find_violations
 from counterfactual_training.errors import ConstraintError, check_name
+
+if TYPE_CHECKING:
+    from counterfactual_training.constraints.relations import Relations
 
 CategoryProjection = Literal["end", "step", "never"]
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterfactual_training.constraints import Constraints, OneHotGroup, Relations
+from counterfactual_training.constraints import Constraints, OneHotGroup
+from counterfactual_training.constraints.relations import Relations
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.generators.chain import ByAutograd, Differentiable

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from counterfactual_training.constraints import Follower, Implication, Relations
-from counterfactual_training.constraints.relations import ELSEWHERE
+from counterfactual_training.constraints.relations import (
+    ELSEWHERE,
+    Follower,
+    Implication,
+    Relations,
+)
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.limits import (
