@@ -27,7 +27,7 @@ _CLOSE = 1e-9
 # What is stated by column: ends, and one number of each of these rules.
 _BY_COLUMN = ("domain", *with_trait("number"))
 # Of these numbers, those that say how far a column may go: the smaller one holds.
-_REACHES = tuple(rule for rule in with_trait("number") if rule in with_trait("reach"))
+_REACHES = with_trait("number", "reach")
 
 
 @dataclass(frozen=True)
