@@ -69,7 +69,7 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     # Where conventional counterfactuals are as near as real rows, there is no excess to have a
     # share of.
     cells["share"] = cells["share"].where(
-        cells["baseline"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
+        cells["reference_value"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
     )
     warn(check_seeds(int(cells["seeds"].min())))
     models = in_paper_order(_models(outcomes))

@@ -237,7 +237,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
         ):
             column = own[(own["metric"] == metric) & (own["validity"] >= draw.ENOUGH)]
             # Relative to the same individuals of the conventional model, whose own gain is none.
-            gain = (column["value"] - column["baseline"]) * (-1 if lowest else 1)
+            gain = (column["value"] - column["reference_value"]) * (-1 if lowest else 1)
             if gain.notna().any():
                 best = column.loc[gain.idxmax()]
             else:

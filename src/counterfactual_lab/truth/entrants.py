@@ -126,7 +126,7 @@ class Compared:
         return self.method
 
     @property
-    def twin(self) -> str:
+    def reference(self) -> str:
         """Text of the method that it is compared with."""
         if self.method == DEFAULT_NETWORK and self.gate != "none":
             return DEFAULT_NETWORK

@@ -72,7 +72,7 @@ class Truth(Comparison):
     """Which models are measured, on which rows, and where the results are.
 
     Attributes:
-        methods: by default :data:`METHODS`. Their twins are included.
+        methods: by default :data:`METHODS`. Their references are included.
         trained: finished runs of the paper's experiments in the same store, whose models are the
             conventional one and CT.
         kind: how much of these experiments was run, and what was changed in them.
@@ -87,7 +87,7 @@ class Truth(Comparison):
 
     @property
     def names(self) -> list[str]:
-        """The methods with the twins they are compared with, each twin before them."""
+        """The methods with the references they are compared with, each reference before them."""
         if self.methods is None:
             given: Sequence[str] = METHODS
         else:
@@ -95,7 +95,7 @@ class Truth(Comparison):
         wanted: list[str] = []
         for name in given:
             compared = Compared.of(name)
-            wanted += [compared.twin, str(compared)]
+            wanted += [compared.reference, str(compared)]
         return list(dict.fromkeys(wanted))
 
     def measurement(self, data: str) -> dict[str, Any]:
