@@ -206,14 +206,14 @@ def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:
     bench = work.bench(data)
     compared = Compared.of(job[0].model)
     fits = {run.seed: fit_of(bench, data, run.seed, arena.caps, protected=False) for run in job}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         # Of the processor: by the clock, jobs that run beside each other would slow each other
         # down.
         started = time.process_time()
         models = _models(compared, fits, arena.gradients)
         seconds = (time.process_time() - started) / len(fits)
-    notes = tuple(dict.fromkeys(str(one.message) for one in said))
+    notes = tuple(dict.fromkeys(str(one.message) for one in caught))
     taken = input_gradients(fits[min(fits)], compared.trains_by, arena.gradients)
     outcomes = [floors_of(arena.floors(data), bench)]
     for run in job:

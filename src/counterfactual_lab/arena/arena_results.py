@@ -155,10 +155,10 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     # would.
     out["p_value"] = out["p_value"].where(out["high"] - out["low"] > 1e-9)
     p = out.groupby("metric")["p_value"].transform(lambda values: holm(values.to_numpy()))
-    told = np.where(
+    directions = np.where(
         (out["change"] > 0) ^ (out["metric"] == "calibration_error"), "better", "worse"
     )
-    return out.assign(p_holm=p, verdict=np.where(p < LEVEL, told, ""))
+    return out.assign(p_holm=p, verdict=np.where(p < LEVEL, directions, ""))
 
 
 def _overview(cells: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:

@@ -272,15 +272,15 @@ def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
     sizes = " × ".join(
         f"{len(values)} {name}" for name, values in grid.values if len(values) > 1
     )
-    told = (
+    size = (
         f"{grid.name!r} has {grid.num_points:,} settings ({sizes} × {len(grid.data)} data sets × "
         f"{len(grid.seeds)} "
         f"seeds), about {duration(expected_seconds(grid, engine.workers))} with {engine.workers} "
         "workers"
     )
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise InputError(f"{told}. To run it anyway, add --yes.")
-    sys.stderr.write(f"{told}. Run it? [y/N] ")
+        raise InputError(f"{size}. To run it anyway, add --yes.")
+    sys.stderr.write(f"{size}. Run it? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputError("Not run.")

@@ -71,12 +71,12 @@ class JobResult:
 def run_job(sources: Mapping[str, GridData], job: Job) -> JobResult:
     """Train, then measure."""
     started = time.perf_counter()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         outcomes = _run(sources[job.runs[0].data], job, started)
     # The outcome of a model that stopped says so itself.
-    told = [one for one in said if not issubclass(one.category, StoppedWarning)]
-    notes = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
+    others = [one for one in caught if not issubclass(one.category, StoppedWarning)]
+    notes = [str(one.message) for one in others if issubclass(one.category, UserWarning)]
     notes = list(dict.fromkeys(notes))
     stopped = [outcome.stopped for outcome in outcomes if outcome.stopped]
     if stopped:

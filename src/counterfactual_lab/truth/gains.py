@@ -204,7 +204,7 @@ def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
     usual = fit.model(CONVENTIONAL)
     models = {(CONVENTIONAL, factor): Rescaled(usual, factor) for factor in FACTORS}
     models |= {(CT, 1.0): Rescaled(fit.model(CT), 1.0)}
-    told: dict[tuple[str, float, str], pd.DataFrame] = {}
+    parts: dict[tuple[str, float, str], pd.DataFrame] = {}
     levels = (FIXED_STEPS, _HALF)
     for (name, factor), model in models.items():
         found = stepfree_table(
@@ -215,12 +215,12 @@ def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
             fit.constraints,
             levels,
         )
-        told |= {
+        parts |= {
             (name, factor, str(kind)): part.set_index("row")
             for kind, part in found.groupby("tau", sort=False)
         }
     everywhere = set.intersection(
-        *(set(part.index[part["valid"] == 1]) for part in told.values())
+        *(set(part.index[part["valid"] == 1]) for part in parts.values())
     )
     who = sorted(everywhere)
     rows = [
@@ -232,7 +232,7 @@ def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
             "valid": float(part["valid"].mean()),
         }
         | {metric: float(part.loc[who, metric].mean()) for metric in ("ip", "nn5", "cost")}
-        for (name, factor, kind), part in told.items()
+        for (name, factor, kind), part in parts.items()
     ]
     return pd.DataFrame(rows)
 

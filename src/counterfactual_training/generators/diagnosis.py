@@ -194,9 +194,9 @@ def diagnose_points(
         way_out &= ~(doubted & in_vain.unsqueeze(-1))
     stuck = ~way_out.any(-1)
     # Where nothing at all may move, that is the reason, even if nothing would have helped either.
-    told = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
+    reasons = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
     return Diagnosis(
-        stuck, gain, torch.where(told & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE))
+        stuck, gain, torch.where(reasons & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE))
     )
 
 

@@ -201,8 +201,8 @@ class GrowingSpheres:
             if not bool((back & (points != work.x)).any()):
                 continue
             tried = allowed(work.constraints, torch.where(back, work.x, points), work.x)
-            still = target_probability(step_input.network, tried, work.y_target) >= goal
-            points = torch.where((still & arrived).unsqueeze(-1), tried, points)
+            reaches = target_probability(step_input.network, tried, work.y_target) >= goal
+            points = torch.where((reaches & arrived).unsqueeze(-1), tried, points)
         return points
 
 

@@ -169,11 +169,11 @@ class Encoder(TransformerMixin, BaseEstimator):
             else:
                 are = "are"
                 them = "them"
-            said = (
+            message = (
                 f"{show(constant)} {are} constant in the training data, so advice will not "
                 f"change {them}."
             )
-            warnings.warn(said, stacklevel=from_outside())
+            warnings.warn(message, stacklevel=from_outside())
         return self
 
     def transform(self, X: Any, dtype: Any = np.float64) -> np.ndarray:
@@ -470,12 +470,12 @@ class Encoder(TransformerMixin, BaseEstimator):
         )
         if self.unseen == "warn" and warn:
             read = zip(self.schema_, arrays, strict=True)
-            said = [
+            reports = [
                 unseen_categories(f, frame[f.name], v)
                 for f, v in read
                 if f.is_category and (v == UNSEEN).any()
             ]
-            if problems := [problem for problem in said if problem is not None]:
+            if problems := [problem for problem in reports if problem is not None]:
                 head = "Categories that training never saw count as no category"
                 warnings.warn(InputWarning(*report(problems, head)), stacklevel=from_outside())
         return arrays

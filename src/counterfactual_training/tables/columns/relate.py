@@ -52,12 +52,12 @@ def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
     if not rules or _feasible(rules, features):
         return
     needed = _contradicting(rules, features)
-    said = " and ".join(repr(text) for text in dict.fromkeys(rule.text for rule in needed))
+    relations = " and ".join(repr(text) for text in dict.fromkeys(rule.text for rule in needed))
     within = {name for rule in needed for name in rule.columns}
     stated = [f for f in features if f.name in within and f.domain is not None]
     domains = ", ".join(f"{feature.name!r} in {feature.domain!r}" for feature in stated)
     raise ConstraintError(
-        f"No row can keep {said}{f' with {domains}' if domains else ''}: they contradict each "
+        f"No row can keep {relations}{f' with {domains}' if domains else ''}: they contradict each "
         "other."
     )
 

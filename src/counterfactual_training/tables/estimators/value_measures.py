@@ -51,24 +51,28 @@ def measure_intervals(
         )
         line = {"target": interval.say(2), **fit, "rows": len(asked)}
         if len(asked):
-            told = regressor.explain(frame.iloc[asked], sides, **rules)
-            line |= _of_answers(told, regressor.encoder_, frame[interval.holds(y)])
+            explanation = regressor.explain(frame.iloc[asked], sides, **rules)
+            line |= _of_answers(explanation, regressor.encoder_, frame[interval.holds(y)])
         lines.append(line)
     return pd.DataFrame(lines)
 
 
-def _of_answers(told: Explanation, encoder: Encoder, real: pd.DataFrame) -> dict[str, float]:
+def _of_answers(
+    explanation: Explanation, encoder: Encoder, real: pd.DataFrame
+) -> dict[str, float]:
     """Measures of the rows asked about, and of their valid counterfactuals beside ``real`` rows."""
-    valid = told.answered
+    valid = explanation.answered
     x, x_cf = (
         torch.as_tensor(encoder.transform(part[valid])).float()
-        for part in (told.original, told.frame)
+        for part in (explanation.original, explanation.frame)
     )
     found = {
         "validity": float(valid.mean()),
-        "plausible": float((told.status == "converged").mean()),
+        "plausible": float((explanation.status == "converged").mean()),
         "cost": _median(recourse.cost(x_cf, x)),
-        "sparsity": float((told.distance[valid] > 0).sum(1).mean()) if valid.any() else np.nan,
+        "sparsity": float((explanation.distance[valid] > 0).sum(1).mean())
+        if valid.any()
+        else np.nan,
     }
     if len(real) and valid.any():
         others = torch.as_tensor(encoder.transform(real)).float()

@@ -323,10 +323,10 @@ def _people(
         return ()
     rows = found.original.iloc[chosen]
     answer = classifier.explain(rows, target, n_options=_OPTIONS)
-    told = list(enumerate(answer.records()))
+    records = list(enumerate(answer.records()))
     people = []
     for place, row in enumerate(rows.index.tolist()):
-        own = [(i, record) for i, record in told if record["row"] == row]
+        own = [(i, record) for i, record in records if record["row"] == row]
         values = {str(name): _shown(value) for name, value in rows.iloc[place].items()}
         sentences = tuple(answer.sentence(i) for i, _ in own)
         if own:
