@@ -93,10 +93,12 @@ class Arena(Comparison):
     def names(self) -> list[str]:
         """The methods, the conventional one first."""
         if self.methods is None:
-            given: Sequence[str] = usual_methods()
+            methods: Sequence[str] = usual_methods()
         else:
-            given = self.methods
-        return list(dict.fromkeys([CONVENTIONAL, *(str(Compared.of(name)) for name in given)]))
+            methods = self.methods
+        return list(
+            dict.fromkeys([CONVENTIONAL, *(str(Compared.of(name)) for name in methods)])
+        )
 
     def measurement(self, data: str) -> dict[str, Any]:
         # Models of the other seeds judge whether advice survives retraining.

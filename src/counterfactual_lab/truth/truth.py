@@ -89,11 +89,11 @@ class Truth(Comparison):
     def names(self) -> list[str]:
         """The methods with the references they are compared with, each reference before them."""
         if self.methods is None:
-            given: Sequence[str] = METHODS
+            methods: Sequence[str] = METHODS
         else:
-            given = self.methods
+            methods = self.methods
         wanted: list[str] = []
-        for name in given:
+        for name in methods:
             compared = Compared.of(name)
             wanted += [compared.reference, str(compared)]
         return list(dict.fromkeys(wanted))

@@ -49,7 +49,7 @@ class Explains:
         raise NotImplementedError
 
     def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+        self, generator: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
         """The generator of an explanation, and whether it asks for the decision alone."""
         raise NotImplementedError
