@@ -273,7 +273,7 @@ def _counterfactuals(
         metrics = {"retrained": partial(_retrained, others)}
     else:
         metrics = {}
-    found = []
+    tables = []
     for name in arena.generators:
         generator = _generator(name, fit)
         table = stepfree_table(
@@ -286,8 +286,8 @@ def _counterfactuals(
             find,
             metrics,
         )
-        found.append(table.assign(setting=name))
-    return found
+        tables.append(table.assign(setting=name))
+    return tables
 
 
 def _generator(name: str, fit: Fit) -> Generator:
@@ -310,10 +310,10 @@ def _retrained(others: Sequence[nn.Module], measured: Measured) -> Tensor:
 def _of_model(bench: TruthBench, fit: Fit, model: nn.Module) -> dict[str, float]:
     """Accuracy, F1, calibration and accuracy under attack, of the classifier inside a gate."""
     inner = decider(model, bench.x_held, bench.data.num_classes)
-    found = performance(predict_logits(inner, bench.x_held), bench.y_held)
+    scores = performance(predict_logits(inner, bench.x_held), bench.y_held)
     (curve,) = attack_curves(
         inner, bench.x_held, bench.y_held, ATTACK, fit.constraints
     ).values()
-    return found | {
+    return scores | {
         f"robust_accuracy@{e:g}": float(v) for e, v in zip(ATTACK.epsilons, curve, strict=True)
     }

@@ -74,8 +74,8 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     warn(check_seeds(int(cells["seeds"].min())))
     models = in_paper_order(_models(outcomes))
     against = _against_ct(table)
-    found = (cells, against, models, _overview(cells, models))
-    return dict(zip(TABLES, found, strict=True))
+    tables = (cells, against, models, _overview(cells, models))
+    return dict(zip(TABLES, tables, strict=True))
 
 
 def _against_ct(table: pd.DataFrame) -> pd.DataFrame:

@@ -64,9 +64,9 @@ def _shipped(folder: str) -> dict[str, str]:
     paper's tables.
     """
     home = files(f"counterfactual_lab.{folder}") / "files"
-    found = sorted(entry.name for entry in home.iterdir() if entry.name.endswith(".toml"))
+    names = sorted(entry.name for entry in home.iterdir() if entry.name.endswith(".toml"))
     return {
-        name.removesuffix(".toml"): (home / name).read_text(encoding="utf-8") for name in found
+        name.removesuffix(".toml"): (home / name).read_text(encoding="utf-8") for name in names
     }
 
 

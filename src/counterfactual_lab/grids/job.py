@@ -86,20 +86,20 @@ def run_job(sources: Mapping[str, GridData], job: Job) -> JobResult:
 
 def _run(source: GridData, job: Job, started: float) -> list[Outcome[GridRun]]:
     rows = source.rows(job.runs[0])
-    found = _train(source, rows, job)
+    results = _train(source, rows, job)
     trained = time.perf_counter()
     models = [
         _gated(run, result.model, source, rows)
-        for run, result in zip(job.runs, found, strict=True)
+        for run, result in zip(job.runs, results, strict=True)
     ]
     measured = measure(models, job.runs, source)
-    count = len(found)
+    count = len(results)
     seconds = {
         "train": (trained - started) / count,
         "evaluate": (time.perf_counter() - trained) / count,
     }
     outcomes = []
-    for run, numbers, result in zip(job.runs, measured, found, strict=True):
+    for run, numbers, result in zip(job.runs, measured, results, strict=True):
         history = result.history.to_frame()
         names = history.columns if run.alone else [name for name in _KEPT if name in history]
         kept = {str(name): history[name].to_numpy(dtype=float) for name in names}
@@ -155,7 +155,7 @@ def _fleet(source: GridData, rows: Rows, job: Job, checkpoint: str | None) -> li
         validation = rows["validation"]
     else:
         validation = None
-    found = iter(
+    trained_members = iter(
         Fleet(members).train(
             *rows["train"],
             validation=validation,
@@ -164,7 +164,9 @@ def _fleet(source: GridData, rows: Rows, job: Job, checkpoint: str | None) -> li
             progress=False,
         )
     )
-    results = {run: _joined(list(islice(found, run.method.members))) for run in trained}
+    results = {
+        run: _joined(list(islice(trained_members, run.method.members))) for run in trained
+    }
     return [results[run.ungated] for run in job.runs]
 
 

@@ -211,15 +211,15 @@ def _effective(method: Method, changes: Settings) -> Settings:
     elif method.loss is None:
         # Conventional training leaves out the other terms, whatever a grid says of their weights.
         weights = ("lambda_class",)
-    found = {}
+    effective = {}
     for path, value in changes.items():
         part, _, name = path.partition(".")
         if part == "objective" and name not in weights:
             continue
         if part == "generator" and not (searches and _has(method, name)):
             continue
-        found[path] = value
-    return found
+        effective[path] = value
+    return effective
 
 
 def _has(method: Method, name: str) -> bool:
@@ -241,20 +241,20 @@ def canonical(method: Method) -> Settings:
         if method.members == 1:
             name = CONVENTIONAL
         method = replace(method.conventional(), name=name, training=training)
-    found = method.settings()
+    settings = method.settings()
     for name in ("training.seed", "training.threads"):
-        found.pop(name)
+        settings.pop(name)
     if method.needs_counterfactuals:
-        found["generator"] = method.generator.name
+        settings["generator"] = method.generator.name
     if method.members == 1:
-        found.pop("members")
+        settings.pop("members")
     # Weights may be written as whole numbers.
     weights = {
         path: float(value)
-        for path, value in found.items()
+        for path, value in settings.items()
         if path.startswith("objective.") and value is not None
     }
-    return {"method": method.name, **found, **weights}
+    return {"method": method.name, **settings, **weights}
 
 
 def method_from(values: Mapping[str, Any]) -> Method:

@@ -290,7 +290,7 @@ def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
     compared = [(metric, tau, "free") for metric in _COUNTED for tau in (_HALF, _SURE)]
     rows = []
     for model in _methods_of(truth):
-        found = [
+        verdicts = [
             _verdicts(_select(truth, model, *one))
             for one in (*compared, ("cost", _HALF, "protected"))
         ]
@@ -298,7 +298,7 @@ def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
         rows.append(
             (
                 model,
-                *(f"{len(better)} / {len(worse)}" for better, worse in found),
+                *(f"{len(better)} / {len(worse)}" for better, worse in verdicts),
                 number(worst, 2),
             )
         )

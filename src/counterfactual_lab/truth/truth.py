@@ -99,12 +99,12 @@ class Truth(Comparison):
         return list(dict.fromkeys(wanted))
 
     def measurement(self, data: str) -> dict[str, Any]:
-        found = {"levels": tuple(level.name for level in LEVELS), "trained": self.kind}
+        content = {"levels": tuple(level.name for level in LEVELS), "trained": self.kind}
         if self.generator is not None:
-            found["search"] = (
+            content["search"] = (
                 f"{self.generator.name} {sorted(self.generator.numbers().items())}"
             )
-        return found
+        return content
 
     @property
     def jobs(self) -> list[tuple[Run, ...]]:
@@ -214,8 +214,8 @@ def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
         )
         rows.append(table.assign(data=run.data, seed=run.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
-        found = performance(predict_logits(inner, bench.x_held), bench.y_held)
-        numbers |= {f"{setting}/{metric}": number for metric, number in found.items()}
+        scores = performance(predict_logits(inner, bench.x_held), bench.y_held)
+        numbers |= {f"{setting}/{metric}": number for metric, number in scores.items()}
     outcome = Outcome(
         run,
         numbers=numbers,

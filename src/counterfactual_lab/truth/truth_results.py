@@ -51,13 +51,13 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     references = {name: Compared.of(name).reference for name in names}
     cells = in_paper_order(summarise_stepfree(table, references))
     warn(check_seeds(int(cells["seeds"].min())))
-    found = (
+    tables = (
         cells,
         in_paper_order(_by_seed(table, references)),
         in_paper_order(_performance(outcomes)),
         _gains(cells),
     )
-    return dict(zip(TABLES, found, strict=True))
+    return dict(zip(TABLES, tables, strict=True))
 
 
 def _by_seed(table: pd.DataFrame, references: Mapping[str, str]) -> pd.DataFrame:

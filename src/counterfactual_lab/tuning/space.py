@@ -142,12 +142,12 @@ OF_METHODS: Mapping[str, Space] = {
 
 def tunable_numbers(method: Method) -> dict[str, Number]:
     """The numbers of a method that can be tuned, by dotted name."""
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     for path, value in method.settings().items():
         known = path in TUNABLE or path in method.numbers or path.startswith("generator.")
         if known and isinstance(value, int | float) and not isinstance(value, bool):
-            found[path] = value
-    return found
+            numbers[path] = value
+    return numbers
 
 
 def make_space(
@@ -217,16 +217,16 @@ def _example(method: Method) -> str:
 
 def _by_path(start: Method, domains: Mapping[str, Any]) -> dict[str, Any]:
     """What was given by dotted or short name, and in a file also by tables, by dotted name."""
-    found: dict[str, Any] = {}
+    by_path: dict[str, Any] = {}
     for name, domain in domains.items():
         if name in ("objective", "generator", "training") and isinstance(domain, Mapping):
             inner = {f"{name}.{own}": value for own, value in domain.items()}
-            found |= _by_path(start, inner)
+            by_path |= _by_path(start, inner)
         elif name == GATE:
-            found[name] = domain
+            by_path[name] = domain
         else:
-            found[start.path(name)] = domain
-    return found
+            by_path[start.path(name)] = domain
+    return by_path
 
 
 def _whole(start: Method, path: str) -> bool:

@@ -138,9 +138,9 @@ def fetch_dataset(name: str, variant: Variant = "default") -> list[dict[str, str
     """For ``ct data fetch``: download what is missing; for each file, where it is and where it came
     from.
     """
-    found = [(file.name, fetch(file)) for file in _files(_entry(name), variant)]
+    files = [(file.name, fetch(file)) for file in _files(_entry(name), variant)]
     return [
-        {"file": file, "path": str(where.path), "origin": where.origin} for file, where in found
+        {"file": file, "path": str(where.path), "origin": where.origin} for file, where in files
     ]
 
 

@@ -227,7 +227,7 @@ def _nearest(
     )
     order = distance.argsort(-1)
     points = points.view(n, m, -1)
-    found = x.clone()
+    anchors = x.clone()
     best = torch.zeros_like(x[:, 0])
     missed = distance.isfinite().any(-1).nonzero().squeeze(-1)
     # Most rows succeed with a near one, and asking the gate about all would be many times slower.
@@ -247,14 +247,14 @@ def _nearest(
         ).unsqueeze(-1)
         reached = confidence.gather(-1, place).squeeze(-1)
         better = reached > best[missed]
-        found[missed[better]] = torch.take_along_dim(
+        anchors[missed[better]] = torch.take_along_dim(
             candidates, place.unsqueeze(-1), 1
         ).squeeze(1)[better]
         best[missed[better]] = reached[better]
         missed = missed[best[missed] < threshold]
     there = best >= threshold
-    found[there] = _back(gated, found[there], x[there], target, threshold, constraints)
-    return found
+    anchors[there] = _back(gated, anchors[there], x[there], target, threshold, constraints)
+    return anchors
 
 
 def _back(

@@ -79,20 +79,20 @@ def make_card(
         groups: columns to measure advice by; by default those that people cannot change.
         people: the most to explain.
     """
-    found = None
+    audited = None
     reason = "There were no rows to measure it on."
     frame = rows.frame
     labels = rows.labels
     if frame is not None:
-        found, reason = _audited(classifier, frame, labels, target, groups, people, seed)
+        audited, reason = _audited(classifier, frame, labels, target, groups, people, seed)
     sections = [
         _what(classifier, about.facts, about.sha256),
         _use(classifier, target),
         _data(classifier, about.facts, frame, labels, rows.description),
         _columns(classifier),
-        measures(classifier, frame, labels, found, reason, seed),
-        *([by_group(found)] if found is not None and len(found.groupings) > 1 else []),
-        _limits(classifier, found),
+        measures(classifier, frame, labels, audited, reason, seed),
+        *([by_group(audited)] if audited is not None and len(audited.groupings) > 1 else []),
+        _limits(classifier, audited),
         _versions(about.command, about.sha256, seed),
     ]
     classes = ", ".join(repr(str(label)) for label in classifier.classes_)

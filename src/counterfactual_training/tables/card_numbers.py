@@ -108,8 +108,8 @@ def calibration_gap(
     every = np.arange(len(right))
     draws = [gap(rng.integers(len(right), size=len(right))) for _ in range(_RESAMPLES)]
     # Chance alone adds to every draw, so that all of them may lie above the estimate.
-    found = holding(gap(every), *percentile_interval(draws))
-    return found["value"], found["low"], found["high"]
+    interval = holding(gap(every), *percentile_interval(draws))
+    return interval["value"], interval["low"], interval["high"]
 
 
 def _of_advice(found: Audit) -> list[tuple[str, ...]]:

@@ -312,12 +312,12 @@ def _check_rows(explainer: Explains, rows: pd.DataFrame, portfolio: Portfolio) -
         # Halve until one row is left. An error that no part has on its own concerns all of them.
         while len(rows) > 1:
             halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-            found = next(
+            half_refused = next(
                 (half for half in halves if _refused(explainer, half) is not None), None
             )
-            if found is None:
+            if half_refused is None:
                 raise error from None
-            rows = found
+            rows = half_refused
         raise InputError(
             f"{portfolio.place(int(rows.index[0]))}: {_refused(explainer, rows)}"
         ) from None
@@ -542,7 +542,7 @@ class Parts:
             return
         helps = f"Name another file to write, or delete {str(self.folder)!r} to begin anew."
         try:
-            found = json.loads(self._note.read_text())
+            note = json.loads(self._note.read_text())
         except FileNotFoundError:
             # A run that was killed while it made the folder leaves nothing, or a file that never
             # got its name.
@@ -554,10 +554,10 @@ class Parts:
         except ValueError:
             raise InputError(f"{str(self._note)!r} is damaged. {helps}") from None
         differ = [
-            name for name in {**found, **self.marks} if found.get(name) != self.marks.get(name)
+            name for name in {**note, **self.marks} if note.get(name) != self.marks.get(name)
         ]
         if differ:
-            differences = "; ".join(self._difference(name, found.get(name)) for name in differ)
+            differences = "; ".join(self._difference(name, note.get(name)) for name in differ)
             raise InputError(
                 f"{str(self.folder)!r} holds the first answers of another run: {differences}. Ask "
                 f"as before to go on with it. {helps}"

@@ -114,10 +114,12 @@ def explain_rows(
             )
             raise
         notes += answers[-1].notes
-    found = _explanation(finder, factuals, classes, y, before, answers, question, num_options)
+    explanation = _explanation(
+        finder, factuals, classes, y, before, answers, question, num_options
+    )
     if notes:
-        return replace(found, notes=(*found.notes, *notes))
-    return found
+        return replace(explanation, notes=(*explanation.notes, *notes))
+    return explanation
 
 
 def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
@@ -152,14 +154,14 @@ def _answer(
     part = factuals.take(index)
     y_part = y[index]
     options = find_options(finder, part, y_part, question, num_options)
-    found = options.found
+    answers = options.found
     of = options.row
     own = part.take(of)
-    frame, notes = _judged(finder, own, found, question.max_changes)
+    frame, notes = _judged(finder, own, answers, question.max_changes)
     # Only rows that nothing was found for are asked why.
-    missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
+    missed = (answers.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
     x = part.x[of[missed]]
-    x_cf = found.x_cf[missed]
+    x_cf = answers.x_cf[missed]
     goal = y_part[of[missed]]
     # Background rows exist only for models without gradients.
     gradient_free = finder.background is not None
@@ -170,14 +172,14 @@ def _answer(
     # of their rules.
     stuck = stuck & (question.max_changes is None)
     # Stuck means that rules forbid what would help; all others simply ran out of ways.
-    found.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
+    answers.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
     obstacles: list[Obstacles] = [[] for _ in range(len(of))]
     for place, hindrance in zip(missed.tolist(), why, strict=True):
         obstacles[place] = hindrance
     return Answers(
         rows[of.cpu().numpy()],
         own,
-        found,
+        answers,
         obstacles,
         question.max_changes,
         finder,

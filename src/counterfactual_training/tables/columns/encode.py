@@ -322,14 +322,14 @@ class Encoder(TransformerMixin, BaseEstimator):
         frame = self._accept(X)
         values = dict(zip(self.schema_.names, self._read(frame, warn=False), strict=True))
         columns = {column.feature.name: column for column in self.columns_}
-        found = {}
+        shares = {}
         for text, names, broken in breaks(self.schema_.book, columns, values):
             whole = ~np.any([np.isnan(values[name]) for name in names], 0)
             if whole.any():
-                found[text] = float(broken[whole].mean())
+                shares[text] = float(broken[whole].mean())
             else:
-                found[text] = 0.0
-        return {text: share for text, share in found.items() if share > 0}
+                shares[text] = 0.0
+        return {text: share for text, share in shares.items() if share > 0}
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """Names of the encoded columns, such as ``education=Masters``; ``input_features`` is
@@ -451,10 +451,10 @@ class Encoder(TransformerMixin, BaseEstimator):
         if self.missing == "impute" or all_present(frame):
             return
         counts = frame.isna().sum()
-        found = [f"{name!r} ({count})" for name, count in counts.items() if count]
-        if found:
+        gaps = [f"{name!r} ({count})" for name, count in counts.items() if count]
+        if gaps:
             raise InputError(
-                f"Missing values (NaN) in {', '.join(found)} of {len(frame)} rows. Drop these "
+                f"Missing values (NaN) in {', '.join(gaps)} of {len(frame)} rows. Drop these "
                 "rows or columns, or fill them in: ",
                 Argument("missing", "impute"),
                 " uses the training median or most frequent category.",

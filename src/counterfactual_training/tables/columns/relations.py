@@ -215,8 +215,8 @@ def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> Relatio
 
 
 def _linear(text: str, comparison: Comparison) -> Linear:
-    found = comparison.left.joined("-", comparison.right).linear()
-    if found is None:
+    linear = comparison.left.joined("-", comparison.right).linear()
+    if linear is None:
         raise ConstraintError(
             f"The relation {text!r} is not linear: columns are multiplied or divided by columns. "
             "Write a <= 0.4 * b "
@@ -227,14 +227,14 @@ def _linear(text: str, comparison: Comparison) -> Linear:
         sign = -1.0
     else:
         sign = 1.0
-    weights = {name: sign * weight for name, weight in found[0].items() if weight}
+    weights = {name: sign * weight for name, weight in linear[0].items() if weight}
     if not weights:
         raise ConstraintError(f"The relation {text!r} says nothing about any column.")
     return Linear(
         text,
         weights,
         {">=": "<=", ">": "<"}.get(comparison.sign, comparison.sign),
-        -sign * found[1],
+        -sign * linear[1],
     )
 
 

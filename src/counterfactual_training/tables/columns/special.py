@@ -68,8 +68,8 @@ def _different(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places = (numbers - low).astype(np.intp)
         if np.array_equal(places + low, numbers):
             counts = np.bincount(places)
-            found = np.flatnonzero(counts)
-            return found + low, counts[found]
+            offsets = np.flatnonzero(counts)
+            return offsets + low, counts[offsets]
     return np.unique(numbers, return_counts=True)
 
 

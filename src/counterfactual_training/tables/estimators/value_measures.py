@@ -20,8 +20,8 @@ from counterfactual_training.tables.columns.encode import Encoder
 def usual_intervals(y: np.ndarray) -> list[Interval]:
     """The lowest quarter of y ``(n,)``, the middle half and the highest quarter."""
     low, high = (float(edge) for edge in np.quantile(y, (0.25, 0.75)))
-    found = [Interval(-np.inf, low), Interval(low, high), Interval(high, np.inf)]
-    return [interval for interval in found if interval.low < interval.high]
+    intervals = [Interval(-np.inf, low), Interval(low, high), Interval(high, np.inf)]
+    return [interval for interval in intervals if interval.low < interval.high]
 
 
 def measure_intervals(
@@ -66,7 +66,7 @@ def _of_answers(
         torch.as_tensor(encoder.transform(part[valid])).float()
         for part in (explanation.original, explanation.frame)
     )
-    found = {
+    measures = {
         "validity": float(valid.mean()),
         "plausible": float((explanation.status == "converged").mean()),
         "cost": _median(recourse.cost(x_cf, x)),
@@ -76,9 +76,9 @@ def _of_answers(
     }
     if len(real) and valid.any():
         others = torch.as_tensor(encoder.transform(real)).float()
-        found["nn5"] = _median(nearest_distance(x_cf, others))
-        found["ip"] = _median(L1Reference.prepare(others).mean_distance(x_cf))
-    return found
+        measures["nn5"] = _median(nearest_distance(x_cf, others))
+        measures["ip"] = _median(L1Reference.prepare(others).mean_distance(x_cf))
+    return measures
 
 
 def _median(values: torch.Tensor) -> float:

@@ -138,14 +138,14 @@ def graph_differences(
     feed = {"x": x.numpy(), "target": target.numpy(), "depth": np.array(len(LEVELS) - 1)}
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        found = session.run(list(Outputs._fields), feed)
+        outputs = session.run(list(Outputs._fields), feed)
     except Exception as error:  # its errors have no class of their own in common
         reason = str(error).splitlines()[0]
         raise ModelError(
             f"onnxruntime cannot run the exported graph: {reason} The file is not written."
         ) from error
     wanted = by_autograd(classifier, x, target)
-    pairs = zip(Outputs._fields, found, wanted, strict=True)
+    pairs = zip(Outputs._fields, outputs, wanted, strict=True)
     differences = {name: _difference(a, b.numpy()) for name, a, b in pairs}
     worst = max(differences, key=lambda name: differences[name])
     if differences[worst] > _DIFFERENCE:
