@@ -298,10 +298,12 @@ def _advice(plan: DemoPlan, lenders: dict[str, CounterfactualClassifier]) -> pd.
     people = refused.iloc[(np.array(PEOPLE) * (len(refused) - 1)).round().astype(int)]
     out = people.reset_index(drop=True)
     for training, classifier in lenders.items():
-        told = classifier.explain(people, data.class_names[TARGET], max_steps=SEARCH_STEPS)
-        out[training] = [sentence.split(": ", 1)[1] for sentence in told.changes()]
-        out[f"{training}_debt"] = told.frame["debt"].to_numpy()
-        out[f"{training}_status"] = told.status
+        explanation = classifier.explain(
+            people, data.class_names[TARGET], max_steps=SEARCH_STEPS
+        )
+        out[training] = [sentence.split(": ", 1)[1] for sentence in explanation.changes()]
+        out[f"{training}_debt"] = explanation.frame["debt"].to_numpy()
+        out[f"{training}_status"] = explanation.status
     return out
 
 

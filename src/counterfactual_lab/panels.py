@@ -64,8 +64,8 @@ def make_panel(
     """
     rows = (data.y_test != target).nonzero().flatten()[:num_stars]
     y_target = torch.full((len(rows),), target)
-    found = search(model, data.x_test[rows], y_target, generator, constraints, diagnose=False)
-    valid = predict_logits(model, found.x_cf).argmax(-1) == y_target
+    result = search(model, data.x_test[rows], y_target, generator, constraints, diagnose=False)
+    valid = predict_logits(model, result.x_cf).argmax(-1) == y_target
     grid_x, grid_y, probability = _surface(data, model, target)
     first, second = (
         f"{feature.name} ({feature.unit})" if feature.unit else feature.name
@@ -82,7 +82,7 @@ def make_panel(
         grid_y=grid_y,
         probability=probability,
         factuals=_in_units(data, data.x_test[rows][valid]),
-        counterfactuals=_in_units(data, found.x_cf[valid]),
+        counterfactuals=_in_units(data, result.x_cf[valid]),
         validity=float(valid.double().mean()),
     )
 

@@ -261,16 +261,16 @@ class MissingExtraError(CounterfactualTrainingError, ImportError):
     code = "missing_extra"
 
 
-def unknown(what: str, given: object, valid: Iterable[object]) -> str:
+def unknown(what: str, value: object, valid: Iterable[object]) -> str:
     """A sentence for an unknown name: what came, the nearest valid one, all valid ones."""
-    return f"Unknown {what} {_suggestion(given, valid)}"
+    return f"Unknown {what} {_suggestion(value, valid)}"
 
 
-def _suggestion(given: object, valid: Iterable[object]) -> str:
+def _suggestion(value: object, valid: Iterable[object]) -> str:
     names = {str(name): repr(name) for name in valid}
     # Case alone is no reason to find nothing near.
     folded = {name.casefold(): text for name, text in names.items()}
-    asked = str(given).casefold()
+    asked = str(value).casefold()
     # Eps is rather epsilon than steps.
     begun = [name for name in folded if len(asked) > 1 and name.startswith(asked)]
     close = begun or difflib.get_close_matches(asked, folded, n=1, cutoff=0.5)
@@ -278,27 +278,27 @@ def _suggestion(given: object, valid: Iterable[object]) -> str:
         hint = f" Did you mean {folded[close[0]]}?"
     else:
         hint = ""
-    return f"{given!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
+    return f"{value!r}.{hint} Valid: {', '.join(names.values()) or 'none'}."
 
 
 def check_name(
     what: str,
-    given: object,
+    value: object,
     valid: Collection[Any],
     error: type[CounterfactualTrainingError] = InputError,
     argument: str | None = None,
 ) -> None:
-    """Raise, with the nearest valid name, unless ``given`` is one of ``valid``.
+    """Raise, with the nearest valid name, unless ``value`` is one of ``valid``.
 
     Args:
         what: what the name stands for, such as ``"column"``.
         argument: the one that lists it, if it does not say so itself.
     """
-    if given in valid:
+    if value in valid:
         return
-    parts: tuple[Part, ...] = (unknown(what, given, valid),)
+    parts: tuple[Part, ...] = (unknown(what, value, valid),)
     if argument is not None:
-        parts = (f"Unknown {what} in ", Argument(argument), f": {_suggestion(given, valid)}")
+        parts = (f"Unknown {what} in ", Argument(argument), f": {_suggestion(value, valid)}")
     field = argument or what.rstrip(":")
     expected = f"one of {', '.join(map(repr, valid))}"
     raise error(*parts, code="unknown_name", field=field, expected=expected)
@@ -324,13 +324,13 @@ def bad_value(argument: str, expected: str, value: object) -> InputError:
 
 def lookup(
     what: str,
-    given: Any,
+    value: Any,
     table: Mapping[Any, T],
     error: type[CounterfactualTrainingError] = InputError,
 ) -> T:
-    """``table[given]``; the one way to look things up by a name that a user wrote."""
-    check_name(what, given, table, error)
-    return table[given]
+    """``table[value]``; the one way to look things up by a name that a user wrote."""
+    check_name(what, value, table, error)
+    return table[value]
 
 
 def need_extra(module: str, extra: str) -> ModuleType:

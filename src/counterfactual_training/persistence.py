@@ -125,16 +125,17 @@ def load_file(
         # Clones are aligned like torch's own tensors; with other alignments the same sums may
         # round differently.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
-        found = header["kind"]
+        content_kind = header["kind"]
         version = header["format"]
         text = header["content"]
         digest = header["sha256"]
         content = json.loads(text)
     if digest != _digest(tensors, text):
         raise FileError(f"{str(path)!r} is damaged: its content does not match its checksum.")
-    if found != kind or version != 1:
+    if content_kind != kind or version != 1:
         raise FileError(
-            f"{str(path)!r} holds {found!r} (format {version}), expected {kind!r} (format 1).",
+            f"{str(path)!r} holds {content_kind!r} (format {version}), expected {kind!r} (format "
+            "1).",
             code="other_kind",
             expected=kind,
         )

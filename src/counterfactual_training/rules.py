@@ -14,8 +14,8 @@ stated in a field of :class:`Feature`, which checks it and says it in words (``_
 ``tables.advice.rules.Rules``, or of both; then it is an argument of ``explain``, too. Everything
 else reads this list. The reference page, the help of ``ct``, drafts of ``ct schema``, the document
 of the HTTP API and the page of ``ct serve`` take their words from here. Flags of ``ct explain``,
-requests, what ``ct serve`` tells of a column and rules led back through a pipeline follow from the
-``traits``. Importing this loads nothing else, because help is to come at once.
+requests, what ``ct serve`` and an exported model say of a column, and rules led back through a
+pipeline follow from the ``traits``. Importing this loads nothing else, so that help comes at once.
 """
 
 from __future__ import annotations
@@ -285,6 +285,6 @@ def stated_in(place: Place) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule.name for rule in RULES if place in rule.stated))
 
 
-def with_trait(trait: Trait) -> tuple[str, ...]:
-    """Names of the rules that have something in common."""
-    return tuple(rule.name for rule in RULES if trait in rule.traits)
+def with_trait(*traits: Trait) -> tuple[str, ...]:
+    """Names of the rules that have all of these in common."""
+    return tuple(rule.name for rule in RULES if set(traits) <= set(rule.traits))

@@ -29,7 +29,7 @@ def test_many_pixels_are_described_once():
     schema = Schema.from_dict(
         {name: {"kind": "pixel", "domain": [-1.0, 1.0]} for name in names}
     )
-    data = replace(load_dataset("moons"), schema=schema, feature_names=names)
+    data = replace(load_dataset("moons"), features=schema.features, feature_names=names)
     assert data.info()["schema"] == {
         "pixel 0 … pixel 783": {"kind": "pixel", "domain": [-1.0, 1.0]}
     }

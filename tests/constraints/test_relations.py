@@ -5,13 +5,11 @@ import torch
 
 from counterfactual_training.constraints import (
     Constraints,
-    Follower,
-    Implication,
     Lattice,
     OneHotGroup,
-    Relations,
 )
 from counterfactual_training.constraints.expression import Expression
+from counterfactual_training.constraints.relations import Follower, Implication, Relations
 from counterfactual_training.generators import generic, line, search
 
 

@@ -209,9 +209,9 @@ def test_the_summary_pairs_individuals_and_counts_all_cells():
     parts.append(rows_of("real rows", "", np.full(100, 1.0), 0))
     table = summarise_stepfree(pd.concat(parts), metrics=("nn5",)).set_index("model")
     gate = table.loc["gate"]
-    assert gate["baseline"] == pytest.approx(2, abs=0.02) and gate["value"] == pytest.approx(
-        1.5, abs=0.02
-    )
+    assert gate["reference_value"] == pytest.approx(2, abs=0.02) and gate[
+        "value"
+    ] == pytest.approx(1.5, abs=0.02)
     assert gate["change"] == pytest.approx(25, abs=2) and gate["share"] == pytest.approx(
         0.5, abs=0.03
     )
@@ -232,7 +232,7 @@ def test_the_summary_pairs_individuals_and_counts_all_cells():
     assert table.loc["conventional"]["real"] == 1.0 and table.loc["twin"]["num"] == 300
 
 
-def test_a_model_is_compared_with_its_own_twin():
+def test_a_model_is_compared_with_its_own_reference():
     parts = [
         rows_of(n, ".5", np.linspace(v, v + 1, 20), 0)
         for n, v in (("conventional", 5.0), ("W", 3.0), ("W gate", 3.0))

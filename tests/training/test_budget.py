@@ -82,7 +82,7 @@ def test_the_twin_is_the_same_run_without_counterfactuals():
         twin = copy.deepcopy(model)
         mine = train(model, x, y, method, optimizer=optimizer).history.to_frame()
         its = train(twin, x, y, method.conventional(), optimizer=optimizer).history.to_frame()
-        assert mine["twin_accuracy"].tolist() == its["accuracy"].tolist()
+        assert mine["reference_accuracy"].tolist() == its["accuracy"].tolist()
         assert mine["accuracy"].tolist() != its["accuracy"].tolist()
 
 
@@ -90,7 +90,7 @@ def test_strength_follows_what_is_lost():
     history = train(fresh(), *rows(), METHOD).history.to_frame()
     assert history["strength"][0] == 0.3 and history["strength"].nunique() > 3
     for before, after in zip(history.index[:-1], history.index[1:], strict=True):
-        lost = history["twin_accuracy"][before] - history["accuracy"][before]
+        lost = history["reference_accuracy"][before] - history["accuracy"][before]
         step = math.exp(-0.15 * min(max((lost - 0.01) / 0.01, -1), 2))
         assert history["strength"][after] == pytest.approx(
             min(max(history["strength"][before] * step, 0.02), 1.0)
@@ -117,7 +117,7 @@ def test_the_last_epoch_within_the_budget_is_kept():
         within = [
             e
             for e in range(4, 8)
-            if history["twin_accuracy"][e] - history["accuracy"][e] <= budget
+            if history["reference_accuracy"][e] - history["accuracy"][e] <= budget
         ]
         end = within[-1] if within else 7
         assert torch.equal(weights(model), seen.seen[end])
@@ -127,7 +127,7 @@ def test_the_last_epoch_within_the_budget_is_kept():
 
 def test_an_early_epoch_within_the_budget_is_not_kept():
     budget = AccuracyBudget(0.01)
-    budget.twin = SimpleNamespace(
+    budget.reference = SimpleNamespace(
         running=[], slots=[0], histories=[History([{"accuracy": 0.9}])]
     )
     for epoch in range(1, 9):
@@ -149,7 +149,7 @@ def test_an_early_epoch_within_the_budget_is_not_kept():
 def test_burn_in_neither_costs_nor_strengthens():
     history = train(fresh(), *rows(), METHOD.replace("burn_in", 0.5)).history.to_frame()
     assert (history["strength"][:5] == 0.3).all() and (history["strength"][5:] != 0.3).all()
-    assert (history["accuracy"][:4] == history["twin_accuracy"][:4]).all()
+    assert (history["accuracy"][:4] == history["reference_accuracy"][:4]).all()
 
 
 def test_a_callback_gives_a_budget_to_methods_without_one():
@@ -179,7 +179,7 @@ def test_members_with_rows_of_their_own_are_held_to_their_own_twins():
     alone = [copy.deepcopy(member.model) for member in members]
     for i, result in enumerate(Fleet(members).train(x.double(), y)):
         lone = train(alone[i], x[i].double(), y[i], METHOD.seeded(i))
-        for name in ("twin_accuracy", "strength", "accuracy"):
+        for name in ("reference_accuracy", "strength", "accuracy"):
             assert_close(
                 result.history.to_frame()[name].tolist(), lone.history.to_frame()[name].tolist()
             )
@@ -198,7 +198,9 @@ def test_a_member_that_is_stopped_ends_within_its_budget():
         model, *rows(2.0), METHOD.replace("budget", 0.03), callbacks=callbacks
     ).history.to_frame()
     within = [
-        e for e in range(4, 7) if history["twin_accuracy"][e] - history["accuracy"][e] <= 0.03
+        e
+        for e in range(4, 7)
+        if history["reference_accuracy"][e] - history["accuracy"][e] <= 0.03
     ]
     assert len(history) == 7 and torch.equal(
         weights(model), seen.seen[within[-1] if within else 6]

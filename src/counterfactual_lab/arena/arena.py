@@ -93,10 +93,12 @@ class Arena(Comparison):
     def names(self) -> list[str]:
         """The methods, the conventional one first."""
         if self.methods is None:
-            given: Sequence[str] = usual_methods()
+            methods: Sequence[str] = usual_methods()
         else:
-            given = self.methods
-        return list(dict.fromkeys([CONVENTIONAL, *(str(Compared.of(name)) for name in given)]))
+            methods = self.methods
+        return list(
+            dict.fromkeys([CONVENTIONAL, *(str(Compared.of(name)) for name in methods)])
+        )
 
     def measurement(self, data: str) -> dict[str, Any]:
         # Models of the other seeds judge whether advice survives retraining.
@@ -206,14 +208,14 @@ def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:
     bench = work.bench(data)
     compared = Compared.of(job[0].model)
     fits = {run.seed: fit_of(bench, data, run.seed, arena.caps, protected=False) for run in job}
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         # Of the processor: by the clock, jobs that run beside each other would slow each other
         # down.
         started = time.process_time()
         models = _models(compared, fits, arena.gradients)
         seconds = (time.process_time() - started) / len(fits)
-    notes = tuple(dict.fromkeys(str(one.message) for one in said))
+    notes = tuple(dict.fromkeys(str(one.message) for one in caught))
     taken = input_gradients(fits[min(fits)], compared.trains_by, arena.gradients)
     outcomes = [floors_of(arena.floors(data), bench)]
     for run in job:
@@ -271,7 +273,7 @@ def _counterfactuals(
         metrics = {"retrained": partial(_retrained, others)}
     else:
         metrics = {}
-    found = []
+    tables = []
     for name in arena.generators:
         generator = _generator(name, fit)
         table = stepfree_table(
@@ -284,8 +286,8 @@ def _counterfactuals(
             find,
             metrics,
         )
-        found.append(table.assign(setting=name))
-    return found
+        tables.append(table.assign(setting=name))
+    return tables
 
 
 def _generator(name: str, fit: Fit) -> Generator:
@@ -308,10 +310,10 @@ def _retrained(others: Sequence[nn.Module], measured: Measured) -> Tensor:
 def _of_model(bench: TruthBench, fit: Fit, model: nn.Module) -> dict[str, float]:
     """Accuracy, F1, calibration and accuracy under attack, of the classifier inside a gate."""
     inner = decider(model, bench.x_held, bench.data.num_classes)
-    found = performance(predict_logits(inner, bench.x_held), bench.y_held)
+    scores = performance(predict_logits(inner, bench.x_held), bench.y_held)
     (curve,) = attack_curves(
         inner, bench.x_held, bench.y_held, ATTACK, fit.constraints
     ).values()
-    return found | {
+    return scores | {
         f"robust_accuracy@{e:g}": float(v) for e, v in zip(ATTACK.epsilons, curve, strict=True)
     }

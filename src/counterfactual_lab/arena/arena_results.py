@@ -69,13 +69,13 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     # Where conventional counterfactuals are as near as real rows, there is no excess to have a
     # share of.
     cells["share"] = cells["share"].where(
-        cells["baseline"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
+        cells["reference_value"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
     )
     warn(check_seeds(int(cells["seeds"].min())))
     models = in_paper_order(_models(outcomes))
     against = _against_ct(table)
-    found = (cells, against, models, _overview(cells, models))
-    return dict(zip(TABLES, found, strict=True))
+    tables = (cells, against, models, _overview(cells, models))
+    return dict(zip(TABLES, tables, strict=True))
 
 
 def _against_ct(table: pd.DataFrame) -> pd.DataFrame:
@@ -155,10 +155,10 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     # would.
     out["p_value"] = out["p_value"].where(out["high"] - out["low"] > 1e-9)
     p = out.groupby("metric")["p_value"].transform(lambda values: holm(values.to_numpy()))
-    told = np.where(
+    directions = np.where(
         (out["change"] > 0) ^ (out["metric"] == "calibration_error"), "better", "worse"
     )
-    return out.assign(p_holm=p, verdict=np.where(p < LEVEL, told, ""))
+    return out.assign(p_holm=p, verdict=np.where(p < LEVEL, directions, ""))
 
 
 def _overview(cells: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:

@@ -149,10 +149,10 @@ def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
                 raise InputError(
                     f"--{option.replace('_', '-')} is for CSV files; name one with --data."
                 )
-        given = names(arguments.data)
-        if given is None:
+        data = names(arguments.data)
+        if data is None:
             return None
-        return [*given]
+        return [*data]
     from counterfactual_training.cli.table import rules, training_table
     from counterfactual_training.datasets.frames import frame_dataset
     from counterfactual_training.tables.estimators.inputs import resolve_schema

@@ -123,27 +123,27 @@ def _run(arguments: argparse.Namespace) -> None:
         return _announce(arguments, grid, plan)
     need_figures()
     note(_sentence(grid, plan))
-    found = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
+    result = run_grid(prepared, arguments.runs, engine, arguments.command_line, sys.stderr)
     results = GridResults.load(grid, prepared.points, store)
     if results.missing == results.points:
         complain(
-            found.failures,
+            result.failures,
             "No setting is finished together with its conventional model, so there is nothing to "
             "report",
         )
     files = write_grid(results, folder(arguments.out), noted(store, grid))
     document = {
         "grid": grid.name,
-        "models": found.runs,
-        "done_before": found.before,
-        "seconds": found.seconds,
-        "failures": found.failures,
+        "models": result.runs,
+        "done_before": result.before,
+        "seconds": result.seconds,
+        "failures": result.failures,
         "files": files,
         "marginal": results.marginal.to_dict("records"),
     }
-    tail = f"{len(files)} files in {arguments.out}, after {duration(found.seconds)}"
+    tail = f"{len(files)} files in {arguments.out}, after {duration(result.seconds)}"
     emit(arguments, document, f"{grid_text(results)}\n\n{tail}")
-    complain(found.failures)
+    complain(result.failures)
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -227,16 +227,16 @@ def _grids(
     if arguments.grid is not None:
         grid = load_grid(arguments.grid, arguments.quick).changed(data, seeds)
         return [(grid, noted(store, grid))]
-    found = [
+    grids = [
         Grid.from_content(record["grid"])
         for record in store.notes().values()
         if "grid" in record
     ]
-    if not found:
+    if not grids:
         raise InputError(
             f"No grid was run in {arguments.runs!r} yet. Start with: ct grid run generators --quick"
         )
-    return [(grid.changed(data, seeds), noted(store, grid)) for grid in found]
+    return [(grid.changed(data, seeds), noted(store, grid)) for grid in grids]
 
 
 def _announce(arguments: argparse.Namespace, grid: Grid, plan: dict[str, Any]) -> None:
@@ -272,15 +272,15 @@ def _ask(grid: Grid, engine: Engine, yes: bool) -> None:
     sizes = " × ".join(
         f"{len(values)} {name}" for name, values in grid.values if len(values) > 1
     )
-    told = (
+    size = (
         f"{grid.name!r} has {grid.num_points:,} settings ({sizes} × {len(grid.data)} data sets × "
         f"{len(grid.seeds)} "
         f"seeds), about {duration(expected_seconds(grid, engine.workers))} with {engine.workers} "
         "workers"
     )
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise InputError(f"{told}. To run it anyway, add --yes.")
-    sys.stderr.write(f"{told}. Run it? [y/N] ")
+        raise InputError(f"{size}. To run it anyway, add --yes.")
+    sys.stderr.write(f"{size}. Run it? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputError("Not run.")

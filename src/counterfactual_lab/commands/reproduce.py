@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     extent = Extent(
         names(arguments.data), arguments.seeds, arguments.quick, settings(arguments.set)
     )
-    found = reproduce(
+    reproductions = reproduce(
         arguments.experiment,
         arguments.runs,
         extent,
@@ -84,10 +84,16 @@ def run(arguments: argparse.Namespace) -> None:
         stream=sys.stderr,
         engine=chosen_engine(arguments),
     )
-    files = [path for one in found for path in write_reproduction(one, out)]
-    texts = [table.text() for one in found for table in text_tables(one.name, one.tables)]
-    tables = {name: table for one in found for name, table in result_tables(one).items()}
-    failures = {label: reason for one in found for label, reason in one.failures.items()}
+    files = [path for one in reproductions for path in write_reproduction(one, out)]
+    texts = [
+        table.text() for one in reproductions for table in text_tables(one.name, one.tables)
+    ]
+    tables = {
+        name: table for one in reproductions for name, table in result_tables(one).items()
+    }
+    failures = {
+        label: reason for one in reproductions for label, reason in one.failures.items()
+    }
     # Who asks for the main table gets its comparison free of the step size, too.
     if arguments.experiment in ("main", ALL):
         truth, lost = step_free(arguments.runs, extent, arguments.workers, sys.stderr)
@@ -97,8 +103,8 @@ def run(arguments: argparse.Namespace) -> None:
         texts += [table.text() for table in truth_texts(truth)]
         tables |= truth
         failures |= lost
-    texts += [effort_remark(found[0].effort)] * arguments.quick
-    document = {**_document(found, tables), "files": files, "failures": failures}
+    texts += [effort_remark(reproductions[0].effort)] * arguments.quick
+    document = {**_document(reproductions, tables), "files": files, "failures": failures}
     emit(arguments, document, "\n\n".join([*texts, f"{len(files)} files in {out}"]))
     complain(failures)
 

@@ -20,7 +20,7 @@ from counterfactual_training.cli.output import emit, folder, writable
 _CAPS = Caps()
 DESCRIPTION = """\
 Train every method on the same rows, search counterfactuals that end just past τ, and judge \
-them by models fitted to other rows. Prints each method beside its conventional twin, real \
+them by models fitted to other rows. Prints each method beside its conventional reference, real \
 rows, unmoved people, nearest unlike neighbours and the published reductions. You can stop at \
 any time: the same command resumes."""
 EPILOG = f"""\
@@ -36,7 +36,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="only these data sets, e.g. LS,CH,MNIST (default: all nine)",
     )
     parser.add_argument(
-        "--methods", metavar="A,B", help="only these methods and their twins (default: all)"
+        "--methods",
+        metavar="A,B",
+        help="only these methods and their references (default: all)",
     )
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="training seeds (default: 5, and 3 for MNIST)"

@@ -64,9 +64,9 @@ def _shipped(folder: str) -> dict[str, str]:
     paper's tables.
     """
     home = files(f"counterfactual_lab.{folder}") / "files"
-    found = sorted(entry.name for entry in home.iterdir() if entry.name.endswith(".toml"))
+    names = sorted(entry.name for entry in home.iterdir() if entry.name.endswith(".toml"))
     return {
-        name.removesuffix(".toml"): (home / name).read_text(encoding="utf-8") for name in found
+        name.removesuffix(".toml"): (home / name).read_text(encoding="utf-8") for name in names
     }
 
 
@@ -183,7 +183,7 @@ def _grid(content: dict[str, Any], stem: str) -> Grid:
         measurement=_measurement(
             {k: flat.pop(k) for k in list(flat) if k.startswith("evaluation.")}
         ),
-        values=tuple((name, _values(name, given)) for name, given in flat.items()),
+        values=tuple((name, _values(name, entry)) for name, entry in flat.items()),
         image_seeds=None if images is None else _seeds(images),
         individuals=tuple(by_kind.items()),
     )
@@ -214,18 +214,18 @@ def _flat(content: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _values(name: str, given: Any) -> tuple[Any, ...]:
+def _values(name: str, entry: Any) -> tuple[Any, ...]:
     """One value, or the list of values that makes an axis."""
     key = KEYS[name]
     widths = (
         key.kind is tuple
-        and isinstance(given, list)
-        and not any(isinstance(width, list) for width in given)
+        and isinstance(entry, list)
+        and not any(isinstance(width, list) for width in entry)
     )
-    if isinstance(given, list) and not widths:
-        values = given
+    if isinstance(entry, list) and not widths:
+        values = entry
     else:
-        values = [given]
+        values = [entry]
     if not values:
         raise InputError(
             f"{name} is an empty list: give at least one value, or leave the key out."
@@ -259,9 +259,9 @@ def _at_key(error: CounterfactualTrainingError, key: str) -> InputError:
 
 
 def _measurement(flat: dict[str, Any]) -> Measurement:
-    given = {name.removeprefix("evaluation."): value for name, value in flat.items()}
+    settings = {name.removeprefix("evaluation."): value for name, value in flat.items()}
     default = Measurement()
-    own = {name: given.pop(name) for name in _MEASUREMENT if name in given}
+    own = {name: settings.pop(name) for name in _MEASUREMENT if name in settings}
     check_name(
         "rows of evaluation.on:", typed(own.get("on", default.on), "evaluation.on", str), ROWS
     )
@@ -277,9 +277,9 @@ def _measurement(flat: dict[str, Any]) -> Measurement:
         )
     typed(own.get("own_draws", False), "evaluation.own_draws", bool)
     protocol = default.protocol
-    if "protocol" in given:
+    if "protocol" in settings:
         chosen = lookup(
-            "protocol", typed(given.pop("protocol"), "evaluation.protocol", str), PROTOCOLS
+            "protocol", typed(settings.pop("protocol"), "evaluation.protocol", str), PROTOCOLS
         )
         if chosen.name != protocol.name:
             protocol = replace(
@@ -287,7 +287,7 @@ def _measurement(flat: dict[str, Any]) -> Measurement:
             )
     changes = {
         name: _protocol_value(name, value, getattr(EvaluationProtocol(), name))
-        for name, value in given.items()
+        for name, value in settings.items()
     }
     return Measurement(**own, protocol=_searchable(replace(protocol, **changes)))
 
@@ -308,34 +308,34 @@ def _searchable(protocol: EvaluationProtocol) -> EvaluationProtocol:
     return protocol
 
 
-def _protocol_value(name: str, given: Any, default: Any) -> Any:
+def _protocol_value(name: str, value: Any, default: Any) -> Any:
     label = f"evaluation.{name}"
     if isinstance(default, tuple):
-        return _listed(given, label, type(default[0]))
-    if isinstance(given, list):
+        return _listed(value, label, type(default[0]))
+    if isinstance(value, list):
         raise InputError(
             f"{label} is one value, got a list; all models of a grid are measured alike."
         )
-    return typed(given, label, int if default is None else type(default))
+    return typed(value, label, int if default is None else type(default))
 
 
-def _listed(given: Any, name: str, kind: type) -> tuple[Any, ...]:
+def _listed(entry: Any, name: str, kind: type) -> tuple[Any, ...]:
     """One or several values of a kind."""
-    if isinstance(given, list):
-        values = given
-    elif given is None:
+    if isinstance(entry, list):
+        values = entry
+    elif entry is None:
         values = []
     else:
-        values = [given]
+        values = [entry]
     if not values:
         raise InputError(f"{name} is missing: give one value or a list of them.")
     return tuple(dict.fromkeys(typed(value, name, kind) for value in values))
 
 
-def _seeds(given: Any) -> tuple[int, ...]:
+def _seeds(value: Any) -> tuple[int, ...]:
     """A count, or the seeds themselves."""
-    if type(given) is int:
-        if given < 1:
-            raise InputError(f"seeds must be 1 or more, or a list of them, got {given}.")
-        return tuple(range(given))
-    return _listed(given, "seeds", int)
+    if type(value) is int:
+        if value < 1:
+            raise InputError(f"seeds must be 1 or more, or a list of them, got {value}.")
+        return tuple(range(value))
+    return _listed(value, "seeds", int)

@@ -169,9 +169,9 @@ class Grid:
         # A gate is fitted to a model: those that differ in their gate only train from the same
         # seed.
         if self.own_seeds:
-            said = {name: value for name, value in plain.items() if name != "method"}
+            settings = {name: value for name, value in plain.items() if name != "method"}
             # Seven hexadecimal digits: a seed that every library takes.
-            own = int(digest({"seed": seed, "data": data, **said})[:7], 16)
+            own = int(digest({"seed": seed, "data": data, **settings})[:7], 16)
         else:
             own = seed
         measurement = self._measurement_of(data)

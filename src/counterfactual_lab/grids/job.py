@@ -71,12 +71,12 @@ class JobResult:
 def run_job(sources: Mapping[str, GridData], job: Job) -> JobResult:
     """Train, then measure."""
     started = time.perf_counter()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         outcomes = _run(sources[job.runs[0].data], job, started)
     # The outcome of a model that stopped says so itself.
-    told = [one for one in said if not issubclass(one.category, StoppedWarning)]
-    notes = [str(one.message) for one in told if issubclass(one.category, UserWarning)]
+    others = [one for one in caught if not issubclass(one.category, StoppedWarning)]
+    notes = [str(one.message) for one in others if issubclass(one.category, UserWarning)]
     notes = list(dict.fromkeys(notes))
     stopped = [outcome.stopped for outcome in outcomes if outcome.stopped]
     if stopped:
@@ -86,20 +86,20 @@ def run_job(sources: Mapping[str, GridData], job: Job) -> JobResult:
 
 def _run(source: GridData, job: Job, started: float) -> list[Outcome[GridRun]]:
     rows = source.rows(job.runs[0])
-    found = _train(source, rows, job)
+    results = _train(source, rows, job)
     trained = time.perf_counter()
     models = [
         _gated(run, result.model, source, rows)
-        for run, result in zip(job.runs, found, strict=True)
+        for run, result in zip(job.runs, results, strict=True)
     ]
     measured = measure(models, job.runs, source)
-    count = len(found)
+    count = len(results)
     seconds = {
         "train": (trained - started) / count,
         "evaluate": (time.perf_counter() - trained) / count,
     }
     outcomes = []
-    for run, numbers, result in zip(job.runs, measured, found, strict=True):
+    for run, numbers, result in zip(job.runs, measured, results, strict=True):
         history = result.history.to_frame()
         names = history.columns if run.alone else [name for name in _KEPT if name in history]
         kept = {str(name): history[name].to_numpy(dtype=float) for name in names}
@@ -155,7 +155,7 @@ def _fleet(source: GridData, rows: Rows, job: Job, checkpoint: str | None) -> li
         validation = rows["validation"]
     else:
         validation = None
-    found = iter(
+    trained_members = iter(
         Fleet(members).train(
             *rows["train"],
             validation=validation,
@@ -164,7 +164,9 @@ def _fleet(source: GridData, rows: Rows, job: Job, checkpoint: str | None) -> li
             progress=False,
         )
     )
-    results = {run: _joined(list(islice(found, run.method.members))) for run in trained}
+    results = {
+        run: _joined(list(islice(trained_members, run.method.members))) for run in trained
+    }
     return [results[run.ungated] for run in job.runs]
 
 

@@ -100,7 +100,7 @@ def measure(
     y = source.data.y_test
     rows = source.rows(first)[first.measurement.on]
     deciders = [decider(model, x) for model in models]
-    found: list[tuple[Arrays, dict[str, float]]] = [
+    measured: list[tuple[Arrays, dict[str, float]]] = [
         ({}, performance(predict_logits(m, x), y)) for m in deciders
     ]
     for kind in ("free", "protected"):
@@ -110,16 +110,16 @@ def measure(
         members = [models[i] for i in places]
         rules = source.rules(kind)
         tables = _tables(members, rows, first.protocol(kind), rules, first)
-        _add_published([found[i] for i in places], tables, first, kind)
+        _add_published([measured[i] for i in places], tables, first, kind)
         if first.measurement.paired:
             paired = first.paired_protocol(kind)
             tables = _tables(members, rows, paired, rules, first)
-            _add_paired([found[i] for i in places], tables, paired, kind, len(rows[1]))
-    for run, model, (arrays, numbers) in zip(runs, deciders, found, strict=True):
+            _add_paired([measured[i] for i in places], tables, paired, kind, len(rows[1]))
+    for run, model, (arrays, numbers) in zip(runs, deciders, measured, strict=True):
         _add_attacks(run, model, source, arrays, numbers)
         if _has_attribution(run):
             _add_attribution(first, model, source, arrays)
-    return found
+    return measured
 
 
 def _has_attribution(run: GridRun) -> bool:

@@ -40,16 +40,16 @@ def seconds_spent(store: Store, grid: Grid) -> float:
     """Seconds that this very grid has taken so far; an edited one begins at zero."""
     # No note yet, or a damaged one that is replaced.
     with suppress(FileError, KeyError, TypeError, ValueError):
-        found = store.notes()[_name(grid)]
-        if Grid.from_content(found["grid"]) == grid:
-            return float(found.get("seconds") or 0.0)
+        note = store.notes()[_name(grid)]
+        if Grid.from_content(note["grid"]) == grid:
+            return float(note.get("seconds") or 0.0)
     return 0.0
 
 
 def noted(store: Store, grid: Grid) -> dict[str, Any]:
     """The command and the seconds that :func:`note_grid` noted of this grid, if any."""
-    found = store.notes().get(_name(grid), {})
-    return {name: found.get(name) for name in ("command", "seconds")}
+    note = store.notes().get(_name(grid), {})
+    return {name: note.get(name) for name in ("command", "seconds")}
 
 
 def noted_kinds(store: Store) -> list[tuple[Any, list[str]]]:
@@ -57,14 +57,14 @@ def noted_kinds(store: Store) -> list[tuple[Any, list[str]]]:
     of each such kind.
     """
     done = store.done()
-    found = dict[str, tuple[Any, dict[str, None]]]()
+    kinds = dict[str, tuple[Any, dict[str, None]]]()
     for note in store.notes().values():
         if "kind" in note:
-            _, runs = found.setdefault(
+            _, runs = kinds.setdefault(
                 json.dumps(note["kind"], sort_keys=True), (note["kind"], {})
             )
             runs |= {name: None for name in note["runs"] if name in done}
-    return [(kind, list(runs)) for kind, runs in found.values() if runs]
+    return [(kind, list(runs)) for kind, runs in kinds.values() if runs]
 
 
 def shared_vae(store: Store, x: Tensor) -> VAE:

@@ -100,10 +100,10 @@ def _grouped(
     runs: Sequence[GridRun], key: Callable[[GridRun], Hashable]
 ) -> list[list[GridRun]]:
     """Runs with equal keys together, in order of appearance."""
-    found: dict[Hashable, list[GridRun]] = {}
+    groups: dict[Hashable, list[GridRun]] = {}
     for run in runs:
-        found.setdefault(key(run), []).append(run)
-    return list(found.values())
+        groups.setdefault(key(run), []).append(run)
+    return list(groups.values())
 
 
 def _shape(run: GridRun) -> tuple[object, ...]:

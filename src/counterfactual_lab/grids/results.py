@@ -166,13 +166,13 @@ def _tidy(outcome: Outcome[GridRun], run: GridRun) -> list[dict[str, Any]]:
     rows = []
     for metric, values in _metrics(outcome).items():
         for strength, runs in zip(run.measurement.protocol.lambda_energy, values, strict=True):
-            found = runs[np.isfinite(runs)]
-            if len(found):
-                mean = found.mean()
+            finite = runs[np.isfinite(runs)]
+            if len(finite):
+                mean = finite.mean()
             else:
                 mean = np.nan
-            if len(found) > 1:
-                sd = found.std(ddof=1)
+            if len(finite) > 1:
+                sd = finite.std(ddof=1)
             else:
                 sd = np.nan
             row = {
@@ -180,7 +180,7 @@ def _tidy(outcome: Outcome[GridRun], run: GridRun) -> list[dict[str, Any]]:
                 "evaluation lambda_energy": strength,
                 "value": mean,
                 "sd": sd,
-                "runs": len(found),
+                "runs": len(finite),
             }
             rows.append(row)
     return rows + [

@@ -59,27 +59,27 @@ class Key(NamedTuple):
     check: Callable[[Any], object] = lambda value: None
 
 
-def typed(given: Any, name: str, kind: type) -> Any:
+def typed(value: Any, name: str, kind: type) -> Any:
     """The value if it is of the kind; whole numbers also serve as numbers, and lists of them as
     widths.
     """
     if (
         kind is tuple
-        and isinstance(given, (list, tuple))
-        and all(type(width) is int for width in given)
+        and isinstance(value, (list, tuple))
+        and all(type(width) is int for width in value)
     ):
-        return tuple(given)
-    if kind is float and type(given) is int:
-        return float(given)
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
     # Not isinstance: to Python, true is a whole number.
-    if type(given) is not kind or kind is tuple:
+    if type(value) is not kind or kind is tuple:
         raise InputError(
-            f"{name} is {TYPES[kind]}, got {given!r} ({type(given).__name__}).",
+            f"{name} is {TYPES[kind]}, got {value!r} ({type(value).__name__}).",
             code="bad_value",
             field=name,
             expected=TYPES[kind],
         )
-    return given
+    return value
 
 
 def _among(what: str, valid: Collection[str]) -> Callable[[Any], None]:
@@ -150,10 +150,10 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
     What the method says itself, because its text states it or because it is another method than
     CT, is left as it is: ``ct(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
     """
-    given = make_method(method)
+    base = make_method(method)
     # The paper's general numbers are those of CT as it is.
     general = Method().settings()
-    own = given.settings()
+    own = base.settings()
     numbers = {
         "training.batch_size": paper.batch_size,
         "training.num_counterfactuals": paper.num_counterfactuals,
@@ -162,11 +162,11 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
     }
     # A generator that learns from rows lists only the numbers that were stated.
     left = {path: own.get(path, general[path]) for path in numbers}
-    return given.replace(
+    return base.replace(
         {
             path: number
-            for path, number in _effective(given, numbers).items()
-            if path not in given.stated and left[path] == general[path]
+            for path, number in _effective(base, numbers).items()
+            if path not in base.stated and left[path] == general[path]
         }
     )
 
@@ -211,15 +211,15 @@ def _effective(method: Method, changes: Settings) -> Settings:
     elif method.loss is None:
         # Conventional training leaves out the other terms, whatever a grid says of their weights.
         weights = ("lambda_class",)
-    found = {}
+    effective = {}
     for path, value in changes.items():
         part, _, name = path.partition(".")
         if part == "objective" and name not in weights:
             continue
         if part == "generator" and not (searches and _has(method, name)):
             continue
-        found[path] = value
-    return found
+        effective[path] = value
+    return effective
 
 
 def _has(method: Method, name: str) -> bool:
@@ -241,20 +241,20 @@ def canonical(method: Method) -> Settings:
         if method.members == 1:
             name = CONVENTIONAL
         method = replace(method.conventional(), name=name, training=training)
-    found = method.settings()
+    settings = method.settings()
     for name in ("training.seed", "training.threads"):
-        found.pop(name)
+        settings.pop(name)
     if method.needs_counterfactuals:
-        found["generator"] = method.generator.name
+        settings["generator"] = method.generator.name
     if method.members == 1:
-        found.pop("members")
+        settings.pop("members")
     # Weights may be written as whole numbers.
     weights = {
         path: float(value)
-        for path, value in found.items()
+        for path, value in settings.items()
         if path.startswith("objective.") and value is not None
     }
-    return {"method": method.name, **found, **weights}
+    return {"method": method.name, **settings, **weights}
 
 
 def method_from(values: Mapping[str, Any]) -> Method:

@@ -65,8 +65,8 @@ def figure1(epochs: int | None = None) -> tuple[list[DecisionPanel], pd.DataFram
     usual = _METHOD.training.epochs
     method = _METHOD.replace("epochs", min(usual, epochs or usual))
     trials = run_trials(DemoPlan(data, linear, method))
-    found = [_panel(trial, letter) for trial, letter in zip(trials, "abcd", strict=True)]
-    return [panel for panel, _ in found], pd.DataFrame([row for _, row in found])
+    pairs = [_panel(trial, letter) for trial, letter in zip(trials, "abcd", strict=True)]
+    return [panel for panel, _ in pairs], pd.DataFrame([row for _, row in pairs])
 
 
 def _panel(trial: DemoTrial, letter: str) -> tuple[DecisionPanel, dict[str, Any]]:

@@ -51,10 +51,10 @@ class Results:
     def load(cls, store: Store, runs: Iterable[str]) -> Results:
         """Those of the runs, by identity, that are done."""
         done = store.done()
-        found = [
+        runs_done = [
             GridRun.from_content(store.content(name)["run"]) for name in runs if name in done
         ]
-        return cls.from_outcomes([store.load(run) for run in found])
+        return cls.from_outcomes([store.load(run) for run in runs_done])
 
     @classmethod
     def from_outcomes(cls, found: Sequence[Outcome[GridRun]]) -> Results:
@@ -85,12 +85,12 @@ class Results:
         """Data sets in the paper's order, each with the seeds that all these models have; none
         without any.
         """
-        found = {
+        by_data = {
             data: [self.runs.get((data, model), []) for model in models] for data in PAPER_ORDER
         }
         seeds = {
             d: set.intersection(*({r.run.seed for r in one} for one in each))
-            for d, each in found.items()
+            for d, each in by_data.items()
         }
         return [(data, sorted(common)) for data, common in seeds.items() if common]
 
@@ -113,15 +113,15 @@ class Results:
         """
         rows = []
         for data in PAPER_ORDER:
-            found = [result for result in self.all if result.run.data == data]
-            if found:
-                first = next((one for one in found if one.run.name == CT), found[0])
-                models = ", ".join(sorted({result.run.model for result in found}))
+            results = [result for result in self.all if result.run.data == data]
+            if results:
+                first = next((one for one in results if one.run.name == CT), results[0])
+                models = ", ".join(sorted({result.run.model for result in results}))
                 rows.append(
                     {
                         "data": data,
                         "models": models,
-                        "seeds": len({r.run.seed for r in found}),
+                        "seeds": len({r.run.seed for r in results}),
                         **_flat(first.run.values),
                     }
                 )

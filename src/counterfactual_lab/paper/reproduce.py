@@ -277,9 +277,9 @@ def reproduction_of(
 
 def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any]:
     """Command, versions, effort, dates and durations of an experiment."""
-    said = effort_in_words(effort)
+    effort_text = effort_in_words(effort)
     if effort != FULL:
-        said += f" ({effort['name']}: not the published settings)"
+        effort_text += f" ({effort['name']}: not the published settings)"
     dates = sorted(outcome.made["date"] for outcome in results.all)
     totals = {
         part: sum(outcome.seconds[part] for outcome in results.all)
@@ -288,7 +288,7 @@ def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any
     return {
         "command": command,
         "versions": versions(),
-        "effort": said,
+        "effort": effort_text,
         "runs": len(dates),
         "first": dates[0] if dates else "",
         "last": dates[-1] if dates else "",

@@ -94,11 +94,11 @@ def by_seed_table(results: Results) -> pd.DataFrame:
             printed["published_significant"] = printed["published_significant"] == 1
             pairs = zip(seeds, *_pair(results, contrast, data, seeds, "published"), strict=True)
             for seed, ct, usual in pairs:
-                found = published_reduction(ct, usual)
+                published = published_reduction(ct, usual)
                 ours = {
-                    "ours": found.reduction,
-                    "spread": found.standard_deviation,
-                    "significant": found.significant,
+                    "ours": published.reduction,
+                    "spread": published.standard_deviation,
+                    "significant": published.significant,
                 }
                 rows.append(
                     {"data": data, "metric": contrast.metric, "seed": seed, **printed, **ours}
@@ -241,16 +241,16 @@ def maturity_table(results: Results) -> pd.DataFrame:
     for data, model in [
         (data, name) for name in MODELS[1:] for data, _ in results.shared(name)
     ]:
-        found = results.runs[data, model]
+        outcomes = results.runs[data, model]
         shares = pd.concat(
-            [pd.Series(r.history["share_mature"], r.history["epoch"]) for r in found], axis=1
+            [pd.Series(r.history["share_mature"], r.history["epoch"]) for r in outcomes], axis=1
         )
         frame = pd.DataFrame(
             {"ours": shares.mean(axis=1), "low": shares.min(axis=1), "high": shares.max(axis=1)}
         )
         parts.append(
             frame.rename_axis("epoch")
-            .assign(data=data, model=model, seeds=len(found))
+            .assign(data=data, model=model, seeds=len(outcomes))
             .reset_index()
         )
     columns = ["data", "model", "epoch", "ours", "low", "high", "seeds"]
@@ -327,7 +327,7 @@ def _contrast_rows(
 ) -> list[dict[str, Any]]:
     """Conventional, CT and reduction of one cell of the main table."""
     ct, usual = _pair(results, contrast, data, seeds, protocol)
-    found = {
+    measured = {
         CONVENTIONAL: _mean(usual),
         CT: _mean(ct),
         "reduction": compare(ct, usual, _rng(), "reduction"),
@@ -339,11 +339,11 @@ def _contrast_rows(
         table = {CONVENTIONAL: "means", CT: "means", "reduction": "main"}
     known = {
         quantity: published_value(table.get(quantity, ""), data, contrast.metric, quantity)
-        for quantity in found
+        for quantity in measured
     }
     rows = [
         _row(data, f"{contrast.metric}{suffix}", q, known[q], estimate)
-        for q, estimate in found.items()
+        for q, estimate in measured.items()
     ]
     if protocol == "paired":
         # For whom both have a valid counterfactual, per seed.
@@ -352,7 +352,7 @@ def _contrast_rows(
             {**row, "p_value": float("nan"), "individuals": round(float(individuals))}
             for row in rows
         ]
-        rows[-1]["p_value"] = found["reduction"].p_value
+        rows[-1]["p_value"] = measured["reduction"].p_value
     return rows
 
 

@@ -150,8 +150,8 @@ def robust_figure(models: pd.DataFrame, metric: str) -> Any:
 
 def _arrive(cells: pd.DataFrame) -> pd.Series:
     """By data set and model: whether enough people get a valid counterfactual."""
-    found = cells[cells["metric"] == "nn5"].set_index(["data", "model"])["validity"]
-    return found >= ENOUGH
+    validity = cells[cells["metric"] == "nn5"].set_index(["data", "model"])["validity"]
+    return validity >= ENOUGH
 
 
 def _draw(

@@ -228,7 +228,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
     part = cells[(cells["setting"] == search) & (cells["tau"] == tau)]
     rows = []
     for data, own in _by(part, "data"):
-        found = [data]
+        line = [data]
         for metric, lowest in (
             ("nn5", True),
             ("cost", True),
@@ -237,7 +237,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
         ):
             column = own[(own["metric"] == metric) & (own["validity"] >= draw.ENOUGH)]
             # Relative to the same individuals of the conventional model, whose own gain is none.
-            gain = (column["value"] - column["baseline"]) * (-1 if lowest else 1)
+            gain = (column["value"] - column["reference_value"]) * (-1 if lowest else 1)
             if gain.notna().any():
                 best = column.loc[gain.idxmax()]
             else:
@@ -246,7 +246,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
                 mark = "*"
             else:
                 mark = ""
-            found.append(
+            line.append(
                 NOTHING if best is None else f"{best['model']} {number(best['value'], 2)}{mark}"
             )
         for metric in ("accuracy", ROBUST):
@@ -256,8 +256,8 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
                 mark = "*"
             else:
                 mark = ""
-            found.append(f"{best['model']} {number(best['value'], 3)}{mark}")
-        rows.append(tuple(found))
+            line.append(f"{best['model']} {number(best['value'], 3)}{mark}")
+        rows.append(tuple(line))
     header = (
         "data",
         "nearest (5-NN)",
@@ -284,12 +284,12 @@ def against_ct(table: pd.DataFrame) -> list[TextTable]:
     for (search, tau, name), part in _by(table, "setting", "tau", "model"):
         if name == OURS:
             continue
-        found = []
+        lists = []
         for metric in ("nn5", "cost"):
             own = part[part["metric"] == metric]
             for verdict in ("better", "worse"):
-                found.append(", ".join(own.loc[own["verdict"] == verdict, "data"]) or NOTHING)
-        rows.append((name, search, f"τ {tau}", *found))
+                lists.append(", ".join(own.loc[own["verdict"] == verdict, "data"]) or NOTHING)
+        rows.append((name, search, f"τ {tau}", *lists))
     header = (
         "method",
         "search",

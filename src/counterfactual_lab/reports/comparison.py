@@ -49,7 +49,7 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
     """Pairs of a table with columns ``data``, ``training``, ``protected`` and the metrics, the
     conventional one first.
     """
-    found = []
+    comparisons = []
     for (data, protected), group in table.groupby(["data", "protected"], sort=False):
         usual, ours = (row for _, row in group.iterrows())
         compared = {}
@@ -63,7 +63,7 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
             setting = f"{protected} immutable"
         else:
             setting = "all mutable"
-        found.append(
+        comparisons.append(
             Pair(
                 str(data),
                 not protected,
@@ -72,7 +72,7 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
                 compared,
             )
         )
-    return found
+    return comparisons
 
 
 def pairs_text(table: pd.DataFrame) -> str:

@@ -19,8 +19,17 @@ from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 PICTURED = ("overshoot", "rescaled")
 # Rows and columns of the truth tables that the page quotes; see :func:`quoted`.
 QUOTED = ("quoted", "quoted_by_seed")
-_KEYS = ["data", "setting", "tau", "model", "twin", "metric"]
-_NUMBERS = ["value", "baseline", "real", "unmoved", "nearest_unlike", "change", "low", "high"]
+_KEYS = ["data", "setting", "tau", "model", "reference", "metric"]
+_NUMBERS = [
+    "value",
+    "reference_value",
+    "real",
+    "unmoved",
+    "nearest_unlike",
+    "change",
+    "low",
+    "high",
+]
 _NUMBERS += ["p_value", "diversity", "validity", "seeds", "verdict"]
 _STEPS = "50 × 0.1"
 _HALF = ".5"
@@ -126,7 +135,7 @@ def _select(
 
 
 def _verdicts(cell: pd.DataFrame) -> tuple[list[str], list[str]]:
-    """The data sets on which a model is better and worse than its twin."""
+    """The data sets on which a model is better and worse than its reference."""
     better, worse = (
         list(cell.loc[cell["verdict"] == verdict, "data"]) for verdict in ("better", "worse")
     )
@@ -135,7 +144,7 @@ def _verdicts(cell: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 def _methods_of(truth: pd.DataFrame) -> list[str]:
     """All models but the conventional ones."""
-    return unique(truth.loc[truth["model"] != truth["twin"], "model"])
+    return unique(truth.loc[truth["model"] != truth["reference"], "model"])
 
 
 def _on(
@@ -146,7 +155,7 @@ def _on(
     setting: str = "free",
     verdict: str = "better",
 ) -> str:
-    """``3 of 9 data sets (LS, CH, GMSC)``: where a model is better than its twin, of those it was
+    """``3 of 9 data sets (LS, CH, GMSC)``: where a model beats its reference, of those it was
     measured on.
     """
     names = _verdicts(_select(truth, model, metric, tau, setting))[verdict == "worse"]
@@ -256,7 +265,7 @@ def _left_over(gains: pd.DataFrame, metric: str, title: str) -> str:
 
 def _floors(truth: pd.DataFrame) -> str:
     half, steps = (_select(truth, CT, "nn5", tau).set_index("data") for tau in (_HALF, _STEPS))
-    both = ["baseline", "value"]
+    both = ["reference_value", "value"]
     shown = pd.concat(
         [half[["real", "nearest_unlike", "unmoved"]], steps[both], half[both]],
         axis=1,
@@ -276,12 +285,12 @@ def _floors(truth: pd.DataFrame) -> str:
 
 
 def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
-    """Better / worse than the twin, by method."""
+    """Better / worse than the reference, by method."""
     accuracy = performance[performance["metric"] == "accuracy"]
     compared = [(metric, tau, "free") for metric in _COUNTED for tau in (_HALF, _SURE)]
     rows = []
     for model in _methods_of(truth):
-        found = [
+        verdicts = [
             _verdicts(_select(truth, model, *one))
             for one in (*compared, ("cost", _HALF, "protected"))
         ]
@@ -289,13 +298,13 @@ def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
         rows.append(
             (
                 model,
-                *(f"{len(better)} / {len(worse)}" for better, worse in found),
+                *(f"{len(better)} / {len(worse)}" for better, worse in verdicts),
                 number(worst, 2),
             )
         )
     titles = [f"{_COUNTED[metric]} {tau}" for metric, tau, _ in compared]
     header = ("method", *titles, "cost, protected .5", "worst accuracy, pp")
-    return _table(header, rows, "Better / worse than the conventional twin")
+    return _table(header, rows, "Better / worse than the conventional reference")
 
 
 def _by_data(
@@ -396,9 +405,11 @@ def _lowest_validity(truth: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]
     rows = []
     for setting, tau in ((s, t) for s in ("free", "protected") for t in taus):
         lowest = _select(truth, _BEST, "valid", tau, setting).sort_values("value").iloc[0]
-        worst, twin = (number(100 * lowest[name], 1) for name in ("value", "baseline"))
+        worst, reference = (
+            number(100 * lowest[name], 1) for name in ("value", "reference_value")
+        )
         title = f"lowest validity, {setting}, τ = {taus[tau]}"
-        out = f"{worst} % ({lowest['data']}; twin {twin} %)"
+        out = f"{worst} % ({lowest['data']}; reference {reference} %)"
         rows.append((f"{_BEST}: {title}", "≥ 95 %", out, lowest["value"] >= _VALID))
     return rows
 
@@ -411,7 +422,7 @@ def _nearer_seeds(by_seed: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
         return rows
     for tau, shown in taus.items():
         own = _select(every, _BEST, "nn5", tau)
-        nearer = int((own["value"] < own["baseline"]).sum())
+        nearer = int((own["value"] < own["reference_value"]).sum())
         title = f"training seeds of {_EVERY_SEED} that are nearer, τ = {shown}"
         rows.append((f"{_BEST}: {title}", "all", f"{nearer} of {len(own)}", nearer == len(own)))
     return rows
@@ -426,9 +437,9 @@ def _counted(
     better, worse = _verdicts(cell)
     more = "boosting" in set(cell["metric"])  # the only measure here of which more is better
     if more:
-        rises = cell["value"] > cell["baseline"]
+        rises = cell["value"] > cell["reference_value"]
     else:
-        rises = cell["value"] < cell["baseline"]
+        rises = cell["value"] < cell["reference_value"]
     among = int((rises & (p_aims[cell.index] < _LEVEL)).sum())
     needed = round(share * len(cell))
     if worse:

@@ -207,13 +207,13 @@ def _colours(key: str | None, values: Sequence[Any]) -> list[Any]:
 
 def _ordered(values: pd.Series) -> list[Any]:
     """Numbers sorted, names in order of appearance."""
-    found = list(dict.fromkeys(values))
+    different = list(dict.fromkeys(values))
     numbers = all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) for value in found
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in different
     )
     if numbers:
-        return sorted(found)
-    return found
+        return sorted(different)
+    return different
 
 
 def _where(rows: pd.DataFrame, key: str | None, value: Any) -> pd.DataFrame:
@@ -223,8 +223,8 @@ def _where(rows: pd.DataFrame, key: str | None, value: Any) -> pd.DataFrame:
 
 
 def _finite(values: pd.Series) -> np.ndarray:
-    found = values.to_numpy(dtype=float)
-    return found[np.isfinite(found)]
+    numbers = values.to_numpy(dtype=float)
+    return numbers[np.isfinite(numbers)]
 
 
 def _named(key: str, value: Any) -> str:

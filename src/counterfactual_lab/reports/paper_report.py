@@ -181,7 +181,7 @@ def write_report(
     sections: list[Section] = []
     settings: list[TextTable] = []
     remarks: list[str] = []
-    found: list[Outcome[GridRun]] = []
+    outcomes: list[Outcome[GridRun]] = []
     for root in runs:
         store = Store(root, any_version=True)
         kinds = noted_kinds(store)
@@ -193,7 +193,7 @@ def write_report(
         # Models trained with another effort or other settings are never summarised together.
         for (effort, _), runs in kinds:
             results = Results.load(store, runs)
-            found += results.all
+            outcomes += results.all
             settings.append(_settings(results.settings_table(), f"Settings of {root}"))
             remarks.append(effort_remark(effort))
             # Figure 1 has no runs; it would have to train.
@@ -203,13 +203,13 @@ def write_report(
                     one.title, tuple(text_tables(one.name, one.tables)), tuple(_images(one))
                 )
                 sections += [part] * bool(part.tables or part.figures)
-    check_versions(found)
+    check_versions(outcomes)
     sections = [*_figure1(Path(tables)), *sections]
     facts = {
-        "models": str(len(found)),
-        "computing time": duration(sum(sum(outcome.seconds.values()) for outcome in found)),
-        "finished": max(outcome.made["date"] for outcome in found),
-        **found[-1].made["versions"],  # python and pandas may differ: those of the last
+        "models": str(len(outcomes)),
+        "computing time": duration(sum(sum(outcome.seconds.values()) for outcome in outcomes)),
+        "finished": max(outcome.made["date"] for outcome in outcomes),
+        **outcomes[-1].made["versions"],  # python and pandas may differ: those of the last
     }
     content = fill_template(
         "sections.html",
@@ -218,10 +218,10 @@ def write_report(
         warning=" ".join(filter(None, dict.fromkeys(remarks))),
         sections=[*sections, Section("Settings", tuple(settings))],
         settings=facts,
-        commands=list(dict.fromkeys(outcome.made["command"] for outcome in found)),
+        commands=list(dict.fromkeys(outcome.made["command"] for outcome in outcomes)),
     )
     atomic_write(page, content.encode())
-    return {"sections": [part.title for part in sections], "models": len(found)}
+    return {"sections": [part.title for part in sections], "models": len(outcomes)}
 
 
 def _figure1(folder: Path) -> list[Section]:

@@ -128,14 +128,18 @@ def rescaled_figure(table: pd.DataFrame) -> Any:
     metrics = {"ip": "IP (mean distance to real rows)", "cost": "cost (L1)"}
     figure, axes = panels(len(data) * len(metrics), len(metrics), 3.6, 2.4, sharex=True)
     looks = dict(zip(dict.fromkeys(table["search"]), (_STEPS, _LINE), strict=True))
-    said = dict(zip(looks, ("fixed steps of 0.1", "line search"), strict=True))
+    search_names = dict(zip(looks, ("fixed steps of 0.1", "line search"), strict=True))
     for axis, (name, metric) in zip(axes, ((d, m) for d in data for m in metrics), strict=True):
         for kind, (colour, marker) in looks.items():
             part = table[(table["data"] == name) & (table["search"] == kind)]
             ct = part.loc[part["model"] == CT, metric].iloc[0]
             dashes = (0 if marker == "o" else 4, (4, 4))  # both stay visible where they overlap
             axis.axhline(
-                ct, color=colour, linestyle=dashes, linewidth=1.4, label=f"CT, {said[kind]}"
+                ct,
+                color=colour,
+                linestyle=dashes,
+                linewidth=1.4,
+                label=f"CT, {search_names[kind]}",
             )
             part = part[part["model"] == CONVENTIONAL].sort_values("factor")
             axis.plot(part["factor"], part[metric], "-", color=colour, linewidth=1.2)
@@ -145,7 +149,7 @@ def rescaled_figure(table: pd.DataFrame) -> Any:
                 "markersize": 5 if marker == "o" else 8,
             }
             for few, fill in (
-                (False, {"label": f"conventional, {said[kind]}"}),
+                (False, {"label": f"conventional, {search_names[kind]}"}),
                 (True, {"markerfacecolor": "white"}),
             ):
                 some = part[(part["valid"] < 0.95) == few]

@@ -31,10 +31,10 @@ _COLUMNS = {
     "changes": ("changes", 1, 1),
 }
 _NOTES = (
-    "Means over the individuals for whom both the model and its twin have a valid "
+    "Means over the individuals for whom both the model and its reference have a valid "
     "counterfactual; * better, † worse "
-    "than the twin, 5 % after Holm over all cells of truth.csv.",
-    "5-NN −%: reduction against the twin. share: of the excess over real rows that the method "
+    "than the reference, 5 % after Holm over all cells of truth.csv.",
+    "5-NN −%: reduction against the reference. share: of the excess over real rows that a method "
     "removes. Diversity: "
     "spread of the counterfactuals, 1 as real rows. Judges were fitted to rows that no model saw.",
     ".5 and .95*: search that ends just past τ, logits scaled so that the median correctly "
@@ -115,7 +115,7 @@ def write_truth_page(
     return write_files(folder, files) + write_files(page.parent, {page.name: text})
 
 
-# ---- tables as text: every method beside its conventional twin and beside real rows --------------
+# ---- tables as text: every method beside its reference and beside real rows ----------------------
 
 
 def truth_texts(tables: Tables) -> list[TextTable]:
@@ -188,7 +188,7 @@ def _gains(table: pd.DataFrame) -> TextTable:
     notes = (
         "Published: counterfactual training, 50 steps of 0.1 with an energy penalty, τ = .95 "
         "(cost: τ = .5, "
-        "protected). Others: against the twin, on the same individuals.",
+        "protected). Others: against the reference, on the same individuals.",
     )
     return TextTable(
         "What is left of the published reductions in %", tuple(table.columns), rows, notes

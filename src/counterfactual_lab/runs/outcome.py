@@ -155,19 +155,19 @@ def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> s
             raise FileError(
                 f"These results were made with {name} {' and '.join(used)}. {advice}"
             )
-    found = sorted({str(one.get(PACKAGE)) for one in made})
+    packages = sorted({str(one.get(PACKAGE)) for one in made})
     mine = versions()[PACKAGE]
     if current:
-        wrong = any(name != mine for name in found)
+        wrong = any(name != mine for name in packages)
         this = f", this is {mine}"
     else:
-        wrong = len(found) > 1
+        wrong = len(packages) > 1
         this = ""
     if wrong:
         raise FileError(
-            f"These results were made by version {' and '.join(found)} of the package{this}. "
+            f"These results were made by version {' and '.join(packages)} of the package{this}. "
             f"{advice}"
         )
-    if found:
-        return found[0]
+    if packages:
+        return packages[0]
     return mine

@@ -78,8 +78,8 @@ class Comparison:
             names = [short_name(name) for name in self.data if isinstance(name, str)]
         grid = load_grid("main").changed(names, self.seeds)
         paper = [name for name in PAPER_ORDER if names is None or name in names]
-        found = {name: list(grid.seeds_of(name)) for name in paper if name in grid.data}
-        return found | {name: list(range(self.seeds or _SEEDS)) for name in self.own}
+        seeds = {name: list(grid.seeds_of(name)) for name in paper if name in grid.data}
+        return seeds | {name: list(range(self.seeds or _SEEDS)) for name in self.own}
 
     @property
     def order(self) -> list[str]:

@@ -126,7 +126,7 @@ class Compared:
         return self.method
 
     @property
-    def twin(self) -> str:
+    def reference(self) -> str:
         """Text of the method that it is compared with."""
         if self.method == DEFAULT_NETWORK and self.gate != "none":
             return DEFAULT_NETWORK
@@ -385,16 +385,16 @@ def rescaled(model: nn.Module, fit: Fit) -> nn.Module:
     who = first_individuals(
         fit.x_validation, fit.y_validation, fit.data.num_classes, _CONTROL_ROWS
     )
-    found = {}
+    ratios = {}
     for scale in SCALES:
         one = Rescaled(model, scale)
         generator = FIXED_STEPS.generator
         x_cf = search(one, who.x, who.y_target, generator, fit.constraints, diagnose=False).x_cf
         valid = one(x_cf).argmax(-1) == who.y_target
         ip = implausibility_by_class(x_cf[valid], who.y_target[valid], fit.x, fit.y)
-        found[scale] = (float(valid.double().mean()), float(ip.mean()))
-    needed = 0.95 * max(valid for valid, _ in found.values())
-    best = min((ip, scale) for scale, (valid, ip) in found.items() if valid >= needed)
+        ratios[scale] = (float(valid.double().mean()), float(ip.mean()))
+    needed = 0.95 * max(valid for valid, _ in ratios.values())
+    best = min((ip, scale) for scale, (valid, ip) in ratios.items() if valid >= needed)
     return Rescaled(model, best[1])
 
 

@@ -204,10 +204,10 @@ def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
     usual = fit.model(CONVENTIONAL)
     models = {(CONVENTIONAL, factor): Rescaled(usual, factor) for factor in FACTORS}
     models |= {(CT, 1.0): Rescaled(fit.model(CT), 1.0)}
-    told: dict[tuple[str, float, str], pd.DataFrame] = {}
+    parts: dict[tuple[str, float, str], pd.DataFrame] = {}
     levels = (FIXED_STEPS, _HALF)
     for (name, factor), model in models.items():
-        found = stepfree_table(
+        table = stepfree_table(
             {name: model},
             bench.individuals,
             bench.judge,
@@ -215,12 +215,12 @@ def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
             fit.constraints,
             levels,
         )
-        told |= {
+        parts |= {
             (name, factor, str(kind)): part.set_index("row")
-            for kind, part in found.groupby("tau", sort=False)
+            for kind, part in table.groupby("tau", sort=False)
         }
     everywhere = set.intersection(
-        *(set(part.index[part["valid"] == 1]) for part in told.values())
+        *(set(part.index[part["valid"] == 1]) for part in parts.values())
     )
     who = sorted(everywhere)
     rows = [
@@ -232,7 +232,7 @@ def rescaled_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
             "valid": float(part["valid"].mean()),
         }
         | {metric: float(part.loc[who, metric].mean()) for metric in ("ip", "nn5", "cost")}
-        for (name, factor, kind), part in told.items()
+        for (name, factor, kind), part in parts.items()
     ]
     return pd.DataFrame(rows)
 
@@ -265,8 +265,8 @@ def digits_table(
     images = {"factual": (x, torch.ones(len(x), dtype=torch.bool))}
     for name, model in models.items():
         one = at_one_scale(model, fit.x, fit.y, bench.data.num_classes)
-        found = search(one, x, targets, recipe, fit.constraints, diagnose=False)
-        images[name] = found.x_cf, found.converged
+        result = search(one, x, targets, recipe, fit.constraints, diagnose=False)
+        images[name] = result.x_cf, result.converged
     about = {"label": labels[chosen].numpy(), "target": targets.numpy()}
     parts = [
         pd.DataFrame({"model": name, **about, "valid": valid.numpy()})

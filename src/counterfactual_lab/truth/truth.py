@@ -72,7 +72,7 @@ class Truth(Comparison):
     """Which models are measured, on which rows, and where the results are.
 
     Attributes:
-        methods: by default :data:`METHODS`. Their twins are included.
+        methods: by default :data:`METHODS`. Their references are included.
         trained: finished runs of the paper's experiments in the same store, whose models are the
             conventional one and CT.
         kind: how much of these experiments was run, and what was changed in them.
@@ -87,24 +87,24 @@ class Truth(Comparison):
 
     @property
     def names(self) -> list[str]:
-        """The methods with the twins they are compared with, each twin before them."""
+        """The methods with the references they are compared with, each reference before them."""
         if self.methods is None:
-            given: Sequence[str] = METHODS
+            methods: Sequence[str] = METHODS
         else:
-            given = self.methods
+            methods = self.methods
         wanted: list[str] = []
-        for name in given:
+        for name in methods:
             compared = Compared.of(name)
-            wanted += [compared.twin, str(compared)]
+            wanted += [compared.reference, str(compared)]
         return list(dict.fromkeys(wanted))
 
     def measurement(self, data: str) -> dict[str, Any]:
-        found = {"levels": tuple(level.name for level in LEVELS), "trained": self.kind}
+        content = {"levels": tuple(level.name for level in LEVELS), "trained": self.kind}
         if self.generator is not None:
-            found["search"] = (
+            content["search"] = (
                 f"{self.generator.name} {sorted(self.generator.numbers().items())}"
             )
-        return found
+        return content
 
     @property
     def jobs(self) -> list[tuple[Run, ...]]:
@@ -214,8 +214,8 @@ def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
         )
         rows.append(table.assign(data=run.data, seed=run.seed, setting=setting))
         inner = decider(model, bench.x_held, bench.data.num_classes)
-        found = performance(predict_logits(inner, bench.x_held), bench.y_held)
-        numbers |= {f"{setting}/{metric}": number for metric, number in found.items()}
+        scores = performance(predict_logits(inner, bench.x_held), bench.y_held)
+        numbers |= {f"{setting}/{metric}": number for metric, number in scores.items()}
     outcome = Outcome(
         run,
         numbers=numbers,

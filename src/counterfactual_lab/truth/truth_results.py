@@ -22,8 +22,8 @@ TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains")
 
 
 def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
-    """Of all that is done: ``truth`` (every cell against its twin), ``truth_by_seed`` (the same for
-    each training seed, means alone), ``truth_performance`` (accuracy and calibration) and
+    """Of all that is done: ``truth`` (every cell against its reference), ``truth_by_seed`` (the
+    same for each training seed, means alone), ``truth_performance`` (accuracy and calibration) and
     ``truth_gains`` (the published reductions beside what is left of them)."""
     names = truth.names
     store = truth.store
@@ -34,11 +34,11 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
         for run in job
         if run.id in there
     }
-    # Runs without a finished twin cannot be compared yet.
+    # Runs without a finished reference cannot be compared yet.
     runs = [
         run
         for (data, seed, name), run in done.items()
-        if (data, seed, Compared.of(name).twin) in done
+        if (data, seed, Compared.of(name).reference) in done
     ]
     if not runs:
         return {name: pd.DataFrame() for name in TABLES}
@@ -48,39 +48,41 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     ]
     check_versions([*outcomes, *floors])
     table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
-    twins = {name: Compared.of(name).twin for name in names}
-    cells = in_paper_order(summarise_stepfree(table, twins))
+    references = {name: Compared.of(name).reference for name in names}
+    cells = in_paper_order(summarise_stepfree(table, references))
     warn(check_seeds(int(cells["seeds"].min())))
-    found = (
+    tables = (
         cells,
-        in_paper_order(_by_seed(table, twins)),
+        in_paper_order(_by_seed(table, references)),
         in_paper_order(_performance(outcomes)),
         _gains(cells),
     )
-    return dict(zip(TABLES, found, strict=True))
+    return dict(zip(TABLES, tables, strict=True))
 
 
-def _by_seed(table: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
-    """Means of every method and its twin over the individuals for whom both arrive, for each
+def _by_seed(table: pd.DataFrame, references: Mapping[str, str]) -> pd.DataFrame:
+    """Means of every method and its reference over the individuals for whom both arrive, for each
     training seed.
     """
-    table = table[table["model"].isin(twins)]
+    table = table[table["model"].isin(references)]
     keys = ["data", "setting", "tau", "seed"]
-    pairs = table.assign(twin=table["model"].map(twins)).merge(
+    pairs = table.assign(reference=table["model"].map(references)).merge(
         table,
-        left_on=[*keys, "row", "twin"],
+        left_on=[*keys, "row", "reference"],
         right_on=[*keys, "row", "model"],
-        suffixes=("", "_twin"),
+        suffixes=("", "_reference"),
     )
     pairs = pairs[
-        (pairs["valid"] == 1) & (pairs["valid_twin"] == 1) & (pairs["model"] != pairs["twin"])
+        (pairs["valid"] == 1)
+        & (pairs["valid_reference"] == 1)
+        & (pairs["model"] != pairs["reference"])
     ]
-    means = pairs.groupby([*keys, "model", "twin"], sort=False, as_index=False).mean(
+    means = pairs.groupby([*keys, "model", "reference"], sort=False, as_index=False).mean(
         numeric_only=True
     )
     parts = [
-        means[[*keys, "model", "twin"]].assign(
-            metric=name, value=means[name], baseline=means[f"{name}_twin"]
+        means[[*keys, "model", "reference"]].assign(
+            metric=name, value=means[name], reference_value=means[f"{name}_reference"]
         )
         for name in (*JUDGED, "cost")
     ]
@@ -88,7 +90,7 @@ def _by_seed(table: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
-    """Means over seeds, and the difference to the twin; Holm over all cells."""
+    """Means over seeds, and the difference to the reference; Holm over all cells."""
     frame = pd.DataFrame(
         [
             {
@@ -113,9 +115,9 @@ def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
             for name, part in cell.groupby("model", sort=False)
         }
         for name, part in by_model.items():
-            twin = by_model[Compared.of(name).twin]
-            seeds = part.index.intersection(twin.index)
-            a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, twin))
+            reference = by_model[Compared.of(name).reference]
+            seeds = part.index.intersection(reference.index)
+            a, b = (one.loc[seeds, "value"].to_numpy()[:, None] for one in (part, reference))
             row = {
                 "data": data,
                 "setting": setting,
@@ -124,7 +126,7 @@ def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
                 "value": float(a.mean()),
             }
             row |= {"change": float("nan"), "p_value": float("nan")}
-            if Compared.of(name).twin != name:
+            if Compared.of(name).reference != name:
                 estimate = compare(a, b, np.random.default_rng(2025), "difference")
                 row |= {"change": estimate.value, "p_value": estimate.p_value}
             rows.append(row | {"seconds": float(part["seconds"].mean()), "seeds": len(seeds)})
@@ -145,10 +147,10 @@ def _gains(truth: pd.DataFrame) -> pd.DataFrame:
     scale.
     """
     # Of nothing there is no per cent.
-    compared = truth[(truth["model"] != truth["twin"]) & (truth["baseline"] > 0)]
+    compared = truth[(truth["model"] != truth["reference"]) & (truth["reference_value"] > 0)]
     compared = compared.assign(
         method=compared["model"] + ", " + compared["tau"],
-        reduction=100 * (1 - compared["value"] / compared["baseline"]),
+        reduction=100 * (1 - compared["value"] / compared["reference_value"]),
     )
     rows = []
     for data, (theirs, ours, setting) in itertools.product(

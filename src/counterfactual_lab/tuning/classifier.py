@@ -63,9 +63,9 @@ def tune_classifier(
     best = clone(classifier)
     params = best.get_params(deep=False)
     prepared = prepare(params, *frame_and_labels(best, *rows), trainings.seed)
-    found = tune_settings(prepared, params, goal, plan, trainings, space)
-    best.set_params(**tuned(params, found.best.settings)).fit(*rows)
-    best.tuning_ = found.table()
+    tuning = tune_settings(prepared, params, goal, plan, trainings, space)
+    best.set_params(**tuned(params, tuning.best.settings)).fit(*rows)
+    best.tuning_ = tuning.table()
     return best
 
 

@@ -132,22 +132,22 @@ def confirm(
         effort.epochs,
     )
     try:
-        found: dict[str, Any] | None = study.note(_NOTE)
-        if found is None:
-            found = _looked(test, task, tuning, effort)
-            study.set_note(_NOTE, found)
-            atomic_write(out / "confirmation.json", json.dumps(found, indent=2).encode())
-            return found, True
+        look: dict[str, Any] | None = study.note(_NOTE)
+        if look is None:
+            look = _looked(test, task, tuning, effort)
+            study.set_note(_NOTE, look)
+            atomic_write(out / "confirmation.json", json.dumps(look, indent=2).encode())
+            return look, True
     finally:
         study.leave()
-    if found["trial"] != best.number:
+    if look["trial"] != best.number:
         raise InputError(
-            f"The test rows were already used on {found['date']}, for trial {found['trial']}; "
+            f"The test rows were already used on {look['date']}, for trial {look['trial']}; "
             "the best is now trial "
             f"{best.number}. A second look would choose by test rows. Start a new study with "
             "another seed."
         )
-    return found, False
+    return look, False
 
 
 def _looked(

@@ -142,12 +142,12 @@ OF_METHODS: Mapping[str, Space] = {
 
 def tunable_numbers(method: Method) -> dict[str, Number]:
     """The numbers of a method that can be tuned, by dotted name."""
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     for path, value in method.settings().items():
         known = path in TUNABLE or path in method.numbers or path.startswith("generator.")
         if known and isinstance(value, int | float) and not isinstance(value, bool):
-            found[path] = value
-    return found
+            numbers[path] = value
+    return numbers
 
 
 def make_space(
@@ -165,15 +165,15 @@ def make_space(
     """
     check_tunable(start)
     values: dict[str, Any] = {**tunable_numbers(start), GATE: gate}
-    given = _read(changes) if isinstance(changes, str | Path) else dict(changes or {})
+    domains = _read(changes) if isinstance(changes, str | Path) else dict(changes or {})
     own = OF_METHODS.get(start.name, {})
-    if start.loss is not None and not own and not given:
+    if start.loss is not None and not own and not domains:
         raise InputError(
             f"No ranges are known for the method {start.name!r}: give those to search, such as "
             f"{{{_example(start)!r}: (low, high)}}."
         )
     wanted = _usual_ranges(values, {**RANGES, **own})
-    for name, domain in _by_path(start, given).items():
+    for name, domain in _by_path(start, domains).items():
         if name not in values:
             raise InputError(
                 f"{name!r} cannot be tuned here: choose among "
@@ -215,18 +215,18 @@ def _example(method: Method) -> str:
     return next(iter(tunable_numbers(method)))
 
 
-def _by_path(start: Method, given: Mapping[str, Any]) -> dict[str, Any]:
+def _by_path(start: Method, domains: Mapping[str, Any]) -> dict[str, Any]:
     """What was given by dotted or short name, and in a file also by tables, by dotted name."""
-    found: dict[str, Any] = {}
-    for name, domain in given.items():
+    by_path: dict[str, Any] = {}
+    for name, domain in domains.items():
         if name in ("objective", "generator", "training") and isinstance(domain, Mapping):
             inner = {f"{name}.{own}": value for own, value in domain.items()}
-            found |= _by_path(start, inner)
+            by_path |= _by_path(start, inner)
         elif name == GATE:
-            found[name] = domain
+            by_path[name] = domain
         else:
-            found[start.path(name)] = domain
-    return found
+            by_path[start.path(name)] = domain
+    return by_path
 
 
 def _whole(start: Method, path: str) -> bool:
@@ -256,11 +256,11 @@ def neighbours(
     return [neighbour() for _ in range(num)]
 
 
-def _domain(start: Method, name: str, given: Any) -> Values:
+def _domain(start: Method, name: str, domain: Any) -> Values:
     """A range or choices, from what a user wrote."""
-    if isinstance(given, Range) and name != GATE:
-        return given
-    choices = _as_table(given)
+    if isinstance(domain, Range) and name != GATE:
+        return domain
+    choices = _as_table(domain)
     if isinstance(choices, Mapping):
         _check_keys(name, choices)
         if "low" in choices and name != GATE:
@@ -270,7 +270,7 @@ def _domain(start: Method, name: str, given: Any) -> Values:
         asked = f"a list of choices, such as {list(GATES)}."
         if name != GATE:
             asked = f"a range: give (low, high), a list of choices, or {FIXED!r}."
-        raise InputError(f"{name} = {given!r} is not {asked}")
+        raise InputError(f"{name} = {domain!r} is not {asked}")
     if name == GATE:
         for kind in choices:
             check_name("gate", kind, GATES)
@@ -279,13 +279,13 @@ def _domain(start: Method, name: str, given: Any) -> Values:
     return Choices(tuple(_number(name, value, whole) for value in choices))
 
 
-def _as_table(given: Any) -> Any:
+def _as_table(value: Any) -> Any:
     """Two numbers as a table of low and high, choices as a list; anything else as it is."""
-    if isinstance(given, Choices):
-        return list(given.values)
-    if isinstance(given, tuple) and len(given) == 2 and all(map(_is_number, given)):
-        return {"low": given[0], "high": given[1]}
-    return given
+    if isinstance(value, Choices):
+        return list(value.values)
+    if isinstance(value, tuple) and len(value) == 2 and all(map(_is_number, value)):
+        return {"low": value[0], "high": value[1]}
+    return value
 
 
 def _range(start: Method, name: str, table: Mapping[str, Any]) -> Range:

@@ -72,7 +72,7 @@ class Study:
         self.where = where
         self._worker = uuid.uuid4().hex[:12]
         self._open: dict[int, Any] = {}  # trials asked for and not yet told
-        self._spoken = -math.inf
+        self._last_sign = -math.inf
         self.alive()
 
     def note(self, name: str) -> Any:
@@ -84,8 +84,8 @@ class Study:
 
     def alive(self) -> None:
         """Give the other processes a sign of life, at most every few seconds."""
-        if time.monotonic() - self._spoken >= EVERY_SECONDS:
-            self._spoken = time.monotonic()
+        if time.monotonic() - self._last_sign >= EVERY_SECONDS:
+            self._last_sign = time.monotonic()
             self._study.set_user_attr(f"worker {self._worker}", sign_of_life())
 
     def leave(self) -> None:
@@ -151,12 +151,12 @@ class Study:
         violations: Mapping[str, float],
         seconds: float,
     ) -> None:
-        told = [sign * value for sign, value in zip(self._signs, values, strict=True)]
+        signed = [sign * value for sign, value in zip(self._signs, values, strict=True)]
         # JSON has no NaN
         finite = {
             name: value if math.isfinite(value) else None for name, value in metrics.items()
         }
-        self._tell(number, "COMPLETE", violations, told, metrics=finite, seconds=seconds)
+        self._tell(number, "COMPLETE", violations, signed, metrics=finite, seconds=seconds)
 
     def prune(self, number: int, reason: str, violations: Mapping[str, float]) -> None:
         self._tell(number, "PRUNED", violations, reason=reason)
@@ -241,13 +241,13 @@ class Study:
         state: str,
         violations: Mapping[str, float],
         values: list[float] | None = None,
-        **told: Any,
+        **attributes: Any,
     ) -> None:
         trial = self._open.pop(number)
         # If this process was thought dead, another one may have finished its trial; that result
         # counts.
         with suppress(optuna().exceptions.UpdateFinishedTrialError):
-            for name, value in told.items():
+            for name, value in attributes.items():
                 trial.set_user_attr(name, value)
             for name, value in violations.items():
                 trial.set_constraint(name, value if math.isfinite(value) else 1.0)
@@ -256,7 +256,7 @@ class Study:
             )
 
     def _plain(self, trial: Any) -> TuningTrial:
-        told = trial.user_attrs
+        attributes = trial.user_attrs
         values = (
             zip(self._signs, trial.values, strict=True)
             if trial.state.name == "COMPLETE"
@@ -269,10 +269,14 @@ class Study:
             values=tuple(sign * value for sign, value in values),
             metrics={
                 name: math.nan if v is None else v
-                for name, v in told.get("metrics", {}).items()
+                for name, v in attributes.get("metrics", {}).items()
             },
             violations=dict(trial.constraints),
-            **{name: told[name] for name in ("published", "reason", "seconds") if name in told},
+            **{
+                name: attributes[name]
+                for name in ("published", "reason", "seconds")
+                if name in attributes
+            },
         )
 
 

@@ -131,11 +131,11 @@ def description(task: Task, goal: Goal, space: Space) -> dict[str, Any]:
 
 def _check_same(study: Study, name: str, wanted: dict[str, Any]) -> None:
     """Raise if the study holds trials of other data, ranges or goals, which cannot be compared."""
-    found = study.note("description")
-    if found is None:
+    description = study.note("description")
+    if description is None:
         study.set_note("description", wanted)
         return
-    if other := [key for key in wanted if found.get(key) != wanted[key]]:
+    if other := [key for key in wanted if description.get(key) != wanted[key]]:
         raise InputError(
             f"The study {name!r} in {study.where} was made for something else: "
             f"{', '.join(other)} differ. "
@@ -214,9 +214,9 @@ class _Tuner:
     def _references(self) -> dict[str, Any]:
         """Measures of conventional training and of the method as it is; one process makes them."""
         while True:
-            found: dict[str, Any] | None = self.study.note("references")
-            if found is not None:
-                return found
+            references: dict[str, Any] | None = self.study.note("references")
+            if references is not None:
+                return references
             claimed = self._claim()
             if claimed is None:
                 time.sleep(_POLL_SECONDS)

@@ -14,7 +14,7 @@ from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.cli.options import add_columns
 from counterfactual_training.cli.output import emit
 from counterfactual_training.errors import InputError
-from counterfactual_training.rules import meaning
+from counterfactual_training.rules import meaning, with_trait
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,11 +205,10 @@ def _number_hints(known: pd.Series) -> list[Hint]:
     power = math.floor(math.log10(deviation)) - 1
     step = _plain(float(f"1e{power if decimals is None else max(power, -decimals)}"))
     most = _plain(float(f"{deviation:.2g}"))
-    return [
-        *hints,
-        ("step", step, meaning("step")),
-        ("max_change", max(1, round(most)) if decimals == 0 else most, meaning("max_change")),
-    ]
+    if decimals == 0:
+        most = max(1, round(most))
+    reaches = [(rule, most, meaning(rule)) for rule in with_trait("number", "reach")]
+    return [*hints, ("step", step, meaning("step")), *reaches]
 
 
 def _codes(column: pd.Series) -> list[float | int]:

@@ -3,7 +3,8 @@
 Start with ``constraints.py``: one class with four verbs, ``mask_step``, ``project``, ``snap`` and
 ``protect``. Line search, anchors and attacks use its ``bounds`` instead. A new kind of constraint
 is also reported by ``violations.py``, stacked for fleets by ``stack_constraints.py``, and named in
-``generators/diagnosis.py``. Rules in the user's units are in ``tables/columns``.
+``generators/diagnosis.py``. Relations between features are in ``relations.py``, which only tables
+that have some load. Rules in the user's units are in ``tables/columns``.
 """
 
 from counterfactual_training.constraints.bounds import Bounds
@@ -17,7 +18,6 @@ from counterfactual_training.constraints.mutability import (
     parse_direction,
     parse_mutability,
 )
-from counterfactual_training.constraints.relations import Follower, Implication, Relations
 
 __all__ = [
     "DIRECTIONS",
@@ -26,11 +26,8 @@ __all__ = [
     "Constraints",
     "Direction",
     "Domain",
-    "Follower",
-    "Implication",
     "Lattice",
     "OneHotGroup",
-    "Relations",
     "imply",
     "may_take_code",
     "parse_direction",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -31,9 +31,11 @@ from counterfactual_training.constraints.mutability import (
     direction_from,
     parse_mutability,
 )
-from counterfactual_training.constraints.relations import Relations
 from counterfactual_training.constraints.violations import find_violations
 from counterfactual_training.errors import ConstraintError, check_name
+
+if TYPE_CHECKING:
+    from counterfactual_training.constraints.relations import Relations
 
 CategoryProjection = Literal["end", "step", "never"]
 
@@ -249,7 +251,7 @@ class Constraints:
         return replace(self, groups=(), lattices=())
 
     @cached_property
-    def _without_still_groups(self) -> tuple[Constraints, list[int]]:
+    def _without_fixed_groups(self) -> tuple[Constraints, list[int]]:
         """These constraints without immutable groups, and the columns of those."""
         moves = (
             (self.may_increase | self.may_decrease)
@@ -263,10 +265,10 @@ class Constraints:
         # Relations read all groups.
         if self.relations is not None or len(loose) == len(self.groups):
             return self, []
-        still = [
+        fixed = [
             column for group in self.groups if group not in loose for column in group.columns
         ]
-        return replace(self, groups=loose), still
+        return replace(self, groups=loose), fixed
 
     # ---- methods of the search and of training ---------------------------------------------------
 
@@ -366,10 +368,10 @@ class Constraints:
         """A copy of x_cf with valid values that x can reach; relations may change more, but no
         cells under ``held``.
         """
-        loose, still = self._without_still_groups
+        loose, fixed = self._without_fixed_groups
         # What nobody may change, and did not change, needs no rounding: often most categories of a
         # person.
-        if loose is not self and torch.equal(x_cf[..., still], x[..., still]):
+        if loose is not self and torch.equal(x_cf[..., fixed], x[..., fixed]):
             return loose.snap(x_cf, x, held)
         x_cf = x_cf.clone()
         projects = bool(self.groups) and self.category_projection == "end"

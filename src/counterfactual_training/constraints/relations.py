@@ -196,8 +196,8 @@ class Relations:
             end.expand_as(points)[rows][:, columns]
             for end in (lower, upper, x if before is None else before)
         ]
-        found = self._dykstra(points[rows][:, columns], low[rows], high[rows], *ends)
-        points[(*(place.unsqueeze(-1) for place in rows), columns)] = found
+        projected = self._dykstra(points[rows][:, columns], low[rows], high[rows], *ends)
+        points[(*(place.unsqueeze(-1) for place in rows), columns)] = projected
         return points
 
     @cached_property

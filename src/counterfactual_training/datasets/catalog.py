@@ -35,16 +35,13 @@ from counterfactual_training.datasets.synthetic import (
 from counterfactual_training.datasets.tables import DOMAIN_NUM_STD, TABLES, Table, load_table
 from counterfactual_training.errors import lookup
 from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.columns.schema import Schema
 
 NUM_TRAIN = 3600
 NUM_TEST = 900
 LOAN_TITLE = "Loan applicants of Figure 1"
-LOAN_SCHEMA = Schema(
-    (
-        Feature("age", "integer", unit="years"),
-        Feature("debt", "numeric", unit="thousand dollars"),
-    )
+LOAN_FEATURES = (
+    Feature("age", "integer", unit="years"),
+    Feature("debt", "numeric", unit="thousand dollars"),
 )
 
 
@@ -141,9 +138,9 @@ def fetch_dataset(name: str, variant: Variant = "default") -> list[dict[str, str
     """For ``ct data fetch``: download what is missing; for each file, where it is and where it came
     from.
     """
-    found = [(file.name, fetch(file)) for file in _files(_entry(name), variant)]
+    files = [(file.name, fetch(file)) for file in _files(_entry(name), variant)]
     return [
-        {"file": file, "path": str(where.path), "origin": where.origin} for file, where in found
+        {"file": file, "path": str(where.path), "origin": where.origin} for file, where in files
     ]
 
 
@@ -188,7 +185,7 @@ def _synthetic(
             y_test=y[NUM_TRAIN:],
             class_names=classes,
             feature_names=("x1", "x2"),
-            schema=Schema((Feature("x1", "numeric"), Feature("x2", "numeric"))),
+            features=(Feature("x1", "numeric"), Feature("x2", "numeric")),
             encoder=None,
             constraints=constraints,
             training_constraints=constraints,
@@ -203,12 +200,15 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
     """Applicants in the user's units; in model space, the blobs of ``linearly_separable``, as in
     the paper.
     """
+    # Here, because the other synthetic sets need no encoder.
     from counterfactual_training.tables.columns.encode import Encoder
+    from counterfactual_training.tables.columns.schema import Schema
 
+    schema = Schema(LOAN_FEATURES)
     sample = loan(num_train + num_test, torch.Generator().manual_seed(seed))
     train = sample.frame.iloc[:num_train]
     test = sample.frame.iloc[num_train:].reset_index(drop=True)
-    encoder = Encoder(LOAN_SCHEMA).fit(train)
+    encoder = Encoder(schema).fit(train)
     # The scale of the sampler instead of z-scores. Standardising would make *age* as informative as
     # *debt*. Counterfactuals with a fixed age would then overshoot the debts of class "loan
     # granted", and protecting age would make the model less sensitive to debt, not more.
@@ -219,7 +219,7 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
     x_train, x_test = (
         torch.from_numpy(encoder.transform(part)).float() for part in (train, test)
     )
-    constraints = Constraints.infer(x_train, names=LOAN_SCHEMA.names)
+    constraints = Constraints.infer(x_train, names=schema.names)
     return Dataset(
         name="loan",
         title=LOAN_TITLE,
@@ -229,8 +229,8 @@ def loan_dataset(num_train: int = 1000, num_test: int = 400, seed: int = DATA_SE
         x_test=x_test,
         y_test=sample.y[num_train:],
         class_names=LOAN_CLASSES,
-        feature_names=LOAN_SCHEMA.names,
-        schema=LOAN_SCHEMA,
+        feature_names=schema.names,
+        features=LOAN_FEATURES,
         encoder=encoder,
         constraints=constraints,
         training_constraints=constraints,

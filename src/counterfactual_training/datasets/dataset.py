@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.synthetic import stratified_split
-from counterfactual_training.tables.columns.schema import Schema
+from counterfactual_training.tables.columns.feature import Feature
 
 if TYPE_CHECKING:
     from counterfactual_training.tables.columns.encode import Encoder
+    from counterfactual_training.tables.columns.schema import Schema
 
 Variant = Literal["default", "as_run", "full"]
 # Returns the content of a data file, given its name.
@@ -47,7 +49,7 @@ class Dataset:
         y_test: int64 ``(m,)``.
         class_names: what the classes 0, 1, … are called.
         feature_names: what the columns of x are called.
-        schema: the columns in the user's units, with the changes that make sense for a person.
+        features: the columns in the user's units, with the changes that make sense for a person.
         encoder: from ``frame_train`` to ``x_train`` and back; ``None`` where both hold the same
             numbers.
         constraints: box and one-hot groups of the experiments; the schema's mutability is not
@@ -76,7 +78,7 @@ class Dataset:
     y_test: Tensor
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...]
-    schema: Schema
+    features: tuple[Feature, ...]
     encoder: Encoder | None
     constraints: Constraints
     training_constraints: Constraints
@@ -93,6 +95,16 @@ class Dataset:
     def num_classes(self) -> int:
         """Classes, k."""
         return len(self.class_names)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features, and relations between them."""
+        # Here, because networks train and are measured without it.
+        from counterfactual_training.tables.columns.schema import Schema
+
+        if self.encoder is None:
+            return Schema(self.features)
+        return self.encoder.schema_
 
     @property
     def frame_train(self) -> pd.DataFrame:
@@ -143,7 +155,7 @@ class Dataset:
         shares = ((train + test) / (train + test).sum()).tolist()
         spec = self.schema.to_dict()
         # All alike: describe one.
-        if len(spec) > 1 and all(feature.kind == "pixel" for feature in self.schema):
+        if len(spec) > 1 and all(feature.kind == "pixel" for feature in self.features):
             spec = {
                 f"{self.feature_names[0]} … {self.feature_names[-1]}": next(iter(spec.values()))
             }
@@ -154,7 +166,7 @@ class Dataset:
             "rows": len(self.y_train) + len(self.y_test),
             "train_rows": len(self.y_train),
             "test_rows": len(self.y_test),
-            "features": len(self.schema.features),
+            "features": len(self.features),
             "columns": self.num_features,
             "one_hot_groups": len(self.constraints.groups),
             "classes": [

@@ -89,22 +89,22 @@ def fetch(file: DataFile, *, allow_download: bool = True) -> FetchedFile:
         tried.append("CT_DATA_HOME: not set")
     elif not home.is_dir():
         tried.append(f"CT_DATA_HOME {home}: not a folder")
-    elif found := _read_from(home, file, tried):
-        return found
-    found = _read_from(cache_home(), file, tried)
-    if found is None and allow_download and file.remotes:
+    elif fetched := _read_from(home, file, tried):
+        return fetched
+    fetched = _read_from(cache_home(), file, tried)
+    if fetched is None and allow_download and file.remotes:
         locks = cache_home() / "locks"
         try:
             locks.mkdir(parents=True, exist_ok=True)
             with locked(locks / f"{file.name}.lock", LOCK_TIMEOUT):
                 # Another process may have downloaded it while this one waited.
-                found = _read_from(cache_home(), file, []) or _download(file, tried)
+                fetched = _read_from(cache_home(), file, []) or _download(file, tried)
         except OSError as error:  # of the disk; those of the network are FileErrors by now
             what = f"{cache_home()} cannot be written ({error.strerror})"
             raise FileError(f"{what}. Set CT_CACHE to a folder that can be written.") from error
-    if found is None:
+    if fetched is None:
         raise FileError(_explain(file, tried, allow_download))
-    return found
+    return fetched
 
 
 # ---- on this machine -----------------------------------------------------------------------------
@@ -164,9 +164,9 @@ def _checked(content: bytes, file: DataFile) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest not in file.sha256:
         known = " or ".join(f"{digest[:12]}…" for digest in file.sha256)
-        found = f"{len(content):,} bytes with sha256 {digest[:12]}…"
+        content_text = f"{len(content):,} bytes with sha256 {digest[:12]}…"
         raise FileError(
-            f"not {file.name}, truncated or altered: found {found}, expected {known}"
+            f"not {file.name}, truncated or altered: found {content_text}, expected {known}"
         )
     return content
 

@@ -70,7 +70,7 @@ def frame_dataset(
         y_test=y_test,
         class_names=tuple(str(label) for label in classes),
         feature_names=tuple(encoder.get_feature_names_out()),
-        schema=encoder.schema_,
+        features=encoder.schema_.features,
         encoder=encoder,
         constraints=constraints,
         training_constraints=constraints.relaxed(),

@@ -14,7 +14,6 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.synthetic import DATA_SEED
 from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.columns.schema import Schema
 
 MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte"
@@ -76,7 +75,7 @@ def _load(
         y_test=torch.from_numpy(test_labels.astype(np.int64)),
         class_names=class_names,
         feature_names=pixels,
-        schema=Schema(tuple(Feature(pixel, "pixel", domain=(-1.0, 1.0)) for pixel in pixels)),
+        features=tuple(Feature(pixel, "pixel", domain=(-1.0, 1.0)) for pixel in pixels),
         encoder=None,
         constraints=constraints,
         training_constraints=constraints,

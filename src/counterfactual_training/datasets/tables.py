@@ -26,7 +26,6 @@ from counterfactual_training.constraints import Constraints, Direction
 from counterfactual_training.datasets.dataset import Dataset, PaperSettings, Read, Variant
 from counterfactual_training.datasets.synthetic import DATA_SEED
 from counterfactual_training.tables.columns.feature import Feature
-from counterfactual_training.tables.columns.schema import Schema
 
 # Categories that recourse never recommends.
 NO_ADVICE = ("?", "Never-worked", "Without-pay")
@@ -62,15 +61,15 @@ class Table:
 
 def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
     """The table as a data set; ``read`` returns the content of a data file."""
-    # Here, because the other data sets need no encoder.
+    # Here, because most data sets need no encoder.
     from counterfactual_training.tables.columns.encode import Encoder
+    from counterfactual_training.tables.columns.schema import Schema
 
     rows = table.read(read, variant == "full")
     frame, features = _with_levels(rows.frame, table.features)
     train = frame.iloc[: rows.num_train]
     test = frame.iloc[rows.num_train :].reset_index(drop=True)
-    schema = Schema(features)
-    encoder = Encoder(schema).fit(train)
+    encoder = Encoder(Schema(features)).fit(train)
     x_train, x_test = (
         torch.from_numpy(encoder.transform(part).astype(np.float32)) for part in (train, test)
     )
@@ -101,7 +100,7 @@ def load_table(table: Table, variant: Variant, read: Read) -> Dataset:
         y_test=y[rows.num_train :],
         class_names=table.class_names,
         feature_names=names,
-        schema=schema,
+        features=features,
         encoder=encoder,
         constraints=constraints,
         # The authors searched over continuous dummies in training and over projected ones at

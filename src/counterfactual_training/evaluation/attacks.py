@@ -49,9 +49,10 @@ def robust_accuracy(
     shares = []
     for epsilon in epsilons:
         # ε = 0 is plain accuracy, for which no gradient is needed.
-        still = not bool(torch.as_tensor(epsilon).any())
+        no_attack = not bool(torch.as_tensor(epsilon).any())
         attacked = (
-            part if still else attack(model, part, labels, epsilon) for part, labels in batches
+            part if no_attack else attack(model, part, labels, epsilon)
+            for part, labels in batches
         )
         logits = torch.cat(
             [predict_logits(model, part, batch_size, row_dim) for part in attacked], row_dim

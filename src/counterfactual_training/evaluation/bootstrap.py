@@ -91,14 +91,14 @@ def bootstrap_mean(
 
 def compare(
     values: ArrayLike,
-    baseline: ArrayLike,
+    reference: ArrayLike,
     rng: np.random.Generator,
     statistic: Statistic = "reduction",
     level: float = 0.95,
     num_resamples: int = 2000,
 ) -> Estimate:
-    """Two models, paired: ``difference`` = m − m_baseline, or ``reduction`` = 100 (1 − m /
-    m_baseline) in %.
+    """Two models, paired: ``difference`` = m − m_reference, or ``reduction`` = 100 (1 − m /
+    m_reference) in %.
 
     m is the mean over all values of a model. The hierarchical bootstrap draws training seeds and
     individuals, each with replacement and the same for both models. With few seeds plain percentile
@@ -107,16 +107,16 @@ def compare(
     Satterthwaite.
 
     Individuals are assumed to be the same for all seeds; otherwise intervals are a little too wide.
-    The p-value tests the difference, or for a reduction log(m / m_baseline), by its bootstrap
+    The p-value tests the difference, or for a reduction log(m / m_reference), by its bootstrap
     standard error and Student's t.
 
     Args:
-        values, baseline: ``(S, N)`` or, for one seed, ``(N,)``; NaN where a value does not exist.
+        values, reference: ``(S, N)`` or, for one seed, ``(N,)``; NaN where a value does not exist.
         rng: randomness of the resamples.
     """
     check_name("statistic", statistic, get_args(Statistic))
     a = _table(values)
-    b = _table(baseline)
+    b = _table(reference)
     if a.shape != b.shape:
         raise InputError(
             f"Paired models need the same seeds and individuals, got {a.shape} and {b.shape}."
@@ -141,7 +141,7 @@ def holm(p_values: Sequence[float] | Array) -> Array:
 
 
 def published_reduction(
-    rounds: ArrayLike, baseline_rounds: ArrayLike, level: float = 0.99
+    rounds: ArrayLike, reference_rounds: ArrayLike, level: float = 0.99
 ) -> PublishedReduction:
     """The paper's inference over evaluation rounds j of one trained pair of models:
 
@@ -150,7 +150,7 @@ def published_reduction(
     either value is NaN are left out.
     """
     m = np.asarray(rounds, dtype=np.float64)
-    b = np.asarray(baseline_rounds, dtype=np.float64)
+    b = np.asarray(reference_rounds, dtype=np.float64)
     if m.ndim != 1 or m.shape != b.shape:
         raise InputError(
             f"Expected one value per round for both models, got {m.shape} and {b.shape}."
@@ -158,7 +158,7 @@ def published_reduction(
     known = ~(np.isnan(m) | np.isnan(b))
     m = m[known]
     b = b[known]
-    # A round whose baseline is 0 gives an infinite ratio, not a warning.
+    # A round whose reference is 0 gives an infinite ratio, not a warning.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = m / b
     interval = percentile_interval(np.abs(m) - np.abs(b), level)

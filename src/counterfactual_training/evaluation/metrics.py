@@ -87,7 +87,7 @@ METRICS = {metric.name: metric for metric in _ALL}
 # Measured once per model; the others, of counterfactuals, have one value per individual.
 _OF_MODEL = ("accuracy", "robust_accuracy")
 COUNTERFACTUAL = tuple(name for name in METRICS if name not in _OF_MODEL)
-# Compared with a baseline by their ratio.
+# Compared with a reference by their ratio.
 RATIOS = tuple(name for name, metric in METRICS.items() if metric.change == "ratio")
 # Measured by `evaluate` and printed, but not compared.
 OTHERS: dict[str, tuple[Better, str]] = {

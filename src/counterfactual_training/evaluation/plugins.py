@@ -184,7 +184,8 @@ def as_find(explainer: Find | Generator | Callable[..., Any], name: str = "") ->
     # A search whose recipe is settled.
     if isinstance(explainer, partial) and "generator" in explainer.keywords:
         return ForeignExplainer(
-            name or "search", lambda *given: explainer(*given[:3], constraints=given[3])
+            name or "search",
+            lambda *question: explainer(*question[:3], constraints=question[3]),
         )
     if not callable(explainer):
         raise InputError(

@@ -315,42 +315,40 @@ _SEARCH_TOLERANCE = 1e-3
 _KEYS = ("data", "setting", "tau")
 
 
-def _twin(name: str, baseline: str | Mapping[str, str]) -> str:
-    """What a model is compared with; without a twin with itself: it shows its values, and no
-    test.
-    """
-    if isinstance(baseline, str):
-        return baseline
-    return baseline.get(name, name)
+def _reference(name: str, reference: str | Mapping[str, str]) -> str:
+    """The model that this one is compared with; itself if it has none: then there is no test."""
+    if isinstance(reference, str):
+        return reference
+    return reference.get(name, name)
 
 
 def summarise_stepfree(
     table: pd.DataFrame,
-    baseline: str | Mapping[str, str] = "conventional",
+    reference: str | Mapping[str, str] = "conventional",
     metrics: Sequence[str] | None = None,
     level: float = 0.05,
     families: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Every model against its baseline, on the individuals for whom both have a valid
+    """Every model against its reference, on the individuals for whom both have a valid
     counterfactual.
 
     Args:
         table: of :func:`stepfree_table`, with those of :func:`floor_table` beneath. Columns
             ``data``, ``setting`` and ``seed`` are optional; cells are data × setting × τ × model ×
             metric, paired over seeds and individuals.
-        baseline: the model all are compared with, or by model its own (its conventional twin).
+        reference: the model that all are compared with, or one for each model.
         level: of the verdict, after Holm.
         families: columns whose values separate families of tests, such as ``metric``; by default
             all cells are one.
 
     Returns:
-        One row per cell: ``value`` and ``baseline`` (means over the pairs), ``real``, ``unmoved``,
-        ``nearest_unlike`` (floors), ``share`` of the removable excess (baseline − value)/(baseline
-        − real), ``change`` with its interval ``low … high`` (reduction in %, or difference, as
-        ``statistic`` says), ``p_value``, ``p_holm`` over the family, ``p_holm_model`` over the
-        cells of that model, ``verdict`` (better, worse, or nothing) by ``p_holm``, ``diversity`` (1
-        as real rows; of all its valid counterfactuals), ``validity``, ``num`` pairs and ``seeds``.
-        A baseline has its values only.
+        One row per cell: ``value`` and ``reference_value`` (means over the pairs), ``real``,
+        ``unmoved``, ``nearest_unlike`` (floors), ``share`` of the removable excess (reference −
+        value)/(reference − real), ``change`` with its interval ``low … high`` (reduction in %, or
+        difference, as ``statistic`` says), ``p_value``, ``p_holm`` over the family,
+        ``p_holm_model`` over the cells of that model, ``verdict`` (better, worse, or nothing) by
+        ``p_holm``, ``diversity`` (1 as real rows; of all its valid counterfactuals), ``validity``,
+        ``num`` pairs and ``seeds``. A reference has its values only.
     """
     if metrics is None:
         metrics = [name for name in COMPARED if name in table]
@@ -367,12 +365,12 @@ def summarise_stepfree(
         known = floors[floors["data"] == keys[0]]
         by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
         for name, part in by_model.items():
-            other = _twin(name, baseline)
+            other = _reference(name, reference)
             if other not in by_model:
                 raise InputError(
                     f"{name!r} is compared with {other!r}, which is not in the table for {keys}."
                 )
-            who = {**dict(zip(_KEYS, keys, strict=True)), "model": name, "twin": other}
+            who = {**dict(zip(_KEYS, keys, strict=True)), "model": name, "reference": other}
             for metric in metrics:
                 comparison = _compared(
                     metric, part, by_model[other], known, alone=other == name
@@ -396,9 +394,10 @@ def _judged(out: pd.DataFrame, level: float, families: Sequence[str]) -> pd.Data
         lambda p: holm(p.to_numpy())
     )
     sign = out["metric"].map({name: -1 if less else 1 for name, (_, less) in COMPARED.items()})
-    gain = sign * (out["value"] - out["baseline"])
+    gain = sign * (out["value"] - out["reference_value"])
     # Statistically sure, and larger than what the tolerance of the search could make up.
-    clear = (out["p_holm"] < level) & (np.abs(gain) > _SEARCH_TOLERANCE * out["baseline"].abs())
+    least = _SEARCH_TOLERANCE * out["reference_value"].abs()
+    clear = (out["p_holm"] < level) & (np.abs(gain) > least)
     out["verdict"] = np.where(clear, np.where(gain > 0, "better", "worse"), "")
     return out
 
@@ -406,7 +405,7 @@ def _judged(out: pd.DataFrame, level: float, families: Sequence[str]) -> pd.Data
 def _compared(
     metric: str, part: pd.DataFrame, other: pd.DataFrame, floors: pd.DataFrame, alone: bool
 ) -> dict[str, Any]:
-    """One model and its baseline in one cell."""
+    """One model and its reference in one cell."""
     statistic, _ = COMPARED[metric]
     seeds = sorted(set(part["seed"]) & set(other["seed"]))
     # All rows of either model; those that one of them lacks become NaN and leave both.
@@ -442,7 +441,7 @@ def _compared(
     return {
         "metric": metric,
         "value": value,
-        "baseline": base,
+        "reference_value": base,
         **{
             name.replace(" rows", "").replace(" ", "_"): real.get(name, math.nan)
             for name in FLOORS

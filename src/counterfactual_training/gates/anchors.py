@@ -77,11 +77,11 @@ def lead(
         # The gate is shared: it depends on rows only.
         member = type(model)(model.model.unstack(i), model.gate, float(model.scale))
         mine = replace(result, **{name: getattr(result, name)[i] for name in _LED}, path=None)
-        still = None
+        held_cells = None
         if held is not None:
-            still = held[i]
+            held_cells = held[i]
         rules = unstack_constraints(constraints, i)
-        parts.append(_anchor(member, x[i], y_target[i], mine, threshold, rules, still))
+        parts.append(_anchor(member, x[i], y_target[i], mine, threshold, rules, held_cells))
     stacked: dict[str, Any] = {
         name: torch.stack([getattr(part, name) for part in parts]) for name in _LED
     }
@@ -103,11 +103,11 @@ def _anchor(
     )
     if not bool(missed.any()):
         return result
-    still = None
+    held_cells = None
     if held is not None:
-        still = held[missed]
+        held_cells = held[missed]
     rules = constraints.to(x)
-    points = towards_real(model, x[missed], y_target[missed], rules, threshold, still)
+    points = towards_real(model, x[missed], y_target[missed], rules, threshold, held_cells)
     with torch.no_grad():
         confidence = (
             model(points).softmax(-1).gather(-1, y_target[missed].unsqueeze(-1)).squeeze(-1)
@@ -176,11 +176,11 @@ def towards_real(
                 (y_target == target).nonzero().squeeze(-1).split(max(1, _TOGETHER // len(rows)))
             ):
                 if held is None:
-                    still = None
+                    held_cells = None
                 else:
-                    still = held[part]
+                    held_cells = held[part]
                 points[part] = _nearest(
-                    gated, x[part], rows, target, constraints, threshold, still
+                    gated, x[part], rows, target, constraints, threshold, held_cells
                 )
     return points
 
@@ -199,21 +199,21 @@ def _nearest(
     m = len(rows)
     start = x.repeat_interleave(m, 0)
     if held is None:
-        still = None
+        held_cells = None
     else:
-        still = held.repeat_interleave(m, 0)
+        held_cells = held.repeat_interleave(m, 0)
     if constraints.relations is None:
         # What a person cannot change keeps its value; the rest is the real row's, as far as bounds
         # allow.
         points = rows.repeat(n, 1).clamp(*constraints.interval(start))
     else:
         points = constraints.confine(
-            rows.repeat(n, 1), start, *constraints.interval(start, still)
+            rows.repeat(n, 1), start, *constraints.interval(start, held_cells)
         )
     # Clamped numbers and categories may be no valid values any more.
-    points = constraints.snap(points, start, still)
-    if still is not None:
-        points = torch.where(still, start, points)
+    points = constraints.snap(points, start, held_cells)
+    if held_cells is not None:
+        points = torch.where(held_cells, start, points)
     # Last, because holding cells may have changed what others follow from.
     points = constraints.follow(points, start)
     # The gate is slow and can only lower the model's probability: skip rows that miss τ without it.
@@ -227,7 +227,7 @@ def _nearest(
     )
     order = distance.argsort(-1)
     points = points.view(n, m, -1)
-    found = x.clone()
+    anchors = x.clone()
     best = torch.zeros_like(x[:, 0])
     missed = distance.isfinite().any(-1).nonzero().squeeze(-1)
     # Most rows succeed with a near one, and asking the gate about all would be many times slower.
@@ -247,14 +247,14 @@ def _nearest(
         ).unsqueeze(-1)
         reached = confidence.gather(-1, place).squeeze(-1)
         better = reached > best[missed]
-        found[missed[better]] = torch.take_along_dim(
+        anchors[missed[better]] = torch.take_along_dim(
             candidates, place.unsqueeze(-1), 1
         ).squeeze(1)[better]
         best[missed[better]] = reached[better]
         missed = missed[best[missed] < threshold]
     there = best >= threshold
-    found[there] = _back(gated, found[there], x[there], target, threshold, constraints)
-    return found
+    anchors[there] = _back(gated, anchors[there], x[there], target, threshold, constraints)
+    return anchors
 
 
 def _back(

@@ -297,17 +297,17 @@ class Chain:
 
         Below the step ``lowest`` nothing is differentiated.
         """
-        found = []
+        gradients = []
         seen = self.seen
         for i in range(len(self.steps) - 1, lowest - 1, -1):
             step = self.steps[i]
             if isinstance(step, Product):
-                found.append((self._weight_gradient(grad, seen[i]), grad.sum(self.rows)))
+                gradients.append((self._weight_gradient(grad, seen[i]), grad.sum(self.rows)))
                 if i > lowest:
                     grad = self._back(step, grad, seen[i])
             elif i > lowest:
                 grad = step.backward(grad, seen[i], seen[i + 1])
-        return found
+        return gradients
 
     def _backward(self, grad: Tensor) -> Tensor:
         seen = self.seen

@@ -156,9 +156,9 @@ class SetSize:
             <= int(self.y_calibration.max())
             < probability.shape[-1]
         ):
-            found = self.y_calibration.unique().tolist()
+            classes = self.y_calibration.unique().tolist()
             raise InputError(
-                f"Calibration rows are of classes {found}; the model has "
+                f"Calibration rows are of classes {classes}; the model has "
                 f"0..{probability.shape[-1] - 1}."
             )
         own = (
@@ -272,10 +272,10 @@ def learned(parts: tuple[Any, ...]) -> dict[str, Tensor]:
         for part in parts
         if is_dataclass(part) and type(part).__module__.startswith(__package__)
     ]
-    found = {field.name: getattr(part, field.name) for part in ours for field in fields(part)}
+    values = {field.name: getattr(part, field.name) for part in ours for field in fields(part)}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, Tensor) and name != "weight"
     }
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from counterfactual_training.constraints import Constraints, OneHotGroup, Relations
+from counterfactual_training.constraints import Constraints, OneHotGroup
+from counterfactual_training.constraints.relations import Relations
 from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import class_loss_gradient
 from counterfactual_training.generators.chain import ByAutograd, Differentiable
@@ -193,9 +194,9 @@ def diagnose_points(
         way_out &= ~(doubted & in_vain.unsqueeze(-1))
     stuck = ~way_out.any(-1)
     # Where nothing at all may move, that is the reason, even if nothing would have helped either.
-    told = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
+    reasons = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
     return Diagnosis(
-        stuck, gain, torch.where(told & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE))
+        stuck, gain, torch.where(reasons & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE))
     )
 
 

@@ -270,8 +270,8 @@ class FixedSteps:
         """Store the current iterate of the live rows at this and all later places of the path."""
         if self.path is not None:
             live = rows.live.nonzero(as_tuple=True)
-            later = self.path[step:].movedim(0, -2)  # (..., n, T + 1 - step, d)
-            later[(*live[:-1], rows.index[live])] = rows.x_cf[live].unsqueeze(-2)
+            rest = self.path[step:].movedim(0, -2)  # (..., n, T + 1 - step, d)
+            rest[(*live[:-1], rows.index[live])] = rows.x_cf[live].unsqueeze(-2)
 
     def result(self) -> SearchResult:
         """What was found, once no row is live."""

@@ -92,8 +92,10 @@ class NearestRows:
             fits = self.predicted.unsqueeze(-2) == work.y_target[..., part].unsqueeze(-1)
             # Where it would not move, it is no try.
             distance = distance.masked_fill(~fits | (distance == 0), torch.inf)
-            found, place = distance.sort(dim=-1, stable=True)
-            parts.append(place.masked_fill(found.isinf(), -1)[..., : max(1, work.limits.stop)])
+            distances, place = distance.sort(dim=-1, stable=True)
+            parts.append(
+                place.masked_fill(distances.isinf(), -1)[..., : max(1, work.limits.stop)]
+            )
         return torch.cat(parts, -2)
 
 
@@ -201,8 +203,8 @@ class GrowingSpheres:
             if not bool((back & (points != work.x)).any()):
                 continue
             tried = allowed(work.constraints, torch.where(back, work.x, points), work.x)
-            still = target_probability(step_input.network, tried, work.y_target) >= goal
-            points = torch.where((still & arrived).unsqueeze(-1), tried, points)
+            reaches = target_probability(step_input.network, tried, work.y_target) >= goal
+            points = torch.where((reaches & arrived).unsqueeze(-1), tried, points)
         return points
 
 

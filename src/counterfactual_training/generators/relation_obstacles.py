@@ -8,9 +8,9 @@ from torch import Tensor
 from counterfactual_training.constraints import (
     Constraints,
     OneHotGroup,
-    Relations,
     may_take_code,
 )
+from counterfactual_training.constraints.relations import Relations
 
 # Room below this share of (1 + |z|) is none.
 _NONE_LEFT = 1e-4

@@ -104,14 +104,15 @@ def _content(values: Tensor) -> tuple[Any, ...]:
 def _stacked_penalty(
     kind: tuple[Any, ...], members: Sequence[Generator], like: Tensor
 ) -> Penalty:
-    found = [
+    penalties = [
         next((p for p in member.penalties if _kind(p) == kind), None) for member in members
     ]
-    example = next(p for p in found if p is not None)
+    example = next(p for p in penalties if p is not None)
     if not isinstance(example, WEIGHTED) or type(example) not in WEIGHTED:
         return example
     return replace(
-        example, weight=_stacked([getattr(p, "weight", 0.0) for p in found], like, like.dtype)
+        example,
+        weight=_stacked([getattr(p, "weight", 0.0) for p in penalties], like, like.dtype),
     )
 
 

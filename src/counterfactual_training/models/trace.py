@@ -202,12 +202,12 @@ def _of_torch(value: Any) -> bool:
 def _traced(model: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """The layers by a trace of a copy, which shares the parameters."""
     try:
-        twin = copy.deepcopy(model, {id(own): own for own in model.parameters()})
-        before = _state(twin)
-        nodes = list(fx.Tracer().trace(twin).nodes)
+        clone = copy.deepcopy(model, {id(own): own for own in model.parameters()})
+        before = _state(clone)
+        nodes = list(fx.Tracer().trace(clone).nodes)
     except Exception:  # whatever a copy or a proxy cannot do, in anybody's code
         return None
-    if _state(twin) != before or len(nodes) < 3 or nodes[-1].args != (nodes[-2],):
+    if _state(clone) != before or len(nodes) < 3 or nodes[-1].args != (nodes[-2],):
         return None
     layers: list[tuple[str, nn.Module]] = []
     parts = dict(model.named_modules())

@@ -79,20 +79,20 @@ def make_card(
         groups: columns to measure advice by; by default those that people cannot change.
         people: the most to explain.
     """
-    found = None
+    audited = None
     reason = "There were no rows to measure it on."
     frame = rows.frame
     labels = rows.labels
     if frame is not None:
-        found, reason = _audited(classifier, frame, labels, target, groups, people, seed)
+        audited, reason = _audited(classifier, frame, labels, target, groups, people, seed)
     sections = [
         _what(classifier, about.facts, about.sha256),
         _use(classifier, target),
         _data(classifier, about.facts, frame, labels, rows.description),
         _columns(classifier),
-        measures(classifier, frame, labels, found, reason, seed),
-        *([by_group(found)] if found is not None and len(found.groupings) > 1 else []),
-        _limits(classifier, found),
+        measures(classifier, frame, labels, audited, reason, seed),
+        *([by_group(audited)] if audited is not None and len(audited.groupings) > 1 else []),
+        _limits(classifier, audited),
         _versions(about.command, about.sha256, seed),
     ]
     classes = ", ".join(repr(str(label)) for label in classifier.classes_)
@@ -138,7 +138,7 @@ def _audited(
 
 def _what(classifier: Any, facts: Sequence[tuple[str, str]], sha256: str | None) -> CardSection:
     gate = getattr(classifier, "gate_", None)
-    said = [
+    sentences = [
         f"A {_kind(classifier)} decides. Its advice names changes after which the decision would "
         "be another one, "
         "within the rules of the columns, and every claim holds for the row as printed.",
@@ -152,7 +152,7 @@ def _what(classifier: Any, facts: Sequence[tuple[str, str]], sha256: str | None)
         *((str(key), str(value)) for key, value in facts),
         *([("sha256", sha256)] if sha256 else []),
     ]
-    return CardSection("what", "What it is", tuple(said), tuple(rows))
+    return CardSection("what", "What it is", tuple(sentences), tuple(rows))
 
 
 def _kind(classifier: Any) -> str:
@@ -204,7 +204,9 @@ def _data(
         return CardSection(
             "data", "Data", ("No rows were given, so nothing was measured.",), tuple(rows)
         )
-    said = [f"Measured on {measured}." if measured else f"Measured on {len(frame):,} rows."]
+    sentences = [
+        f"Measured on {measured}." if measured else f"Measured on {len(frame):,} rows."
+    ]
     if labels is not None:
         counts = pd.Series(list(map(str, labels))).value_counts()
         shares = ", ".join(
@@ -212,7 +214,7 @@ def _data(
             for label, count in counts.head(_MOST_CLASSES).items()
         )
         rows.append(("classes of these rows", shares))
-    return CardSection("data", "Data", tuple(said), tuple(rows))
+    return CardSection("data", "Data", tuple(sentences), tuple(rows))
 
 
 def _columns(classifier: Any) -> CardSection:
@@ -263,13 +265,13 @@ def _proxies(found: Audit | None) -> list[str]:
         advice = proxy["advice"][0]
         if features["value"] is not None:
             if advice["value"] is None:
-                told = ""
+                from_advice = ""
             else:
-                told = f", from the advice with {span(advice, 2)}"
+                from_advice = f", from the advice with {span(advice, 2)}"
             items.append(
                 f"Here, {proxy['column']} can be guessed from the columns that may change with "
                 "an AUC of "
-                f"{span(features, 2)}{told}; .5 is chance."
+                f"{span(features, 2)}{from_advice}; .5 is chance."
             )
     return items
 

@@ -41,15 +41,15 @@ def measures(
     if found is not None:
         rows += _of_advice(found)
     if found is None:
-        said = [reason]
+        sentences = [reason]
     else:
-        said = []
+        sentences = []
     if labels is None:
-        said.append(
+        sentences.append(
             "The classes of these rows are not known: whether decisions are right was not measured."
         )
     tables = (CardTable("", _HEADER, tuple(rows)),) if rows else ()
-    return CardSection("measures", "Measures", tuple(said), tables=tables)
+    return CardSection("measures", "Measures", tuple(sentences), tables=tables)
 
 
 def _of_decisions(
@@ -108,8 +108,8 @@ def calibration_gap(
     every = np.arange(len(right))
     draws = [gap(rng.integers(len(right), size=len(right))) for _ in range(_RESAMPLES)]
     # Chance alone adds to every draw, so that all of them may lie above the estimate.
-    found = holding(gap(every), *percentile_interval(draws))
-    return found["value"], found["low"], found["high"]
+    interval = holding(gap(every), *percentile_interval(draws))
+    return interval["value"], interval["low"], interval["high"]
 
 
 def _of_advice(found: Audit) -> list[tuple[str, ...]]:
@@ -164,15 +164,15 @@ def by_group(found: Audit) -> CardSection:
             cells = [_cell(measure, measure["models"][0]["groups"][g]) for measure in shown]
             rows.append((group["group"], f"{group['rows']:,}", *cells))
         tables.append(CardTable(column["title"], header, tuple(rows)))
-    said = ["Values with 95 % intervals; a star marks fewer than ten people."]
+    sentences = ["Values with 95 % intervals; a star marks fewer than ten people."]
     clear = found.findings
-    said.append(
+    sentences.append(
         "Clear differences, whose interval excludes zero:"
         if clear
         else "No difference has an interval that excludes zero."
     )
     return CardSection(
-        "groups", "By group", tuple(said), items=tuple(clear), tables=tuple(tables)
+        "groups", "By group", tuple(sentences), items=tuple(clear), tables=tuple(tables)
     )
 
 

@@ -52,7 +52,7 @@ _SUMMARY = (
     "num_changed",
 )
 _DIGITS = 6  # of confidence, plausibility and cost
-_TOLD = 3  # warnings about rows that are told; further ones are counted
+_MOST_WARNINGS = 3  # about rows that are shown; further ones are counted
 _HASHED = 2**20  # bytes at a time
 _DEFAULT = Engine()
 
@@ -144,8 +144,8 @@ def explain_file(
         ...     clf.fit(people.frame, people.y).save(folder / "loan.safetensors")
         ...     people.frame.to_csv(folder / "people.csv", index=False)
         ...     files = (folder / "loan.safetensors", folder / "people.csv", folder / "answers.csv")
-        ...     told = explain_file(*files, target=1, engine=Engine(workers=1))
-        ...     (told.rows, len((folder / "answers.csv").read_text().splitlines()))
+        ...     result = explain_file(*files, target=1, engine=Engine(workers=1))
+        ...     (result.rows, len((folder / "answers.csv").read_text().splitlines()))
         (300, 301)
     """
     explainer = CounterfactualClassifier.load(model)
@@ -274,7 +274,7 @@ def _checked(
         begins anew.
     """
     sizes: list[int] = []
-    told: list[str] = []
+    messages: list[str] = []
     names = list(explainer.schema_.names)  # type: ignore[attr-defined]
     for block in portfolio.blocks():
         if not sizes:
@@ -284,14 +284,15 @@ def _checked(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             _check_rows(explainer, block[names], portfolio)
-        told += [f"{_span(block)}: {warning.message}" for warning in caught]
+        messages += [f"{_span(block)}: {warning.message}" for warning in caught]
         sizes.append(len(block))
     status.close()
-    for message in told[:_TOLD]:
+    for message in messages[:_MOST_WARNINGS]:
         warnings.warn(message, stacklevel=3)
-    if len(told) > _TOLD:
+    if len(messages) > _MOST_WARNINGS:
         warnings.warn(
-            f"{len(told) - _TOLD} more blocks of rows have such values.", stacklevel=3
+            f"{len(messages) - _MOST_WARNINGS} more blocks of rows have such values.",
+            stacklevel=3,
         )
     return sizes
 
@@ -311,12 +312,12 @@ def _check_rows(explainer: Explains, rows: pd.DataFrame, portfolio: Portfolio) -
         # Halve until one row is left. An error that no part has on its own concerns all of them.
         while len(rows) > 1:
             halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-            found = next(
+            half_refused = next(
                 (half for half in halves if _refused(explainer, half) is not None), None
             )
-            if found is None:
+            if half_refused is None:
                 raise error from None
-            rows = found
+            rows = half_refused
         raise InputError(
             f"{portfolio.place(int(rows.index[0]))}: {_refused(explainer, rows)}"
         ) from None
@@ -403,12 +404,12 @@ def _explained(shared: tuple[Explains, dict[str, Any], Form], block: Block) -> A
     else:
         labels = dict(zip(block.rows.index, block.rows[form.label], strict=True))
     # The row has a column of its own, so that sentences do without it.
-    told = [
+    rows = [
         {**record, "sentence": answer.sentence(i)} for i, record in enumerate(answer.records())
     ]
-    firsts = [next(records) for _, records in groupby(told, key=lambda record: record["row"])]
+    firsts = [next(records) for _, records in groupby(rows, key=lambda record: record["row"])]
     return Answered(
-        form.lines(told, labels), dict(Counter(record["status"] for record in firsts))
+        form.lines(rows, labels), dict(Counter(record["status"] for record in firsts))
     )
 
 
@@ -541,7 +542,7 @@ class Parts:
             return
         helps = f"Name another file to write, or delete {str(self.folder)!r} to begin anew."
         try:
-            found = json.loads(self._note.read_text())
+            note = json.loads(self._note.read_text())
         except FileNotFoundError:
             # A run that was killed while it made the folder leaves nothing, or a file that never
             # got its name.
@@ -553,23 +554,22 @@ class Parts:
         except ValueError:
             raise InputError(f"{str(self._note)!r} is damaged. {helps}") from None
         differ = [
-            name for name in {**found, **self.marks} if found.get(name) != self.marks.get(name)
+            name for name in {**note, **self.marks} if note.get(name) != self.marks.get(name)
         ]
         if differ:
-            said = "; ".join(self._difference(name, found.get(name)) for name in differ)
+            differences = "; ".join(self._difference(name, note.get(name)) for name in differ)
             raise InputError(
-                f"{str(self.folder)!r} holds the first answers of another run: {said}. Ask as "
-                "before to go on with it. "
-                f"{helps}"
+                f"{str(self.folder)!r} holds the first answers of another run: {differences}. Ask "
+                f"as before to go on with it. {helps}"
             )
 
     def _difference(self, name: str, before: str | None) -> str:
         if name in ("model", "data"):
             return f"the {name} file had another content"
-        said = [
+        texts = [
             "nothing" if value is None else value for value in (before, self.marks.get(name))
         ]
-        return f"{name} was {said[0]}, now {said[1]}"
+        return f"{name} was {texts[0]}, now {texts[1]}"
 
 
 # ---- progress ------------------------------------------------------------------------------------
@@ -590,15 +590,15 @@ class _Progress:
     def more(self, rows: int) -> None:
         tenths = 10 * self.done // self.total
         self.done += rows
-        self.status.show(f"{bar(self.done / self.total)} {self._said()}")
+        self.status.show(f"{bar(self.done / self.total)} {self._progress()}")
         if not self.status.live and 10 * self.done // self.total > tenths:
-            self.status.say(self._said())
+            self.status.say(self._progress())
 
-    def _said(self) -> str:
+    def _progress(self) -> str:
         seconds = time.monotonic() - self.started
         speed = (self.done - self.before) / max(seconds, 1e-9)
-        said = f"{self.done:,} of {self.total:,} rows · {speed:,.0f} per second"
+        progress = f"{self.done:,} of {self.total:,} rows · {speed:,.0f} per second"
         left = self.total - self.done
         if left:
-            return f"{said} · about {duration(left / speed)} left"
-        return said
+            return f"{progress} · about {duration(left / speed)} left"
+        return progress

@@ -329,12 +329,12 @@ def _takes_one_row(model: nn.Module, data: TrainingRows) -> bool:
     """Whether training on one row works, as with images, which have many values per channel."""
     # A copy, because a forward pass in training mode changes running statistics.
     if model.training:
-        twin = copy.deepcopy(model)
+        clone = copy.deepcopy(model)
     else:
-        twin = copy.deepcopy(model).train()
+        clone = copy.deepcopy(model).train()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            twin(data.first(1)[0])
+            clone(data.first(1)[0])
     except ValueError:
         return False
     return True

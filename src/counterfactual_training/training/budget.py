@@ -22,13 +22,13 @@ _STRONGEST = 1.0
 class AccuracyBudget(Callback):
     """Adapt the strength s of all terms but the class loss to what they cost in accuracy.
 
-    A conventional twin, with the same initial weights, seed, rows and optimizer, trains alongside
-    every member. After each epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02, 1)``, where
-    d is the twin's accuracy on the training batches minus the member's. A member ends with its last
-    epoch of the second half that was within b, if there was one. The history has s as ``strength``,
-    and ``twin_accuracy``.
+    A conventional reference, with the same initial weights, seed, rows and optimizer, trains
+    alongside every member. After each epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02,
+    1)``, where d is the reference's accuracy on the training batches minus the member's. A member
+    ends with its last epoch of the second half that was within b, if there was one. The history has
+    s as ``strength``, and ``reference_accuracy``.
 
-    Other callbacks, such as schedules or clipping, do not act on the twin.
+    Other callbacks, such as schedules or clipping, do not act on the reference.
 
     Args:
         budget: b, the share of accuracy that may be lost; by default that of each member's method.
@@ -40,8 +40,8 @@ class AccuracyBudget(Callback):
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> budget, method = ct.AccuracyBudget(0.01, start=0.3), ct.methods.ct(epochs=3)
         >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[budget])
-        >>> [name for name in result.history.records[0] if name in ("strength", "twin_accuracy")]
-        ['strength', 'twin_accuracy']
+        >>> sorted({"strength", "reference_accuracy"} & set(result.history.records[0]))
+        ['reference_accuracy', 'strength']
         >>> result.history.records[0]["strength"], 0.02 <= result.history.last("strength") <= 1
         (0.3, True)
     """
@@ -53,32 +53,35 @@ class AccuracyBudget(Callback):
             raise InputError(f"start lies in [{_WEAKEST}, {_STRONGEST}], got {start!r}.")
         self.budget = budget
         self.start = start
-        self.twin: Run = None  # type: ignore[assignment]  # made when training begins
+        self.reference: Run = None  # type: ignore[assignment]  # made when training begins
         self.kept: dict[
             int, dict[str, Tensor]
         ] = {}  # weights of the last epoch within the budget, by member
 
     def on_train_begin(self, run: Run) -> None:
-        """Make the twin."""
-        self.twin = conventional_twin(run)
+        """Make the reference."""
+        self.reference = conventional_run(run)
         self.kept = {}
         if run.epoch == 0:  # a resumed run has its strengths already
             for i in self._bound(run):
                 run.strength[i] = self.start
 
     def on_epoch_end(self, run: Run) -> None:
-        """Train the twin for an epoch, compare, and adapt the strength."""
-        twin = self.twin
-        if twin.running:  # a twin that diverged keeps its last record as the aim
-            fit(twin, until=twin.epoch + 1)
+        """Train the reference for an epoch, compare, and adapt the strength."""
+        reference = self.reference
+        if reference.running:  # a reference that diverged keeps its last record as the aim
+            fit(reference, until=reference.epoch + 1)
         for i in self._bound(run):
             if i not in run.running:
                 continue
             budget = self._of(run, i)
-            counterpart = twin.slots[run.slots.index(i)]
-            aim = column(twin, counterpart, "accuracy")
+            counterpart = reference.slots[run.slots.index(i)]
+            aim = column(reference, counterpart, "accuracy")
             lost = aim - column(run, i, "accuracy")
-            run.histories[i].records[-1] |= {"strength": run.strength[i], "twin_accuracy": aim}
+            run.histories[i].records[-1] |= {
+                "strength": run.strength[i],
+                "reference_accuracy": aim,
+            }
             if lost <= budget and run.epoch > run.epochs // 2:
                 self.kept[i] = run.snapshot(i).state_dict()
             if run.epoch > run.methods[i].training.burn_in_epochs and not math.isnan(lost):
@@ -98,39 +101,39 @@ class AccuracyBudget(Callback):
             self.on_stop(run, i)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop the twins of members that have left."""
-        self.twin.keep([self.twin.slots[row] for row in rows.tolist()])
+        """Drop the references of members that have left."""
+        self.reference.keep([self.reference.slots[row] for row in rows.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
-        """The twin, and the weights of the last epochs within the budget."""
-        twin = self.twin
-        if twin is None:
-            return {"kept": self.kept, "twin": None}
-        histories = [twin.histories[i] for i in twin.slots]
+        """The reference, and the weights of the last epochs within the budget."""
+        reference = self.reference
+        if reference is None:
+            return {"kept": self.kept, "reference": None}
+        histories = [reference.histories[i] for i in reference.slots]
         state = {
-            "epoch": twin.epoch,
-            "bad_updates": twin.bad_updates,
+            "epoch": reference.epoch,
+            "bad_updates": reference.bad_updates,
             "records": [history.records[-1:] for history in histories],
             "stopped": [history.stopped for history in histories],
-            "model": twin.model.state_dict(),
-            "optimizer": twin.optimizer.state_dict(),
+            "model": reference.model.state_dict(),
+            "optimizer": reference.optimizer.state_dict(),
         }
-        return {"kept": self.kept, "twin": state}
+        return {"kept": self.kept, "reference": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the twin and these weights."""
-        twin = self.twin
-        saved = state["twin"]
+        """Restore the reference and these weights."""
+        reference = self.reference
+        saved = state["reference"]
         self.kept = state["kept"]
-        twin.epoch = saved["epoch"]
-        twin.model.load_state_dict(saved["model"])
-        twin.optimizer.load_state_dict(saved["optimizer"])
-        twin.keep_sound_weights(*[0] * len(twin.slots))  # these weights are sound
-        twin.bad_updates = saved["bad_updates"]
+        reference.epoch = saved["epoch"]
+        reference.model.load_state_dict(saved["model"])
+        reference.optimizer.load_state_dict(saved["optimizer"])
+        reference.keep_sound_weights(*[0] * len(reference.slots))  # these weights are sound
+        reference.bad_updates = saved["bad_updates"]
         for i, records, stopped in zip(
-            twin.slots, saved["records"], saved["stopped"], strict=True
+            reference.slots, saved["records"], saved["stopped"], strict=True
         ):
-            twin.histories[i] = History(records, stopped)
+            reference.histories[i] = History(records, stopped)
 
     def _of(self, run: Run, i: int) -> float:
         if self.budget is None:
@@ -147,7 +150,7 @@ class AccuracyBudget(Callback):
         return [i for i in needs if self._of(run, i) < math.inf]
 
 
-def conventional_twin(run: Run) -> Run:
+def conventional_run(run: Run) -> Run:
     """A run with the class loss only for every row of the stack, from current weights."""
     if not run.lead and not isinstance(run.optimizer, AdamOptimizer):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.

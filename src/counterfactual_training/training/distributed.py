@@ -186,8 +186,8 @@ class DistributedRun(Run):
             )
         if any(isinstance(callback, AccuracyBudget) for callback in self.callbacks):
             raise InputError(
-                "A budget of accuracy needs a twin on all rows: train on one process, or set no "
-                "budget."
+                "A budget of accuracy needs a reference run on all rows: train on one process, or "
+                "set no budget."
             )
         if len(set(self.ranks.every(fingerprint_of_given(self)))) > 1:
             raise InputError(

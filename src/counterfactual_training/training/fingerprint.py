@@ -214,9 +214,9 @@ class Digest:
 
 
 def _parts_of_function(function: types.FunctionType) -> list[Any]:
-    told = [function.__qualname__, list(function.__closure__ or ())]
+    parts = [function.__qualname__, list(function.__closure__ or ())]
     if _is_known(function.__module__):
-        return [*told, function.__module__]
+        return [*parts, function.__module__]
     code = function.__code__
     around = function.__globals__
     used = {name: around[name] for name in _names(code, "LOAD_GLOBAL") if name in around}
@@ -226,7 +226,7 @@ def _parts_of_function(function: types.FunctionType) -> list[Any]:
             used |= {
                 f"{name}.{own}": vars(value)[own] for own in attributes if own in vars(value)
             }
-    return [*told, code, function.__defaults__, function.__kwdefaults__, used]
+    return [*parts, code, function.__defaults__, function.__kwdefaults__, used]
 
 
 def _names(code: types.CodeType, *operations: str) -> list[str]:
@@ -249,12 +249,12 @@ def _parts_of_cell(cell: types.CellType) -> list[Any]:
 
 
 def _parts_of_class(kind: type) -> list[Any]:
-    told: list[Any] = [kind.__module__, kind.__qualname__]
+    parts: list[Any] = [kind.__module__, kind.__qualname__]
     if _is_known(kind.__module__):
-        return told
+        return parts
     # Of the attributes that Python itself adds, only code matters.
     own = {k: v for k, v in vars(kind).items() if callable(v) or not k.startswith("__")}
-    return [*told, kind.__bases__, own]
+    return [*parts, kind.__bases__, own]
 
 
 def _parts_of_instance(value: Any) -> list[Any]:
@@ -266,7 +266,7 @@ def _parts_of_instance(value: Any) -> list[Any]:
             parts = vars(value)
         else:
             parts = getattr(value, "__name__", None)
-    told: list[Any] = [type(value)]
+    contents: list[Any] = [type(value)]
     for part in parts if isinstance(parts, tuple) else [parts]:
         if isinstance(part, dict):
             cached = functools.cached_property
@@ -275,8 +275,8 @@ def _parts_of_instance(value: Any) -> list[Any]:
                 for k, v in part.items()
                 if not isinstance(getattr(type(value), str(k), None), cached)
             }
-        told.append(list(part) if isinstance(part, Iterator) else part)
-    return told
+        contents.append(list(part) if isinstance(part, Iterator) else part)
+    return contents
 
 
 # The parts of a value, which can be digested in turn; the first kind that fits counts.

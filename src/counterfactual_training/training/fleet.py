@@ -331,10 +331,10 @@ def _with_own_code(methods: Sequence[Method]) -> list[int]:
 def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
     """Raise unless the stack gives the logits of its models, in training and eval mode."""
     some = [data.for_members(i).first(16)[0] for i in range(len(models))]
-    twins = copy.deepcopy(list(models))  # a forward pass may change what a model holds
+    clones = copy.deepcopy(list(models))  # a forward pass may change what a model holds
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for training in (True, False):
-            stacked = StackedModel(twins).train(training)
+            stacked = StackedModel(clones).train(training)
             try:
                 together = stacked(torch.stack(some))
             except RuntimeError as error:
@@ -342,8 +342,10 @@ def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
                 raise UnstackableError(
                     f"the models cannot run side by side ({reason})."
                 ) from error
-            for i, twin in enumerate(twins):
-                alone = (twin if training and twin.training else twin.train(training))(some[i])
+            for i, clone in enumerate(clones):
+                alone = (clone if training and clone.training else clone.train(training))(
+                    some[i]
+                )
                 if alone.dtype.itemsize < 8:
                     slack = 1e-3
                 else:

@@ -117,7 +117,7 @@ class Method:
         constraints: of search and loss; by default a box inferred from the training rows (Eq. 12).
         num_std: n_σ of the inferred box.
         budget: the share of training accuracy that counterfactuals may cost, relative to a
-            conventional twin (:class:`AccuracyBudget`); ``None`` sets no limit.
+            conventional reference (:class:`AccuracyBudget`); ``None`` sets no limit.
         members: of an ensemble, trained from seeds of their own, logits averaged; 1 trains a single
             model.
         bootstrap: let each member train on a bootstrap sample of the rows.
@@ -269,7 +269,7 @@ class Method:
         return differs or path in self.stated
 
     def conventional(self) -> Method:
-        """The same run without counterfactuals: the baseline."""
+        """The same run without counterfactuals."""
         if self.values:
             made = VALUE_METHODS["conventional"]()
         else:

@@ -66,8 +66,6 @@ class Tally:
         starts = np.arange(0, len(terms), run.config.accumulate)
         if len(bad):
             bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0)
-        else:
-            bad |= bad
         # Usually every update counts; only otherwise does the order of updates matter.
         made = ~bad
         skipped = [0] * slots

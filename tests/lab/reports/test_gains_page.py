@@ -27,10 +27,10 @@ def tables(
             "setting": s,
             "tau": t,
             "model": m,
-            "twin": "conventional",
+            "reference": "conventional",
             "metric": q,
             "value": 1.0,
-            "baseline": 2.0,
+            "reference_value": 2.0,
             "real": 0.5,
             "unmoved": 1.5,
             "nearest_unlike": 0.4,
@@ -67,10 +67,10 @@ def tables(
             "tau": t,
             "seed": seed,
             "model": m,
-            "twin": "conventional",
+            "reference": "conventional",
             "metric": "nn5",
             "value": 1.0 + (seed == 1 and t == ".5"),
-            "baseline": 1.5,
+            "reference_value": 1.5,
         }
         for t in (".5", ".95*")
         for seed in (0, 1)
@@ -145,7 +145,7 @@ def test_aims_are_told_met_or_missed():
     )
     assert re.search(
         r"\| conventional \+ best: lowest validity, protected, τ = \.5 +\| +≥ 95 % "
-        r"\| +100\.0 % \(LS; twin "
+        r"\| +100\.0 % \(LS; reference "
         r"200\.0 %\) \| +yes \|",
         page,
     )

@@ -1,5 +1,5 @@
 """The truth experiment: rows that never mix, results that are not made twice, tables that compare
-with the twin.
+with the reference.
 """
 
 import io
@@ -99,7 +99,7 @@ def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
     assert len(shared) > 5 and by_row[0][shared].equals(by_row[1][shared])
 
 
-def test_every_cell_is_compared_with_its_twin_beside_the_floors(done):
+def test_every_cell_is_compared_with_its_reference_beside_the_floors(done):
     _, tables = done
     table = tables["truth"]
     assert set(table["model"]) == set(SOME) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
@@ -113,7 +113,7 @@ def test_every_cell_is_compared_with_its_twin_beside_the_floors(done):
     assert (table["p_holm"].dropna() >= table["p_holm_model"].dropna() - 1e-12).all()
 
 
-def test_every_seed_stands_by_itself_beside_its_twin(done):
+def test_every_seed_stands_by_itself_beside_its_reference(done):
     _, tables = done
     by_seed, table = tables["truth_by_seed"], tables["truth"]
     assert set(by_seed["seed"]) == {0, 1} and set(by_seed["model"]) == {
@@ -124,7 +124,7 @@ def test_every_seed_stands_by_itself_beside_its_twin(done):
     own, whole = (
         part[(part[list(keys)] == pd.Series(keys)).all(axis=1)] for part in (by_seed, table)
     )
-    for column in ("value", "baseline"):
+    for column in ("value", "reference_value"):
         assert own[column].min() < float(whole[column].iloc[0]) < own[column].max()
 
 
@@ -207,7 +207,7 @@ def test_the_default_is_its_network_and_a_gate_on_the_same_rows():
     fit = fit_of(make_bench("Moon", False, TINY), "Moon", 0, TINY, False)
     gated, network = fit.model("default network + density"), fit.model("default network")
     assert gated.model is network
-    assert Compared.of("default network + density").twin == "default network"
+    assert Compared.of("default network + density").reference == "default network"
     classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(
         fit.x.numpy(), fit.y.numpy()
     )

@@ -65,7 +65,10 @@ def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, mak
     as_run = prepare(make_quick("ct").get_params(deep=False), frame, granted, 0)
     assert as_run.method.constraints.category_projection == "never"
     history = classifier.fit(frame, granted).history_.to_frame()
-    assert history["strength"].between(0.02, 1).all() and history["twin_accuracy"].notna().all()
+    assert (
+        history["strength"].between(0.02, 1).all()
+        and history["reference_accuracy"].notna().all()
+    )
     found = classifier.explain(
         frame[classifier.predict(frame) == "denied"].head(5), target="granted"
     )
@@ -73,7 +76,7 @@ def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, mak
         found.frame["age"].to_numpy() == frame.loc[found.frame.index, "age"].to_numpy()
     ).all()
     restarted = make_quick("cheap_recourse", epochs=3, n_restarts=2).fit(frame, granted)
-    assert "twin_accuracy" in restarted.history_.records[-1]
+    assert "reference_accuracy" in restarted.history_.records[-1]
 
 
 @pytest.mark.check

@@ -91,7 +91,7 @@ def explain_rows(
     before = finder.logits(factuals.x).softmax(-1).numpy()
     y_target = target_classes(target, classes, before)
     y = torch.as_tensor(y_target, device=factuals.x.device)
-    told = list[Answers]()
+    answers = list[Answers]()
     notes = list[str]()
     for rows, rules in groups:
         # If rules differ between rows, an error in them has to say whose they are.
@@ -102,7 +102,7 @@ def explain_rows(
             notes += under.related.notes(factuals.take(torch.as_tensor(rows)))
         asked = replace(question, max_changes=rules.max_changes)
         try:
-            told.append(_answer(under, factuals, y, rows, asked, num_options))
+            answers.append(_answer(under, factuals, y, rows, asked, num_options))
         # A row far beyond the data may have overflown; say so, which helps more than the model's
         # own error.
         except ModelError:
@@ -113,11 +113,13 @@ def explain_rows(
                 in_blocks(finder.searched, factuals.x).to(factuals.x),
             )
             raise
-        notes += told[-1].notes
-    found = _explanation(finder, factuals, classes, y, before, told, question, num_options)
+        notes += answers[-1].notes
+    explanation = _explanation(
+        finder, factuals, classes, y, before, answers, question, num_options
+    )
     if notes:
-        return replace(found, notes=(*found.notes, *notes))
-    return found
+        return replace(explanation, notes=(*explanation.notes, *notes))
+    return explanation
 
 
 def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
@@ -152,32 +154,32 @@ def _answer(
     part = factuals.take(index)
     y_part = y[index]
     options = find_options(finder, part, y_part, question, num_options)
-    found = options.found
+    answers = options.found
     of = options.row
     own = part.take(of)
-    frame, notes = _judged(finder, own, found, question.max_changes)
+    frame, notes = _judged(finder, own, answers, question.max_changes)
     # Only rows that nothing was found for are asked why.
-    missed = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
+    missed = (answers.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
     x = part.x[of[missed]]
-    x_cf = found.x_cf[missed]
+    x_cf = answers.x_cf[missed]
     goal = y_part[of[missed]]
     # Background rows exist only for models without gradients.
-    blind = finder.background is not None
+    gradient_free = finder.background is not None
     stuck, why = find_obstacles(
-        finder.searched, finder.encoder, finder.constraints, x, x_cf, goal, blind
+        finder.searched, finder.encoder, finder.constraints, x, x_cf, goal, gradient_free
     )
     # With a limit on the number of columns, others that may change would still help: not a matter
     # of their rules.
     stuck = stuck & (question.max_changes is None)
     # Stuck means that rules forbid what would help; all others simply ran out of ways.
-    found.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
+    answers.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
     obstacles: list[Obstacles] = [[] for _ in range(len(of))]
     for place, hindrance in zip(missed.tolist(), why, strict=True):
         obstacles[place] = hindrance
     return Answers(
         rows[of.cpu().numpy()],
         own,
-        found,
+        answers,
         obstacles,
         question.max_changes,
         finder,
@@ -259,30 +261,32 @@ def _explanation(
     classes: np.ndarray,
     y: Tensor,
     before: np.ndarray,
-    told: Sequence[Answers],
+    parts: Sequence[Answers],
     question: Question,
     num_options: int,
 ) -> Explanation:
     """All answers, in the order of the rows."""
-    row = np.concatenate([answers.row for answers in told])
+    row = np.concatenate([answers.row for answers in parts])
     # Groups were answered in turn; options of a row stay in order.
     order = np.argsort(row, kind="stable")
     row = row[order]
     places = torch.as_tensor(row, device=y.device)
-    found = _all_found(told).take(torch.as_tensor(order, device=y.device))
+    found = _all_found(parts).take(torch.as_tensor(order, device=y.device))
     x_cf = found.x_cf
     status = found.status.cpu().numpy()
-    cost, distance = _measured(told)
-    hindered = [(entry, answers.max_changes) for answers in told for entry in answers.obstacles]
+    cost, distance = _measured(parts)
+    hindered = [
+        (entry, answers.max_changes) for answers in parts for entry in answers.obstacles
+    ]
     obstacles, limits = zip(*(hindered[place] for place in order.tolist()), strict=True)
     # One group is in order already.
-    if len(told) == 1:
-        own = told[0].own
+    if len(parts) == 1:
+        own = parts[0].own
     else:
         own = factuals.take(places)
     goal = y[places]
-    counterfactual = _joined(finder.encoder, [answers.frame for answers in told])
-    if len(told) > 1:
+    counterfactual = _joined(finder.encoder, [answers.frame for answers in parts])
+    if len(parts) > 1:
         counterfactual = counterfactual.iloc[order]
     changed = finder.differs(x_cf, own.x).cpu().numpy()
     probability = finder.logits(x_cf).softmax(-1).numpy()
@@ -328,19 +332,19 @@ def _explanation(
     )
 
 
-def _all_found(told: Sequence[Answers]) -> Counterfactuals:
+def _all_found(parts: Sequence[Answers]) -> Counterfactuals:
     """What was found, group after group."""
     return Counterfactuals(
-        torch.cat([answers.found.x_cf for answers in told]),
-        torch.cat([answers.found.status for answers in told]),
-        torch.cat([answers.found.num_steps for answers in told]),
+        torch.cat([answers.found.x_cf for answers in parts]),
+        torch.cat([answers.found.status for answers in parts]),
+        torch.cat([answers.found.num_steps for answers in parts]),
     )
 
 
-def _measured(told: Sequence[Answers]) -> tuple[np.ndarray, np.ndarray]:
+def _measured(parts: Sequence[Answers]) -> tuple[np.ndarray, np.ndarray]:
     """Cost and distance, group after group: difficulty belongs to the rules of each."""
-    cost = [answers.finder.cost(answers.found.x_cf, answers.own.x) for answers in told]
-    distance = [answers.finder.distance(answers.found.x_cf, answers.own.x) for answers in told]
+    cost = [answers.finder.cost(answers.found.x_cf, answers.own.x) for answers in parts]
+    distance = [answers.finder.distance(answers.found.x_cf, answers.own.x) for answers in parts]
     return torch.cat(cost).double().cpu().numpy(), torch.cat(distance).double().cpu().numpy()
 
 

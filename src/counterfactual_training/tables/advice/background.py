@@ -29,10 +29,10 @@ def make_background(finder: Finder, x: Tensor, y: Tensor, num_classes: int) -> B
     # Of few columns all are tried anyway.
     many = len(finder.encoder.columns_) > WIDEST
     if many:
-        found = _sensitivity(finder, x[kept], num_classes)
+        sensitivity = _sensitivity(finder, x[kept], num_classes)
     else:
-        found = x.new_zeros(0, num_classes)
-    return Background(x[kept], y[kept], found)
+        sensitivity = x.new_zeros(0, num_classes)
+    return Background(x[kept], y[kept], sensitivity)
 
 
 def _sensitivity(finder: Finder, x: Tensor, num_classes: int) -> Tensor:
@@ -50,7 +50,7 @@ def _sensitivity(finder: Finder, x: Tensor, num_classes: int) -> Tensor:
     rows = x[order[:num_rows]]
     others = x[order.roll(1)[:num_rows]]
     now = in_blocks(finder.model, rows)
-    found = []
+    parts = []
     for features in torch.arange(num_features, device=x.device).split(
         max(1, _CELLS // 5 // (num_rows * d))
     ):
@@ -58,5 +58,5 @@ def _sensitivity(finder: Finder, x: Tensor, num_classes: int) -> Tensor:
         then = in_blocks(finder.model, swapped.flatten(0, 1)).view(
             len(features), num_rows, num_classes
         )
-        found.append((then - now).abs().mean(1))
-    return torch.cat(found)
+        parts.append((then - now).abs().mean(1))
+    return torch.cat(parts)

@@ -126,15 +126,15 @@ class BlackBox(nn.Module):
         """Encoded rows ``(n, d)`` in the user's units."""
         # Column by column in the dtypes of the user's frame: many models care about them.
         z = x.detach().numpy()
-        found: dict[str, Any] = {}
+        cells: dict[str, Any] = {}
         for j, column in enumerate(self.encoder.columns_):
             own = z[:, self.encoder.slices_[column.feature.name]]
             known = self._find(j, column, own)
             if known is None:
-                found[column.feature.name] = self._cells(j, column, own)
+                cells[column.feature.name] = self._cells(j, column, own)
             else:
-                found[column.feature.name] = known[0].cells.take(known[1])
-        return pd.DataFrame(found)
+                cells[column.feature.name] = known[0].cells.take(known[1])
+        return pd.DataFrame(cells)
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) == 0:  # few models accept no rows
@@ -146,16 +146,16 @@ class BlackBox(nn.Module):
             block = max(1, _CELLS // len(self.encoder.columns_))
             probability = np.concatenate([self._ask(part) for part in x.split(block)])
         # log p are logits: their softmax gives p back.
-        found = torch.as_tensor(probability).to(x).clamp_min(_LEAST).log()
-        return found - _TIE * torch.arange(self.num_classes, device=x.device)
+        logits = torch.as_tensor(probability).to(x).clamp_min(_LEAST).log()
+        return logits - _TIE * torch.arange(self.num_classes, device=x.device)
 
     def _ask(self, x: Tensor) -> np.ndarray:
         if self.quick is None:
-            found = None
+            probability = None
         else:
-            found = self._ask_quickly(self.quick, x)
-        if found is not None:
-            return checked(found, len(x), self.num_classes)
+            probability = self._ask_quickly(self.quick, x)
+        if probability is not None:
+            return checked(probability, len(x), self.num_classes)
         return probabilities_of(self.asked, self.frame(x), self.num_classes, self.arrays)
 
     def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
@@ -178,12 +178,12 @@ class BlackBox(nn.Module):
                 continue
             here = self.encoder.slices_[column.feature.name]
             if varies[here].any():
-                found = self._found(j, column, z[:, here])
+                column_numbers = self._found(j, column, z[:, here])
             else:
-                found = self._found_once(j, column, z[:1, here])
-            if found is None or self.quick is None:
+                column_numbers = self._found_once(j, column, z[:1, here])
+            if column_numbers is None or self.quick is None:
                 return None
-            numbers[:, quick.places[column.feature.name]] = found
+            numbers[:, quick.places[column.feature.name]] = column_numbers
         return numbers
 
     def _found(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
@@ -211,8 +211,8 @@ class BlackBox(nn.Module):
             if len(self._answers) > _MEMORY:
                 self._answers = {}
                 new = {key: i for i, key in enumerate(keys)}
-            found = self._ask(x[list(new.values())])
-            self._answers.update(zip(new, found.tolist(), strict=True))
+            probabilities = self._ask(x[list(new.values())])
+            self._answers.update(zip(new, probabilities.tolist(), strict=True))
         return np.array([self._answers[key] for key in keys])
 
     def _find(self, j: int, column: Column, z: np.ndarray) -> tuple[_Table, np.ndarray] | None:
@@ -257,13 +257,13 @@ class BlackBox(nn.Module):
         # Most cells are those of the rows to explain.
         if self._own is not None and column.width == 1:
             codes, own, values = self._own[j]
-            found = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
+            nearest = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
             # Bit by bit: only values that were never moved lead back to the original cells.
-            known = codes[found] == z[:, 0]
+            known = codes[nearest] == z[:, 0]
             new = np.flatnonzero(~known)
             places = np.flatnonzero(known)
-            numbers[places] = values[found[places]]
-            cells = own[found[places]]
+            numbers[places] = values[nearest[places]]
+            cells = own[nearest[places]]
         if len(new):
             # At the precision of float64, in which points are kept here.
             decoded = column.decode(z[new], float(np.finfo(np.float64).eps))
@@ -352,7 +352,7 @@ def probabilities_of(
 ) -> np.ndarray:
     """Probabilities ``(n, k)`` of a frame's rows, checked."""
     try:
-        found = model.predict_proba(frame.to_numpy() if arrays else frame)
+        probabilities = model.predict_proba(frame.to_numpy() if arrays else frame)
     except NotFittedError as error:
         raise InputError(
             f"The model is not fitted yet ({type(model).__name__}): call its fit first."
@@ -364,7 +364,7 @@ def probabilities_of(
             f"{', '.join(frame.columns)}: "
             f"{type(error).__name__}: {reason}"
         ) from error
-    return checked(found, len(frame), num_classes)
+    return checked(probabilities, len(frame), num_classes)
 
 
 def checked(found: Any, num_rows: int, num_classes: int | None) -> np.ndarray:

@@ -186,9 +186,9 @@ def _look_at(
     note_effort(beam, who, trial, odds, np.where(kept, gate, -math.inf))
     arrived = np.flatnonzero(kept & beam.oracle.reached(odds, gate))
     beam.shorten(who[arrived], trial[torch.as_tensor(arrived)])
-    found = np.where(kept, _closeness(beam, who, odds, gate), -math.inf)
-    order = np.lexsort((-found, place))
+    closeness = np.where(kept, _closeness(beam, who, odds, gate), -math.inf)
+    order = np.lexsort((-closeness, place))
     order = order[is_first(place[order])]
-    better = order[found[order] > score[place[order]]]
-    score[place[better]] = found[better]
+    better = order[closeness[order] > score[place[order]]]
+    score[place[better]] = closeness[better]
     points[torch.as_tensor(place[better])] = trial[torch.as_tensor(better)]

@@ -49,7 +49,7 @@ class Explains:
         raise NotImplementedError
 
     def _explainer(
-        self, given: str | Generator | None, confidence: float | None, max_steps: int | None
+        self, generator: str | Generator | None, confidence: float | None, max_steps: int | None
     ) -> tuple[Generator, bool]:
         """The generator of an explanation, and whether it asks for the decision alone."""
         raise NotImplementedError
@@ -134,10 +134,10 @@ class Explains:
         chosen, decides = self._explainer(generator, confidence, max_steps)
         question = Question(chosen, generator is not None, sparsify)
         finder = self._finder().asking(decides, until)
-        told = explain_rows(
+        explanation = explain_rows(
             finder, frame, self.classes_, target, question, groups, options, self.num_std_
         )
-        return in_kind(told, X)
+        return in_kind(explanation, X)
 
     @in_plain_torch
     def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:

@@ -89,14 +89,14 @@ class Explanation:
         >>> import counterfactual_training as ct
         >>> people = ct.loan(300)
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
-        >>> told = clf.fit(people.frame, people.y).explain(people.frame[:3], target=1)
-        >>> told.status.tolist()
+        >>> advice = clf.fit(people.frame, people.y).explain(people.frame[:3], target=1)
+        >>> advice.status.tolist()
         ['converged', 'already_there', 'converged']
-        >>> told.frame.shape, told.changed["debt"].tolist()
+        >>> advice.frame.shape, advice.changed["debt"].tolist()
         ((3, 2), [True, False, True])
-        >>> print(told.changes()[0])  # doctest: +ELLIPSIS
+        >>> print(advice.changes()[0])  # doctest: +ELLIPSIS
         Row 0: with debt ... lower (from 46 to ...), the decision would be 1 (confidence ...
-        >>> told.differences()[["row", "column", "before"]].values.tolist()
+        >>> advice.differences()[["row", "column", "before"]].values.tolist()
         [[0, 'debt', 46.0], [2, 'debt', 45.1]]
     """
 
@@ -298,14 +298,16 @@ class Explanation:
 
     def __repr__(self) -> str:
         counts = Counter(self.status.tolist())
-        said = ", ".join(
+        summary = ", ".join(
             f"{counts[name]} {name.replace('_', ' ')}" for name in _STATUS_ORDER if counts[name]
         )
         if len(self) == 0:
             return "Explanation of 0 rows"
         if self._options is None:
-            return f"Explanation of {len(self)} row(s): {said}"
-        return f"Explanation of {self._options.count(1)} row(s), {len(self)} option(s): {said}"
+            return f"Explanation of {len(self)} row(s): {summary}"
+        return (
+            f"Explanation of {self._options.count(1)} row(s), {len(self)} option(s): {summary}"
+        )
 
     def __str__(self) -> str:
         rows, notes = self._display()
@@ -430,14 +432,14 @@ class Explanation:
 
     def _not_shown(self, columns: list[int], shown: int) -> list[str]:
         """Notes on columns and rows that a table leaves out, and those of the explanation."""
-        still = [
+        unchanged = [
             self._feature(j).name for j in range(self.changed.shape[1]) if j not in set(columns)
         ]
         notes = []
-        if still:
-            notes.append(f"Unchanged: {', '.join(still[:_MOST_NAMES])}")
-        if len(still) > _MOST_NAMES:
-            notes[0] += f" and {len(still) - _MOST_NAMES} more"
+        if unchanged:
+            notes.append(f"Unchanged: {', '.join(unchanged[:_MOST_NAMES])}")
+        if len(unchanged) > _MOST_NAMES:
+            notes[0] += f" and {len(unchanged) - _MOST_NAMES} more"
         if len(self) > shown:
             notes.append(f"… and {len(self) - shown} more row(s)")
         notes += self.notes[:_MOST_NOTES]

@@ -163,11 +163,11 @@ class Finder(AdviceSpace):
         status = torch.where(
             confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED)
         )
-        found = Counterfactuals(
+        counterfactuals = Counterfactuals(
             x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps
         )
-        self._flip_the_implausible(found, factuals, y, generator, fall_back, sparsify)
-        return found
+        self._flip_the_implausible(counterfactuals, factuals, y, generator, fall_back, sparsify)
+        return counterfactuals
 
     def together(
         self,

@@ -88,8 +88,8 @@ def find_options(
     else:
         search = _search
     for part in rows.split(_people_at_once(num_columns)):
-        found = search(finder, factuals.take(part), y[part], question, num_options)
-        answers |= {int(row): own for row, own in zip(part.tolist(), found, strict=True)}
+        lists = search(finder, factuals.take(part), y[part], question, num_options)
+        answers |= {int(row): own for row, own in zip(part.tolist(), lists, strict=True)}
     return _listed(answers, factuals.x, y.device)
 
 
@@ -116,13 +116,15 @@ def _listed(answers: dict[int, list[_Answer]], x: Tensor, device: torch.device) 
 
 def _by_gradients(finder: Finder, factuals: Factuals, y: Tensor, question: Question) -> Options:
     """One answer per row by the generator of the question."""
-    found = finder.find(factuals, y, question.generator, not question.named, question.sparsify)
+    answers = finder.find(
+        factuals, y, question.generator, not question.named, question.sparsify
+    )
     if question.max_changes is not None:
         # A search along gradients cannot count columns, so what changes too many is no answer.
-        many = finder.num_changes(found.x_cf, factuals.x) > question.max_changes
-        found.x_cf[many] = factuals.x[many]
-        found.status[many] = int(Status.EXHAUSTED)
-    return Options(torch.arange(len(y), device=y.device), found)
+        many = finder.num_changes(answers.x_cf, factuals.x) > question.max_changes
+        answers.x_cf[many] = factuals.x[many]
+        answers.status[many] = int(Status.EXHAUSTED)
+    return Options(torch.arange(len(y), device=y.device), answers)
 
 
 def _beside(
@@ -130,19 +132,19 @@ def _beside(
 ) -> Options:
     """The first answer of each row, then others that change different columns."""
     both = torch.cat([first.row, others.row])
-    found = Counterfactuals(
+    together = Counterfactuals(
         torch.cat([first.found.x_cf, others.found.x_cf]),
         torch.cat([first.found.status, others.found.status]),
         torch.cat([first.found.num_steps, others.found.num_steps]),
     )
-    moved = (finder.distance(found.x_cf, factuals.x[both]) > 0).cpu().numpy()
+    moved = (finder.distance(together.x_cf, factuals.x[both]) > 0).cpu().numpy()
     columns = [frozenset(np.flatnonzero(line).tolist()) for line in moved]
     kept: dict[int, list[int]] = {row: [row] for row in range(len(first.row))}
     for place, row in enumerate(both.tolist()):
         own = kept[row]
         nested = _nested(columns[place], [columns[other] for other in own])
         # Whoever is not helped by the first answer gets no list of others.
-        helped = bool(first.found.reached[row]) and int(found.status[place]) == int(
+        helped = bool(first.found.reached[row]) and int(together.status[place]) == int(
             Status.CONVERGED
         )
         if place >= len(first.row) and helped and not nested and len(own) < num_options:
@@ -150,7 +152,7 @@ def _beside(
     places = torch.tensor(
         [place for own in kept.values() for place in own], dtype=torch.long, device=both.device
     )
-    return Options(both[places], found.take(places))
+    return Options(both[places], together.take(places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +214,8 @@ def _search_wide(
         promise = promising(finder, part, y[rows], most)
         features = promise.any(0).nonzero().squeeze(-1).cpu().numpy()
         part = part.holding(~promise[:, finder.owner.to(y.device)])
-        found = _search(finder, part, y[rows], question, num_options, features, most)
-        for row, own in zip(rows.tolist(), found, strict=True):
+        lists = _search(finder, part, y[rows], question, num_options, features, most)
+        for row, own in zip(rows.tolist(), lists, strict=True):
             answers[row] = own
         missed = [
             row for row in rows.tolist() if answers[row][0].status != int(Status.CONVERGED)
@@ -246,16 +248,16 @@ def _by_person(beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[
     person, points, price = pool.joined(beam.x.shape[1], beam.x)
     moved = beam.window.distance(person, points) > 0
     points = beam.window.rows(person, points)
-    found: list[list[_Answer]] = [[] for _ in range(len(factuals.x))]
+    answers: list[list[_Answer]] = [[] for _ in range(len(factuals.x))]
     for place in np.lexsort((price, person)).tolist():
         i = int(person[place])
         columns = frozenset(np.flatnonzero(moved[place]).tolist())
-        found[i].append(
+        answers[i].append(
             _Answer(
                 points[place], status, int(beam.oracle.asked[i]), float(price[place]), columns
             )
         )
-    return found
+    return answers
 
 
 def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:

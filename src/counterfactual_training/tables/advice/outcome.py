@@ -24,14 +24,19 @@ class Outcome(Protocol):
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of the table, see :meth:`cells`."""
 
-    def summary(self, told: Explanation) -> dict[str, Any]:
+    def summary(self, explanation: Explanation) -> dict[str, Any]:
         """Columns ``(n,)`` of the summary."""
 
-    def cells(self, told: Explanation, i: int) -> list[str]:
+    def cells(self, explanation: Explanation, i: int) -> list[str]:
         """A row of the table, in the order of ``columns``."""
 
     def sentence(
-        self, told: Explanation, i: int, moved: str, hurdles: str, plausibility: bool = True
+        self,
+        explanation: Explanation,
+        i: int,
+        moved: str,
+        hurdles: str,
+        plausibility: bool = True,
     ) -> str:
         """A row in words; ``moved`` are its changes, ``hurdles`` what forbids others. Without
         ``plausibility``, that of a plausible answer is left out.
@@ -43,63 +48,69 @@ class Decisions:
 
     columns = ("decision", "confidence")
 
-    def summary(self, told: Explanation) -> dict[str, Any]:
+    def summary(self, explanation: Explanation) -> dict[str, Any]:
         return {
-            name: getattr(told, name)
+            name: getattr(explanation, name)
             for name in ("decision", "target", "prediction", "confidence")
         }
 
-    def cells(self, told: Explanation, i: int) -> list[str]:
+    def cells(self, explanation: Explanation, i: int) -> list[str]:
         before, after = (
-            say_label(plain_value(value)) for value in (told.decision[i], told.prediction[i])
+            say_label(plain_value(value))
+            for value in (explanation.decision[i], explanation.prediction[i])
         )
         return [
             before if before == after else f"{before} → {after}",
-            cut_off(told.confidence[i]),
+            cut_off(explanation.confidence[i]),
         ]
 
     def sentence(
-        self, told: Explanation, i: int, moved: str, hurdles: str, plausibility: bool = True
+        self,
+        explanation: Explanation,
+        i: int,
+        moved: str,
+        hurdles: str,
+        plausibility: bool = True,
     ) -> str:
-        if told.asked is None:
+        if explanation.asked is None:
             asked = ""
         else:
-            asked = f"{told.asked:g}"
-        target = say_label(plain_value(told.target[i]))
+            asked = f"{explanation.asked:g}"
+        target = say_label(plain_value(explanation.target[i]))
         # As many decimals as the question has, or 0.9991 would be 0.99 beside "the 0.999 asked
         # for".
-        sure = say_confidence(told.confidence[i], max(2, len(asked.partition(".")[2])))
-        arrives = told.prediction[i] == told.target[i]
-        if told.status[i] == "already_there":
+        sure = say_confidence(explanation.confidence[i], max(2, len(asked.partition(".")[2])))
+        arrives = explanation.prediction[i] == explanation.target[i]
+        if explanation.status[i] == "already_there":
             there = f"the decision already is {target} (confidence {sure}"
-            if told.confidence[i] < (told.asked or 0.0):
+            if explanation.confidence[i] < (explanation.asked or 0.0):
                 return f"{there}, below the {asked} asked for); nothing needs to change for it."
             return f"{there}); nothing needs to change."
         # The plausibility is named beside the confidence.
-        known = told.asked is not None and arrives
-        doubts = doubt(told, i, known, plausibility)
+        known = explanation.asked is not None and arrives
+        doubts = doubt(explanation, i, known, plausibility)
         # A confidence below one half was asked for.
-        if told.status[i] in ("converged", "implausible") and not arrives:
+        if explanation.status[i] in ("converged", "implausible") and not arrives:
             if moved:
                 head = f"with {moved}, the probability of {target} would be"
             else:
                 head = f"the probability of {target} is"
             return f"{head} {sure}, as asked for{doubts}."
         if arrives:
-            sure += _met(told, i, asked)
+            sure += _met(explanation, i, asked)
             return f"with {moved}, the decision would be {target} (confidence {sure}){doubts}."
         aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
-        head = missed(told, i, aim, hurdles)
+        head = missed(explanation, i, aim, hurdles)
         if not moved:
             return f"{head} As it stands, the confidence is {sure}."
         return f"{head} The closest, with {moved}, reaches {sure}."
 
 
-def missed(told: Explanation, i: int, aim: str, hurdles: str) -> str:
+def missed(explanation: Explanation, i: int, aim: str, hurdles: str) -> str:
     """That nothing was found, and why if that is known."""
-    if told.status[i] == "infeasible":
+    if explanation.status[i] == "infeasible":
         return f"no allowed change was found that {aim}: {hurdles}."
-    most = told.max_changes[i]
+    most = explanation.max_changes[i]
     if most is None:
         limit = ""
     else:
@@ -107,14 +118,16 @@ def missed(told: Explanation, i: int, aim: str, hurdles: str) -> str:
     return f"no change{limit} was found that {aim}."
 
 
-def doubt(told: Explanation, i: int, known: bool = False, plausibility: bool = True) -> str:
+def doubt(
+    explanation: Explanation, i: int, known: bool = False, plausibility: bool = True
+) -> str:
     """What the gate says of an answer, if there is one; ``known`` if the plausibility is named
     elsewhere. Without ``plausibility``, only what speaks against the answer.
     """
-    if np.isnan(told.plausibility[i]):
+    if np.isnan(explanation.plausibility[i]):
         return ""
-    plausible = say_confidence(told.plausibility[i])
-    if told.status[i] == "implausible" and told.plausibility[i] < 0.5:
+    plausible = say_confidence(explanation.plausibility[i])
+    if explanation.status[i] == "implausible" and explanation.plausibility[i] < 0.5:
         return "; but few real cases look like this" + (
             "" if known else f" (plausibility {plausible})"
         )
@@ -123,21 +136,21 @@ def doubt(told: Explanation, i: int, known: bool = False, plausibility: bool = T
     return f"; plausibility {plausible}"
 
 
-def _met(told: Explanation, i: int, asked: str) -> str:
+def _met(explanation: Explanation, i: int, asked: str) -> str:
     """How an answer compares with the confidence asked for, which with a gate is times the
     plausibility.
     """
-    if told.asked is None:
+    if explanation.asked is None:
         return ""
-    gated = not np.isnan(told.plausibility[i])
-    reached = told.confidence[i]
+    gated = not np.isnan(explanation.plausibility[i])
+    reached = explanation.confidence[i]
     times = ""
     if gated:
-        reached = reached * told.plausibility[i]
+        reached = reached * explanation.plausibility[i]
         # In as many digits as were asked for: 0.99 is not above 0.999.
-        decimals = max(2, len(str(float(told.asked)).partition(".")[2]))
-        plausible = say_confidence(told.plausibility[i], decimals)
+        decimals = max(2, len(str(float(explanation.asked)).partition(".")[2]))
+        plausible = say_confidence(explanation.plausibility[i], decimals)
         times = f" × plausibility {plausible} = {say_confidence(reached, decimals)}"
     # By the status, because a product in another precision may end on the other side.
-    above = told.status[i] == "converged" or (not gated and reached >= told.asked)
+    above = explanation.status[i] == "converged" or (not gated and reached >= explanation.asked)
     return f"{times}, {'above' if above else 'below'} the {asked} asked for"

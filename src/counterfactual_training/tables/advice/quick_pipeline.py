@@ -105,10 +105,10 @@ class QuickPipeline:
             return False
         if self._encoding is not None:
             expected = self._encoding.transform(expected)
-        found = np.stack([self.numbers(name, some[name]) for name in self.columns], 1)
-        if not np.array_equal(found, expected, equal_nan=True):
+        numbers = np.stack([self.numbers(name, some[name]) for name in self.columns], 1)
+        if not np.array_equal(numbers, expected, equal_nan=True):
             return False
-        return np.array_equal(self.predict_proba(found), model.predict_proba(some))
+        return np.array_equal(self.predict_proba(numbers), model.predict_proba(some))
 
     def numbers(self, name: str, cells: pd.Series) -> np.ndarray:
         """What the first step, and an encoding after it, make of cells of one column ``(n,)``."""

@@ -246,10 +246,10 @@ class Shortener:
         asked = real.repeat(1, 2).flatten().nonzero().squeeze(-1)
         own = row[asked]
         points[asked], fine = self._tried(points[asked], y_target[own], floor[own], places[own])
-        found = (
+        reached = (
             torch.zeros_like(row, dtype=torch.bool).index_put((asked,), fine).view(n, 2, ahead)
         )
-        return found[:, 0], found[:, 1], points.view(n, 2, ahead, d)[:, 0]
+        return reached[:, 0], reached[:, 1], points.view(n, 2, ahead, d)[:, 0]
 
     def _superfluous(
         self,
@@ -263,13 +263,15 @@ class Shortener:
         """Mask ``(n, m)`` of the changes that can be undone alone: all in few looks, because wide
         rows have many.
         """
-        found = torch.zeros_like(moved)
+        superfluous = torch.zeros_like(moved)
         for pairs in moved.nonzero().split(max(1, TOGETHER // x.shape[-1])):
             row, feature = pairs.unbind(-1)
             place = torch.arange(len(row), device=row.device)
             undone = take_back(x_cf[row], x[row], place, self._columns[feature])
-            found[row, feature] = self._tried(undone, y_target[row], floor[row], places[row])[1]
-        return found
+            superfluous[row, feature] = self._tried(
+                undone, y_target[row], floor[row], places[row]
+            )[1]
+        return superfluous
 
     def _ease(
         self, x_cf: Tensor, x: Tensor, y_target: Tensor, floor: Tensor, places: Tensor

@@ -98,7 +98,7 @@ class Related:
     def notes(self, factuals: Factuals) -> list[str]:
         """Which rows break which relation as they are."""
         values = self._numbers(factuals.x, factuals)
-        said = list[str]()
+        sentences = list[str]()
         for text, names, broken in breaks(self.book, self.columns, values):
             # What fills a blank in for the model is nothing that the row says.
             rows = np.flatnonzero(
@@ -106,12 +106,12 @@ class Related:
             )
             for i in rows[:_NAMED].tolist():
                 cells = ", ".join(f"{name} {self._say(factuals, name, i)}" for name in names)
-                said.append(
+                sentences.append(
                     RowNote(factuals.frame.index[i], f'breaks "{text}" already ({cells}).')
                 )
             if len(rows) > _NAMED:
-                said.append(f'{len(rows) - _NAMED} more row(s) break "{text}" already.')
-        return said
+                sentences.append(f'{len(rows) - _NAMED} more row(s) break "{text}" already.')
+        return sentences
 
     def _say(self, factuals: Factuals, name: str, i: int) -> str:
         column = self.columns[name]

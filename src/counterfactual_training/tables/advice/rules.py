@@ -27,7 +27,7 @@ _CLOSE = 1e-9
 # What is stated by column: ends, and one number of each of these rules.
 _BY_COLUMN = ("domain", *with_trait("number"))
 # Of these numbers, those that say how far a column may go: the smaller one holds.
-_REACHES = tuple(rule for rule in with_trait("number") if rule in with_trait("reach"))
+_REACHES = with_trait("number", "reach")
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Rules:
             else:
                 changes[field] = listed
         for field in _BY_COLUMN:
-            given = getattr(self, field)
-            if isinstance(given, Mapping):
-                changes[field] = {name(c): v for c, v in given.items()}
+            stated = getattr(self, field)
+            if isinstance(stated, Mapping):
+                changes[field] = {name(c): v for c, v in stated.items()}
             else:
-                changes[field] = given
+                changes[field] = stated
         return replace(self, **changes)
 
     def _narrow(self, schema: Schema) -> Schema:
@@ -119,12 +119,12 @@ class Rules:
                 )
             _check_columns(name, listed or (), schema)
         for name in _BY_COLUMN:
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, Mapping):
+            stated = getattr(self, name)
+            if stated is not None and not isinstance(stated, Mapping):
                 raise bad_value(
-                    name, f"a dict by column, such as {{{schema.names[0]!r}: …}}", given
+                    name, f"a dict by column, such as {{{schema.names[0]!r}: …}}", stated
                 )
-            _check_columns(name, given or (), schema)
+            _check_columns(name, stated or (), schema)
 
     def _check_vary(self, schema: Schema, book: RelationBook) -> None:
         """Raise if ``vary`` lists nothing that may change by itself."""
@@ -261,16 +261,16 @@ def _bad_domain(feature: Feature, problem: str) -> ConstraintError:
     )
 
 
-def ask(rows: pd.Index, **given: Any) -> list[tuple[np.ndarray, Rules]]:
+def ask(rows: pd.Index, **stated: Any) -> list[tuple[np.ndarray, Rules]]:
     """Row numbers that share the same rules, and these rules.
 
     Args:
         rows: the index of the rows.
-        given: the fields of :class:`Rules`, each for all rows, or a list with one entry per row.
+        stated: of :class:`Rules`, each for all rows, or a list with one entry per row.
     """
-    by_row = {name: _by_row(name, value, len(rows)) for name, value in given.items()}
+    by_row = {name: _by_row(name, value, len(rows)) for name, value in stated.items()}
     per_row = [name for name, entries in by_row.items() if entries is not None]
-    shared = {name: value for name, value in given.items() if name not in per_row}
+    shared = {name: value for name, value in stated.items() if name not in per_row}
     if not per_row:
         return [(np.arange(len(rows)), Rules(**shared))]
     groups: dict[str, tuple[list[int], Rules]] = {}

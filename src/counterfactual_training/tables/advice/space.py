@@ -79,20 +79,21 @@ class Bar:
 
         If the bar is the decision, both must reach one half, each for itself.
         """
-        found = self.probability(x, y_target)
+        probability = self.probability(x, y_target)
         if self.gate is None:
-            return found
-        return self._gated(found, self._passes(x, y_target))
+            return probability
+        return self._gated(probability, self._passes(x, y_target))
 
     def reaches(self, x: Tensor, y_target: Tensor, floor: Tensor) -> Tensor:
         """Mask ``(n,)`` of the rows whose confidence is at least their floor ``(n,)``."""
-        found = self.probability(x, y_target)
-        fine = found >= floor
+        probability = self.probability(x, y_target)
+        fine = probability >= floor
         rows = fine.nonzero().squeeze(-1)
         # The gate is slow, and can only lower a probability.
         if self.gate is not None and len(rows):
             fine[rows] = (
-                self._gated(found[rows], self._passes(x[rows], y_target[rows])) >= floor[rows]
+                self._gated(probability[rows], self._passes(x[rows], y_target[rows]))
+                >= floor[rows]
             )
         return fine
 
@@ -175,10 +176,10 @@ class AdviceSpace(Bar):
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Features by position, those together that are printed by the same rules."""
-        found: dict[Any, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for j, column in enumerate(self.encoder.columns_):
-            found.setdefault(column.alike, []).append(j)
-        return list(found.values())
+            groups.setdefault(column.alike, []).append(j)
+        return list(groups.values())
 
     # ---- rows and points -------------------------------------------------------------------------
 

@@ -31,14 +31,14 @@ def find_triples(beam: Beam, people: np.ndarray) -> Candidates:
     """
     moves = beam.coarse
     none = np.zeros((0, 3), dtype=np.int64)
-    found = [beam.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
+    parts = [beam.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
     size = max(1, _TOGETHER // max(1, len(beam.pairs[0])))
     for start in range(0, len(people), size):
         some = people[start : start + size]
         who, sets = _promising(beam, some)
         person = some[who]
-        found.append(beam.passing(moves, person, sets, *beam.ask_sets(moves, person, sets)))
-    return Candidates.joined(found)
+        parts.append(beam.passing(moves, person, sets, *beam.ask_sets(moves, person, sets)))
+    return Candidates.joined(parts)
 
 
 def _promising(beam: Beam, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +83,10 @@ def _criteria(beam: Beam, people: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
     room = beam.best[people] - 3 * COLUMN
     least = np.where(moves.usable[people], moves.least[people], math.inf)
     gain = beam.coarse_gains[people]
-    found = [(-least, -room), (gain, _SHARE * (beam.oracle.enough - beam.odds_before[people]))]
+    criteria = [
+        (-least, -room),
+        (gain, _SHARE * (beam.oracle.enough - beam.odds_before[people])),
+    ]
     if beam.oracle.gated:
         tried = (least < room[:, None]).nonzero()
         person = people[tried[0]]
@@ -91,9 +94,9 @@ def _criteria(beam: Beam, people: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
         alone = beam.oracle.gate_odds(person, beam.points(moves, person, tried[1][:, None]))
         plausible = np.full(gain.shape, -math.inf)
         plausible[tried] = alone - before[tried[0]]
-        found.append((plausible, beam.oracle.enough_of_gate - _DOUBT - before))
+        criteria.append((plausible, beam.oracle.enough_of_gate - _DOUBT - before))
     # Half the digits take half the time.
-    return [(value.astype(np.float32), need.astype(np.float32)) for value, need in found]
+    return [(value.astype(np.float32), need.astype(np.float32)) for value, need in criteria]
 
 
 def _best_from(values: np.ndarray) -> np.ndarray:

@@ -127,33 +127,42 @@ class Values:
     def columns(self) -> tuple[str, ...]:
         return (self.name,)
 
-    def summary(self, told: Explanation) -> dict[str, Any]:
-        return {"before": told.decision, "target": told.target, "after": told.prediction}
+    def summary(self, explanation: Explanation) -> dict[str, Any]:
+        return {
+            "before": explanation.decision,
+            "target": explanation.target,
+            "after": explanation.prediction,
+        }
 
-    def cells(self, told: Explanation, i: int) -> list[str]:
-        before = self._say(told.decision[i])
-        after = self._say(told.prediction[i])
+    def cells(self, explanation: Explanation, i: int) -> list[str]:
+        before = self._say(explanation.decision[i])
+        after = self._say(explanation.prediction[i])
         return [before if before == after else f"{before} → {after}"]
 
     def sentence(
-        self, told: Explanation, i: int, moved: str, hurdles: str, plausibility: bool = True
+        self,
+        explanation: Explanation,
+        i: int,
+        moved: str,
+        hurdles: str,
+        plausibility: bool = True,
     ) -> str:
         wanted = self.interval.say(self.decimals)
-        value = self._say(told.prediction[i])
-        if told.status[i] == "already_there":
+        value = self._say(explanation.prediction[i])
+        if explanation.status[i] == "already_there":
             return f"the {self.name} already is {value}, {wanted}; nothing needs to change."
-        if told.answered[i]:
-            doubts = doubt(told, i, plausibility=plausibility)
+        if explanation.answered[i]:
+            doubts = doubt(explanation, i, plausibility=plausibility)
             return f"with {moved}, the {self.name} would be {value}, {wanted}{doubts}."
-        head = missed(told, i, f"makes the {self.name} {wanted}", hurdles)
+        head = missed(explanation, i, f"makes the {self.name} {wanted}", hurdles)
         if not moved:
             return f"{head} As it stands, it is {value}."
         # Whoever sees that another change comes closer should know why it is not named.
-        if np.isnan(told.plausibility[i]):
+        if np.isnan(explanation.plausibility[i]):
             closest = "The closest"
         else:
             closest = "The closest that looks like real cases"
-        if told.plausibility[i] < 0.5:
+        if explanation.plausibility[i] < 0.5:
             return (
                 f"{head} The closest, with {moved}, makes it {value}; but few real cases look "
                 "like this."
@@ -170,7 +179,11 @@ class Values:
 
 
 def of_values(
-    told: Explanation, outcome: Values, before: np.ndarray, after: np.ndarray, gate: Gate | None
+    explanation: Explanation,
+    outcome: Values,
+    before: np.ndarray,
+    after: np.ndarray,
+    gate: Gate | None,
 ) -> Explanation:
     """An explanation of "inside or outside" as one of numbers, given the predictions ``(n,)``
     before and after.
@@ -178,12 +191,12 @@ def of_values(
     # Where a gate is open for lack of rows inside, it has judged nothing.
     judged = gate is not None and bool(gate.judged[1])
     return replace(
-        told,
+        explanation,
         outcome=outcome,
         decision=before,
         prediction=after,
-        target=np.full(len(told), outcome.interval.say(outcome.decimals), dtype=object),
-        confidence=np.full(len(told), np.nan),
-        plausibility=told.plausibility if judged else np.full(len(told), np.nan),
+        target=np.full(len(explanation), outcome.interval.say(outcome.decimals), dtype=object),
+        confidence=np.full(len(explanation), np.nan),
+        plausibility=explanation.plausibility if judged else np.full(len(explanation), np.nan),
         answered=outcome.interval.holds(after),
     )

@@ -32,7 +32,7 @@ def find_obstacles(
     x: Tensor,
     x_cf: Tensor,
     y_target: Tensor,
-    blind: bool = False,
+    gradient_free: bool = False,
 ) -> tuple[np.ndarray, list[Obstacles]]:
     """Which of n missed rows are stuck ``(n,)``, and what is in the way of those that are.
 
@@ -40,21 +40,22 @@ def find_obstacles(
         model: the classifier whose probability missed the threshold, gated or not.
         x, x_cf: ``(n, d)`` factuals and the best effort.
         y_target: ``(n,)``.
-        blind: the model has no gradient; of very wide rows it is then not asked what would help.
+        gradient_free: the model has no gradient; of very wide rows it is then not asked what would
+            help.
     """
-    if not len(x) or (blind and x.shape[-1] > _WIDEST):
+    if not len(x) or (gradient_free and x.shape[-1] > _WIDEST):
         return np.zeros(len(x), dtype=bool), [[] for _ in range(len(x))]
     doubted = None
     if isinstance(model, Gated):
         doubted = _numbers(encoder, x.device)
     slope = None
-    if blind:
+    if gradient_free:
         slope = _sampled_slope
     with evaluating(model):
         stuck, gain, kind = diagnose_points(
             model, x, x_cf, y_target, constraints, doubted, slope
         )
-    if blind:  # where no step helps, two of them together still may
+    if gradient_free:  # where no step helps, two of them together still may
         stuck = stuck & (kind > 0).any(-1)
     # The columns of a one-hot group share one answer: the first speaks for the feature.
     first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
@@ -136,9 +137,9 @@ def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) 
     # Shorter than a list of all columns.
     if len(obstacles) == len(names) and all(kind == Obstacle.FIXED for _, kind in obstacles):
         return "none of the columns may change"
-    said = _columns_in_words(obstacles, names, values)
-    said += _relations_in_words(obstacles, names, values)
-    return "; ".join(said) or "the rules of the columns leave nothing that would help"
+    sentences = _columns_in_words(obstacles, names, values)
+    sentences += _relations_in_words(obstacles, names, values)
+    return "; ".join(sentences) or "the rules of the columns leave nothing that would help"
 
 
 def _columns_in_words(
@@ -147,25 +148,25 @@ def _columns_in_words(
     """What the rules of single columns forbid, by kind, so that sentences do not repeat their
     verbs.
     """
-    said = []
+    sentences = []
     for kind in Obstacle:
         group = [j for j, why in obstacles if why == kind]
         if kind == Obstacle.LIMIT:
-            said += [f"{names[j]} is at its limit of {values[j]}" for j in group]
+            sentences += [f"{names[j]} is at its limit of {values[j]}" for j in group]
         elif group:
-            said.append(f"{listed([names[j] for j in group])} {_WORDS[kind]}")
-    return said
+            sentences.append(f"{listed([names[j] for j in group])} {_WORDS[kind]}")
+    return sentences
 
 
 def _relations_in_words(
     obstacles: Obstacles, names: Sequence[str], values: Sequence[str]
 ) -> list[str]:
     """What relations hold, one after the other."""
-    said = []
+    sentences = []
     for text in dict.fromkeys(why for _, why in obstacles if isinstance(why, str)):
         held = [f"{names[j]} at {values[j]}" for j, why in obstacles if why == text]
-        said.append(f'"{text}" keeps {listed(held)}')
-    return said
+        sentences.append(f'"{text}" keeps {listed(held)}')
+    return sentences
 
 
 def in_short(kind: Obstacle | str) -> str:

@@ -244,7 +244,7 @@ class Audit:
         ):
             measure = BY_ID[str(name)]
             by = [
-                f"{_said(measure, line)} ({names[line['model']]})"
+                f"{_in_words(measure, line)} ({names[line['model']]})"
                 for line in part.to_dict("records")
             ]
             sentences.append(
@@ -271,7 +271,9 @@ class Audit:
         ):
             measure = BY_ID[str(name)]
             lines = part.to_dict("records")
-            by = [f"{_said(measure, line, absolute=True)} ({line['group']})" for line in lines]
+            by = [
+                f"{_in_words(measure, line, absolute=True)} ({line['group']})" for line in lines
+            ]
             if column:
                 where = f"{column}: "
                 size = ", ".join(by)
@@ -294,7 +296,7 @@ class Audit:
         return table[keep]
 
 
-def _said(measure: Measure, line: Mapping[Any, Any], absolute: bool = False) -> str:
+def _in_words(measure: Measure, line: Mapping[Any, Any], absolute: bool = False) -> str:
     """``0.52 [0.31, 0.70]``, of shares in points."""
     value, low, high = (float(line[name]) for name in ("value", "low", "high"))
     if absolute and value < 0:

@@ -90,8 +90,8 @@ def retrainer(classifier: Any, frame: pd.DataFrame, labels: Any) -> Retrain:
             random_state = seed
         else:
             random_state = classifier.random_state
-        twin = clone(classifier).set_params(random_state=random_state, progress=False)
-        fitted: Predicts = twin.fit(frame.iloc[rows], y[rows])
+        retrained = clone(classifier).set_params(random_state=random_state, progress=False)
+        fitted: Predicts = retrained.fit(frame.iloc[rows], y[rows])
         return fitted
 
     return retrain

@@ -169,11 +169,11 @@ class Encoder(TransformerMixin, BaseEstimator):
             else:
                 are = "are"
                 them = "them"
-            said = (
+            message = (
                 f"{show(constant)} {are} constant in the training data, so advice will not "
                 f"change {them}."
             )
-            warnings.warn(said, stacklevel=from_outside())
+            warnings.warn(message, stacklevel=from_outside())
         return self
 
     def transform(self, X: Any, dtype: Any = np.float64) -> np.ndarray:
@@ -322,14 +322,14 @@ class Encoder(TransformerMixin, BaseEstimator):
         frame = self._accept(X)
         values = dict(zip(self.schema_.names, self._read(frame, warn=False), strict=True))
         columns = {column.feature.name: column for column in self.columns_}
-        found = {}
+        shares = {}
         for text, names, broken in breaks(self.schema_.book, columns, values):
             whole = ~np.any([np.isnan(values[name]) for name in names], 0)
             if whole.any():
-                found[text] = float(broken[whole].mean())
+                shares[text] = float(broken[whole].mean())
             else:
-                found[text] = 0.0
-        return {text: share for text, share in found.items() if share > 0}
+                shares[text] = 0.0
+        return {text: share for text, share in shares.items() if share > 0}
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """Names of the encoded columns, such as ``education=Masters``; ``input_features`` is
@@ -451,10 +451,10 @@ class Encoder(TransformerMixin, BaseEstimator):
         if self.missing == "impute" or all_present(frame):
             return
         counts = frame.isna().sum()
-        found = [f"{name!r} ({count})" for name, count in counts.items() if count]
-        if found:
+        gaps = [f"{name!r} ({count})" for name, count in counts.items() if count]
+        if gaps:
             raise InputError(
-                f"Missing values (NaN) in {', '.join(found)} of {len(frame)} rows. Drop these "
+                f"Missing values (NaN) in {', '.join(gaps)} of {len(frame)} rows. Drop these "
                 "rows or columns, or fill them in: ",
                 Argument("missing", "impute"),
                 " uses the training median or most frequent category.",
@@ -470,12 +470,12 @@ class Encoder(TransformerMixin, BaseEstimator):
         )
         if self.unseen == "warn" and warn:
             read = zip(self.schema_, arrays, strict=True)
-            said = [
+            reports = [
                 unseen_categories(f, frame[f.name], v)
                 for f, v in read
                 if f.is_category and (v == UNSEEN).any()
             ]
-            if problems := [problem for problem in said if problem is not None]:
+            if problems := [problem for problem in reports if problem is not None]:
                 head = "Categories that training never saw count as no category"
                 warnings.warn(InputWarning(*report(problems, head)), stacklevel=from_outside())
         return arrays

@@ -361,11 +361,11 @@ class Feature:
 
     def _special(self) -> tuple[float, ...]:
         # One code may stand without a list; a numpy scalar is one, too.
-        given = plain(self.special)
-        if _is_number(given):
-            codes = (given,)
+        stated = plain(self.special)
+        if _is_number(stated):
+            codes = (stated,)
         else:
-            codes = _plain_tuple(given, f"special codes of {self.name!r}")
+            codes = _plain_tuple(stated, f"special codes of {self.name!r}")
         if self.is_category and codes:
             raise ConstraintError(
                 f"{self.name!r} is {self.kind}: a code such as {codes[0]!r} is one of its "

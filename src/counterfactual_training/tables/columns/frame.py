@@ -126,21 +126,23 @@ def match_columns(
 
 
 def _wrong_columns(missing: Sequence[str], extra: Sequence[str], stated: bool) -> InputError:
-    said = []
+    sentences = []
     if missing:
         near = {name: difflib.get_close_matches(name, extra, n=1) for name in missing}
         hints = [
             f"{name!r} (is it {match[0]!r}?)" if match else repr(name)
             for name, match in near.items()
         ]
-        said.append(f"Missing columns: {', '.join(hints)}.")
+        sentences.append(f"Missing columns: {', '.join(hints)}.")
     if extra:
         if stated:
             whose = "Columns the schema does not know:"
         else:
             whose = "The model was not trained on"
-        said.append(f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}.")
-    return InputError(" ".join(said), code="wrong_columns")
+        sentences.append(
+            f"{whose} {show(extra, 20)}; drop {'it' if len(extra) == 1 else 'them'}."
+        )
+    return InputError(" ".join(sentences), code="wrong_columns")
 
 
 def read(feature: Feature, series: pd.Series, strict: bool = False) -> np.ndarray:

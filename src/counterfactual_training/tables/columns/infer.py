@@ -262,7 +262,7 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
             "columns: np.real and np.imag"
         )
     if content in _TIMES or not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
-        found = (
+        problem = (
             f"{name!r} is {content if types.is_object_dtype(dtype) else dtype}, which no model "
             "takes as it is"
         )
@@ -274,7 +274,7 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
             )
         else:
             advice = ("convert it to numbers or text, or ", Remedy("drop", name))
-        raise InputError(f"{found}; ", *advice, code="unusable_column", field=name)
+        raise InputError(f"{problem}; ", *advice, code="unusable_column", field=name)
     present = series.dropna()
     try:
         distinct = present.nunique()

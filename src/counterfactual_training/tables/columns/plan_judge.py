@@ -121,9 +121,11 @@ class PlanJudge:
             raise InputError(
                 f"There are {len(trial.after)} plans for {len(trial.before)} rows."
             )
-        found = [violation for name in trial.differing for violation in trial.of_column(name)]
-        found += [*trial.of_relations(), *trial.of_count(self.max_changes)]
-        return sorted(found, key=lambda violation: violation.row)
+        violations = [
+            violation for name in trial.differing for violation in trial.of_column(name)
+        ]
+        violations += [*trial.of_relations(), *trial.of_count(self.max_changes)]
+        return sorted(violations, key=lambda violation: violation.row)
 
     def _rows(self, x: Any) -> pd.DataFrame:
         names = self.encoder.schema_.names
@@ -232,18 +234,18 @@ class _Trial:
     def _differing_places(self) -> list[int]:
         """Where they stand; numbers of one dtype are compared at once."""
         alike: dict[Any, list[int]] = {}
-        found = []
+        differing = []
         pairs = zip(self.before.dtypes, self.after.dtypes, strict=True)
         for place, (dtype, planned) in enumerate(pairs):
             if isinstance(dtype, np.dtype) and dtype.kind in "biuf" and dtype == planned:
                 alike.setdefault(dtype, []).append(place)
             elif not self.before.iloc[:, place].array.equals(self.after.iloc[:, place].array):
-                found.append(place)
+                differing.append(place)
         for places in alike.values():
             old, new = (_block(frame, places) for frame in (self.before, self.after))
             same = (old == new) | ((old != old) & (new != new))
-            found += [places[j] for j in np.flatnonzero(~same.all(0)).tolist()]
-        return found
+            differing += [places[j] for j in np.flatnonzero(~same.all(0)).tolist()]
+        return differing
 
     def cells(self, name: str) -> _Cells:
         if name not in self._cells:
@@ -299,10 +301,10 @@ class _Trial:
         old = cells.before[rows]
         new = cells.after[rows]
         if column.feature.is_category:
-            found = _category_rules(column, old, new)
+            verdicts = _category_rules(column, old, new)
         else:
-            found = _number_rules(self.judge, column, old, new)
-        for rule, mask, expected in found:
+            verdicts = _number_rules(self.judge, column, old, new)
+        for rule, mask, expected in verdicts:
             yield from self._violations(name, rule, rows[mask], expected)
 
     # ---- rows ------------------------------------------------------------------------------------

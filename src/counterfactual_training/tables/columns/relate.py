@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from counterfactual_training.constraints import Follower, Implication, Relations
-from counterfactual_training.constraints.relations import ELSEWHERE
+from counterfactual_training.constraints.relations import (
+    ELSEWHERE,
+    Follower,
+    Implication,
+    Relations,
+)
 from counterfactual_training.errors import ConstraintError
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.limits import (
@@ -48,12 +52,12 @@ def check_feasible(book: RelationBook, features: Sequence[Feature]) -> None:
     if not rules or _feasible(rules, features):
         return
     needed = _contradicting(rules, features)
-    said = " and ".join(repr(text) for text in dict.fromkeys(rule.text for rule in needed))
+    relations = " and ".join(repr(text) for text in dict.fromkeys(rule.text for rule in needed))
     within = {name for rule in needed for name in rule.columns}
     stated = [f for f in features if f.name in within and f.domain is not None]
     domains = ", ".join(f"{feature.name!r} in {feature.domain!r}" for feature in stated)
     raise ConstraintError(
-        f"No row can keep {said}{f' with {domains}' if domains else ''}: they contradict each "
+        f"No row can keep {relations}{f' with {domains}' if domains else ''}: they contradict each "
         "other."
     )
 
@@ -81,7 +85,7 @@ def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
     lines = np.array([[rule.weights.get(name, 0.0) for name in names] for rule in rules])
     bounds = np.array([rule.bound for rule in rules])
     equal = np.array([rule.sign == "=" for rule in rules])
-    found = linprog(
+    solution = linprog(
         np.zeros(len(names)),
         A_ub=lines[~equal],
         b_ub=bounds[~equal],
@@ -89,20 +93,20 @@ def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
         b_eq=bounds[equal],
         bounds=[limits[name] for name in names],
     )
-    return int(found.status) != 2
+    return int(solution.status) != 2
 
 
 def _domains_of_followers(book: RelationBook, features: Mapping[str, Feature]) -> list[Linear]:
     """The stated domains of columns that follow others, as linear relations between the others,
     where they are.
     """
-    found = []
+    domains = []
     for rule in book.follows:
         low, high = features[rule.column].limits
         for sign, end in ((1.0, high), (-1.0, low)):
             if np.isfinite(end):
-                found.append(Linear(rule.text, {rule.column: sign}, "<=", sign * end))
-    return list(RelationBook(tuple(found), book.follows).flat)
+                domains.append(Linear(rule.text, {rule.column: sign}, "<=", sign * end))
+    return list(RelationBook(tuple(domains), book.follows).flat)
 
 
 # ---- model space ---------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ def worsened(
     filled: Masks = MappingProxyType({}),
 ) -> list[Broken]:
     """Every relation, with the rows that break it more; arguments as in :func:`kept`."""
-    found = []
+    violations = []
     # Rows may break a rule from the start; advice must not make it worse.
     for rule in book.linear:
         then, noise = rule.breach(before)
@@ -261,16 +265,16 @@ def worsened(
             worse = (now > noise) & (now > then + noise)
         else:
             worse = rule.broken(after) & (now > then)
-        found.append(Broken(rule.text, rule.columns, worse))
+        violations.append(Broken(rule.text, rule.columns, worse))
     for needs in book.requires:
-        found.append(
+        violations.append(
             Broken(needs.text, needs.columns, needs.broken(after) & ~needs.broken(before))
         )
     for follows in book.follows:
         blanks = filled.get(follows.column, False)
         strayed = _strayed(follows, columns[follows.column], before, after, blanks)
-        found.append(Broken(follows.text, follows.columns, strayed))
-    return found
+        violations.append(Broken(follows.text, follows.columns, strayed))
+    return violations
 
 
 def _moved(rule: Follows, before: Numbers, after: Numbers) -> np.ndarray:
@@ -330,11 +334,13 @@ def breaks(
     book: RelationBook, columns: Mapping[str, Column], values: Numbers
 ) -> list[tuple[str, tuple[str, ...], np.ndarray]]:
     """Relations that some rows break: text, columns, and the mask ``(n,)`` of these rows."""
-    found = [(rule.text, rule.columns, rule.broken(values)) for rule in book.linear]
-    found += [(needs.text, needs.columns, needs.broken(values)) for needs in book.requires]
+    relations = [(rule.text, rule.columns, rule.broken(values)) for rule in book.linear]
+    relations += [(needs.text, needs.columns, needs.broken(values)) for needs in book.requires]
     for rule in book.follows:
-        found.append((rule.text, rule.columns, mismatched(rule, columns[rule.column], values)))
-    return [entry for entry in found if entry[2].any()]
+        relations.append(
+            (rule.text, rule.columns, mismatched(rule, columns[rule.column], values))
+        )
+    return [entry for entry in relations if entry[2].any()]
 
 
 def mismatched(rule: Follows, column: Column, values: Numbers) -> np.ndarray:

@@ -101,11 +101,11 @@ class _Parser:
 
     def _token(self, place: int) -> _Token:
         """The token at or after a place."""
-        found = self.tokens.match(self.text, place)
-        assert found is not None and found.lastgroup is not None  # noqa: S101 - the pattern takes any character
-        kind = found.lastgroup
-        text = found[found.lastgroup]
-        start = found.start("quote" if kind == "quoted" else kind)
+        match = self.tokens.match(self.text, place)
+        assert match is not None and match.lastgroup is not None  # noqa: S101 - the pattern takes any character
+        kind = match.lastgroup
+        text = match[match.lastgroup]
+        start = match.start("quote" if kind == "quoted" else kind)
         if kind in ("quoted", "word"):
             if text not in self.names:
                 raise ConstraintError(
@@ -121,7 +121,7 @@ class _Parser:
             text = text.replace("_", "")
         elif kind == "sign":
             text = _SAME.get(text, text)
-        return _Token(kind, text, start, found.end())
+        return _Token(kind, text, start, match.end())
 
     # ---- comparisons -----------------------------------------------------------------------------
 
@@ -149,13 +149,13 @@ class _Parser:
         return self.now.kind == "sign" and self.now.text in signs
 
     def _sum(self) -> Expression:
-        found = self._product()
+        expression = self._product()
         while self._is("+", "-"):
-            found = found.joined(self._advance().text, self._product())
-        return found
+            expression = expression.joined(self._advance().text, self._product())
+        return expression
 
     def _product(self) -> Expression:
-        found = self._factor()
+        expression = self._factor()
         while self._is("*", "/"):
             sign = self._advance()
             other = self._factor()
@@ -167,8 +167,8 @@ class _Parser:
                 and constant[1] == 0
             ):
                 self.fail("this divides by zero", sign.start)
-            found = found.joined(sign.text, other)
-        return found
+            expression = expression.joined(sign.text, other)
+        return expression
 
     def _factor(self) -> Expression:
         token = self._advance()
@@ -181,11 +181,11 @@ class _Parser:
                 "*", self._factor()
             )
         if token.kind == "sign" and token.text == "(":
-            found = self._sum()
+            expression = self._sum()
             if not self._is(")"):
                 self.fail(f'expected ")" instead of {self.now}', self.now.start)
             self._advance()
-            return found
+            return expression
         self.fail(f'expected a column, a number or "(" instead of {token}', token.start)
 
     # ---- categories ------------------------------------------------------------------------------

@@ -190,23 +190,23 @@ def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> Relatio
     follows = list[Follows]()
     requires = list[Requires]()
     for text in texts:
-        said = read_relation(text, by_name)
-        if not isinstance(said, Comparison):
-            requires.append(_requirement(text, *said, by_name))
+        relation = read_relation(text, by_name)
+        if not isinstance(relation, Comparison):
+            requires.append(_requirement(text, *relation, by_name))
             continue
-        for name in (*said.left.columns, *said.right.columns):
+        for name in (*relation.left.columns, *relation.right.columns):
             if by_name[name].is_category:
                 raise ConstraintError(
                     f"The relation {text!r} computes with {name!r}, which is {by_name[name].kind}; "
                     "'a = x requires b = y' relates categories."
                 )
-        if said.sign != "=" or said.left.op != "column":
-            linear.append(_linear(text, said))
-        elif said.right.columns:
-            _check_free(text, by_name[said.left.value])
-            follows.append(Follows(text, said.left.value, said.right))
+        if relation.sign != "=" or relation.left.op != "column":
+            linear.append(_linear(text, relation))
+        elif relation.right.columns:
+            _check_free(text, by_name[relation.left.value])
+            follows.append(Follows(text, relation.left.value, relation.right))
         else:
-            name = said.left.value
+            name = relation.left.value
             raise ConstraintError(
                 f"The relation {text!r} holds {name!r} at one number; use the domain of {name!r} "
                 "for that."
@@ -214,24 +214,27 @@ def read_relations(texts: Sequence[str], features: Sequence[Feature]) -> Relatio
     return RelationBook(tuple(linear), _in_order(follows), tuple(requires))
 
 
-def _linear(text: str, said: Comparison) -> Linear:
-    found = said.left.joined("-", said.right).linear()
-    if found is None:
+def _linear(text: str, comparison: Comparison) -> Linear:
+    linear = comparison.left.joined("-", comparison.right).linear()
+    if linear is None:
         raise ConstraintError(
             f"The relation {text!r} is not linear: columns are multiplied or divided by columns. "
             "Write a <= 0.4 * b "
             "instead of a / b <= 0.4, or add a column that follows, such as 'ratio = a / b', and "
             "limit its domain."
         )
-    if said.sign in (">=", ">"):
+    if comparison.sign in (">=", ">"):
         sign = -1.0
     else:
         sign = 1.0
-    weights = {name: sign * weight for name, weight in found[0].items() if weight}
+    weights = {name: sign * weight for name, weight in linear[0].items() if weight}
     if not weights:
         raise ConstraintError(f"The relation {text!r} says nothing about any column.")
     return Linear(
-        text, weights, {">=": "<=", ">": "<"}.get(said.sign, said.sign), -sign * found[1]
+        text,
+        weights,
+        {">=": "<=", ">": "<"}.get(comparison.sign, comparison.sign),
+        -sign * linear[1],
     )
 
 
@@ -273,8 +276,8 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
     if feature.categories is None:
         return -2
     names = [str(level) for level in feature.levels]
-    spoken = [{"True": "yes", "False": "no"}.get(name, name) for name in names]
-    for known in (names, spoken):
+    answers = [{"True": "yes", "False": "no"}.get(name, name) for name in names]
+    for known in (names, answers):
         if condition.category in known:
             return known.index(condition.category)
     # A file may write 1 as 1.0, or the other way round.

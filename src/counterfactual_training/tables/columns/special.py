@@ -68,8 +68,8 @@ def _different(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         places = (numbers - low).astype(np.intp)
         if np.array_equal(places + low, numbers):
             counts = np.bincount(places)
-            found = np.flatnonzero(counts)
-            return found + low, counts[found]
+            offsets = np.flatnonzero(counts)
+            return offsets + low, counts[offsets]
     return np.unique(numbers, return_counts=True)
 
 
@@ -134,15 +134,15 @@ def codes_warning(found: Codes) -> InputWarning | None:
     """What to state if these numbers are codes; ``None`` if there are none."""
     if not found:
         return None
-    said = []
+    sentences = []
     for name, codes in found.items():
         rows = " and ".join(f"{code} in {count} rows" for code, count in codes.items())
-        said.append(f'"{name}" holds {rows}, far from its other values')
+        sentences.append(f'"{name}" holds {rows}, far from its other values')
     if len(found) == 1 and len(next(iter(found.values()))) == 1:
         stands = "it stands"
     else:
         stands = "they stand"
     return InputWarning(
-        f'{"; ".join(said)}: if {stands} for "no record", ',
+        f'{"; ".join(sentences)}: if {stands} for "no record", ',
         Remedy("state_codes", {name: list(codes) for name, codes in found.items()}),
     )

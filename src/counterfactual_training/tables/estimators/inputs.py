@@ -37,12 +37,12 @@ def frame_and_labels(
 
     Without ``reset``, columns and classes are those that the estimator knows.
     """
-    given = _without_missing(y)
+    complete = _without_missing(y)
     # validate_data forgets the names of the columns.
     labels = np.asarray(
-        validate_data(estimator, X="no_validation", y=given)
+        validate_data(estimator, X="no_validation", y=complete)
         if reset
-        else column_or_1d(given, warn=True)
+        else column_or_1d(complete, warn=True)
     )
     frame = _table(estimator, x, reset=reset)
     check_classification_targets(labels)

@@ -248,11 +248,11 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
         for name in rules:
             check_name("argument of explain:", name, ARGUMENTS)
         interval = Interval.from_target(target)
-        told = self._inquiry(self._asked(X), interval).explain(X, 1, **rules)
-        if isinstance(told, NativeExplanation):
-            plain = told.pandas
+        explanation = self._inquiry(self._asked(X), interval).explain(X, 1, **rules)
+        if isinstance(explanation, NativeExplanation):
+            plain = explanation.pandas
         else:
-            plain = told
+            plain = explanation
         outcome = Values(
             interval, self.target_name_, max(0, 2 - math.floor(math.log10(self.y_scale_)))
         )

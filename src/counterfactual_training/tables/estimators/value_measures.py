@@ -20,8 +20,8 @@ from counterfactual_training.tables.columns.encode import Encoder
 def usual_intervals(y: np.ndarray) -> list[Interval]:
     """The lowest quarter of y ``(n,)``, the middle half and the highest quarter."""
     low, high = (float(edge) for edge in np.quantile(y, (0.25, 0.75)))
-    found = [Interval(-np.inf, low), Interval(low, high), Interval(high, np.inf)]
-    return [interval for interval in found if interval.low < interval.high]
+    intervals = [Interval(-np.inf, low), Interval(low, high), Interval(high, np.inf)]
+    return [interval for interval in intervals if interval.low < interval.high]
 
 
 def measure_intervals(
@@ -51,30 +51,34 @@ def measure_intervals(
         )
         line = {"target": interval.say(2), **fit, "rows": len(asked)}
         if len(asked):
-            told = regressor.explain(frame.iloc[asked], sides, **rules)
-            line |= _of_answers(told, regressor.encoder_, frame[interval.holds(y)])
+            explanation = regressor.explain(frame.iloc[asked], sides, **rules)
+            line |= _of_answers(explanation, regressor.encoder_, frame[interval.holds(y)])
         lines.append(line)
     return pd.DataFrame(lines)
 
 
-def _of_answers(told: Explanation, encoder: Encoder, real: pd.DataFrame) -> dict[str, float]:
+def _of_answers(
+    explanation: Explanation, encoder: Encoder, real: pd.DataFrame
+) -> dict[str, float]:
     """Measures of the rows asked about, and of their valid counterfactuals beside ``real`` rows."""
-    valid = told.answered
+    valid = explanation.answered
     x, x_cf = (
         torch.as_tensor(encoder.transform(part[valid])).float()
-        for part in (told.original, told.frame)
+        for part in (explanation.original, explanation.frame)
     )
-    found = {
+    measures = {
         "validity": float(valid.mean()),
-        "plausible": float((told.status == "converged").mean()),
+        "plausible": float((explanation.status == "converged").mean()),
         "cost": _median(recourse.cost(x_cf, x)),
-        "sparsity": float((told.distance[valid] > 0).sum(1).mean()) if valid.any() else np.nan,
+        "sparsity": float((explanation.distance[valid] > 0).sum(1).mean())
+        if valid.any()
+        else np.nan,
     }
     if len(real) and valid.any():
         others = torch.as_tensor(encoder.transform(real)).float()
-        found["nn5"] = _median(nearest_distance(x_cf, others))
-        found["ip"] = _median(L1Reference.prepare(others).mean_distance(x_cf))
-    return found
+        measures["nn5"] = _median(nearest_distance(x_cf, others))
+        measures["ip"] = _median(L1Reference.prepare(others).mean_distance(x_cf))
+    return measures
 
 
 def _median(values: torch.Tensor) -> float:

@@ -16,6 +16,7 @@ import torch
 import counterfactual_training
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.rules import with_trait
 from counterfactual_training.tables.columns.column import Column
 from counterfactual_training.tables.columns.constrain import may_become
 from counterfactual_training.tables.columns.dtypes import to_plain
@@ -116,7 +117,7 @@ def _column(column: Column, start: int, constraints: Constraints) -> dict[str, A
         "move": move,
         "low": _open(low),
         "high": _open(high),
-        "max_change": feature.max_change,
+        **{rule: getattr(feature, rule) for rule in with_trait("number", "reach")},
         "values": None if column.advised is None else list(column.advised),
         "grid": None if feature.kind == "pixel" else column.advised_grid,
     }

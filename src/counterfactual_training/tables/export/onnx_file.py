@@ -81,11 +81,10 @@ def export_onnx(
         "source": None if source is None else dict(source)
     }
     if described["relations"]:
-        told = "; ".join(described["relations"])
+        relations = "; ".join(described["relations"])
         warnings.warn(
-            f"Relations between columns are not exported ({told}): the file predicts, but advice "
-            "found with it may "
-            "break them.",
+            f"Relations between columns are not exported ({relations}): the file predicts, but "
+            "advice found with it may break them.",
             stacklevel=from_outside(),
         )
     atomic_write(path, _file(classifier, described))
@@ -139,14 +138,14 @@ def graph_differences(
     feed = {"x": x.numpy(), "target": target.numpy(), "depth": np.array(len(LEVELS) - 1)}
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-        found = session.run(list(Outputs._fields), feed)
+        outputs = session.run(list(Outputs._fields), feed)
     except Exception as error:  # its errors have no class of their own in common
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise ModelError(
-            f"onnxruntime cannot run the exported graph: {said} The file is not written."
+            f"onnxruntime cannot run the exported graph: {reason} The file is not written."
         ) from error
     wanted = by_autograd(classifier, x, target)
-    pairs = zip(Outputs._fields, found, wanted, strict=True)
+    pairs = zip(Outputs._fields, outputs, wanted, strict=True)
     differences = {name: _difference(a, b.numpy()) for name, a, b in pairs}
     worst = max(differences, key=lambda name: differences[name])
     if differences[worst] > _DIFFERENCE:

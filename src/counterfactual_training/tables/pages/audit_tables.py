@@ -49,8 +49,8 @@ def audit_text(audit: Audit) -> str:
 
 def audit_markdown(audit: Audit, run: RunInfo, title: str = "") -> str:
     document = audit.to_dict()
-    said = [escaped(line) for line in head(document).splitlines()]
-    parts = [f"# Audit{': ' + escaped(title) if title else ''}", _provenance(run), *said]
+    summary = [escaped(line) for line in head(document).splitlines()]
+    parts = [f"# Audit{': ' + escaped(title) if title else ''}", _provenance(run), *summary]
     listed = (
         "\n".join(f"- {escaped(finding)}" for finding in document["clear_findings"])
         or "No difference between groups, or models, has an interval that excludes zero."
@@ -88,7 +88,7 @@ def _provenance(run: RunInfo) -> str:
 
 def head(document: Line) -> str:
     level = f"{100 * document['level']:g} %"
-    said = [
+    summary = [
         f"{document['rows']:,} people; the class they want is {document['target']!r}. {level} "
         "intervals by "
         f"{document['resamples']:,} resamples of people, seed {document['seed']}; they do not "
@@ -103,12 +103,12 @@ def head(document: Line) -> str:
             asked = "the decision"
         else:
             asked = f"a confidence of {model['asked']:g}"
-        said.append(
+        summary.append(
             f"{model['name']}: {right}{model['denied']:,} denied, {model['explained']:,} of them "
             "explained, advice "
             f"asks for {asked} and changes {_advised(model['advised'])}."
         )
-    return "\n".join(said)
+    return "\n".join(summary)
 
 
 def _advised(advised: Mapping[str, float], most: int = 4) -> str:

@@ -111,10 +111,10 @@ def _importance(portrait: Portrait) -> list[Bar]:
 
 
 def _statuses(advice: Advice) -> list[Bar]:
-    found = [
+    statuses = [
         (*_STATUS[name], advice.status[name]) for name in _STATUS if advice.status.get(name)
     ]
-    return _shares(found, advice.people)
+    return _shares(statuses, advice.people)
 
 
 def _reasons(advice: Advice) -> list[Bar]:

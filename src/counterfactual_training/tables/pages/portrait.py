@@ -136,13 +136,13 @@ def make_portrait(
     counts = np.bincount(y, minlength=len(names))
     asked = _asked(frame, decided, names, target, rng)
     if len(asked):
-        found = classifier.explain(asked, target)
+        explanation = classifier.explain(asked, target)
     else:
-        found = None
+        explanation = None
     rival, other = _rival(classifier, trained_on)
     rival_accuracy = math.nan
     rival_advice = None
-    if other is not None and found is not None:
+    if other is not None and explanation is not None:
         rival_accuracy = float((other.predict(frame) == labels.to_numpy()).mean())
         rival_advice = _advice(other.explain(asked, target), classifier)
     return Portrait(
@@ -155,9 +155,9 @@ def make_portrait(
         confusion=confusion_matrix(y, decided, labels=range(len(names))),
         calibration=_calibration(probability.max(1), decided == y),
         importance=_importance(classifier, frame, y, probability, rng),
-        advice=_advice(found, classifier),
-        groups=_groups(found, classifier),
-        people=_people(classifier, found, target),
+        advice=_advice(explanation, classifier),
+        groups=_groups(explanation, classifier),
+        people=_people(classifier, explanation, target),
         rival=rival if rival_advice is not None else "",
         rival_accuracy=rival_accuracy,
         rival_advice=rival_advice,
@@ -323,10 +323,10 @@ def _people(
         return ()
     rows = found.original.iloc[chosen]
     answer = classifier.explain(rows, target, n_options=_OPTIONS)
-    told = list(enumerate(answer.records()))
+    records = list(enumerate(answer.records()))
     people = []
     for place, row in enumerate(rows.index.tolist()):
-        own = [(i, record) for i, record in told if record["row"] == row]
+        own = [(i, record) for i, record in records if record["row"] == row]
         values = {str(name): _shown(value) for name, value in rows.iloc[place].items()}
         sentences = tuple(answer.sentence(i) for i, _ in own)
         if own:
