@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 from counterfactual_lab.arena.caps import GENERATORS, GRADIENTS
 from counterfactual_lab.commands import complain, need_figures
 from counterfactual_lab.truth.caps import METHODS_HELP, UNCAPPED, Caps
-from counterfactual_training.cli.options import (
-    add_columns,
-    add_engine,
-    add_register,
-    add_schema,
-    chosen_engine,
-    names,
-)
+from counterfactual_training.cli.options import add_engine, add_register, chosen_engine, names
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_file_name
+from counterfactual_training.cli.table_options import add_columns, add_schema
 from counterfactual_training.errors import InputError
 
 if TYPE_CHECKING:

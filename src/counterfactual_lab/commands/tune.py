@@ -17,14 +17,13 @@ from counterfactual_training import defaults
 from counterfactual_training.cli.options import (
     VARIANTS,
     add_register,
-    add_table,
     at_least_one,
     names,
-    refuse_other_options,
     several,
 )
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_file_name
+from counterfactual_training.cli.table_options import add_table, refuse_other_options
 from counterfactual_training.errors import InputError, need_extra
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfactual_training.cli.flags import in_flags
-from counterfactual_training.cli.options import add_columns
 from counterfactual_training.cli.output import emit
+from counterfactual_training.cli.table_options import add_columns
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import meaning, with_trait
 

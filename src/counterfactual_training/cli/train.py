@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import (
-    VARIANTS,
-    add_register,
-    add_table,
-    at_least_one,
-    refuse_other_options,
-)
+from counterfactual_training.cli.options import VARIANTS, add_register, at_least_one
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import is_file_name
+from counterfactual_training.cli.table_options import add_table, refuse_other_options
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS
 
