@@ -54,7 +54,9 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 
 def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
-    method = replace(published("ct", data.settings), constraints=data.training_constraints)
+    method = replace(
+        published("ct_published", data.settings), constraints=data.training_constraints
+    )
     if quick:
         method = method.replace("epochs", 2)
     if quick:

@@ -118,7 +118,7 @@ def training(
     rows: int = 3_000, features: int = 20, classes: int = 2, counterfactuals: int = 1_000
 ) -> Callable[[], object]:
     x, y = _data(rows, features, classes)
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         epochs=1, batch_size=100, num_counterfactuals=counterfactuals, decision_threshold=1.0
     )
     constraints = ct.Constraints.infer(x)
@@ -128,7 +128,7 @@ def training(
 
 def fleet(members: int) -> Callable[[], object]:
     x, y = _data(3_000, 2, 2)
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         epochs=1, batch_size=100, num_counterfactuals=1_000, decision_threshold=1.0
     )
     constraints = ct.Constraints.infer(x)

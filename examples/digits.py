@@ -51,7 +51,7 @@ def trained(
     torch.manual_seed(options.seed)
     side = int(x.shape[1] ** 0.5)
     model = ct.cnn(x.shape[1], 10, (1, side, side))
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         lambda_div=options.div,
         lambda_reg=options.reg,
         generator=ct.ecco(learning_rate=options.rate, max_steps=options.steps),

@@ -24,7 +24,7 @@ def main():
 
     torch.manual_seed(0)
     model = DistributedDataParallel(ct.mlp(2, 2))
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         epochs=10, batch_size=60, num_counterfactuals=200, learning_rate=0.01
     )
     result = ct.train(

@@ -28,7 +28,9 @@ torch.manual_seed(0)
 x, y = overlapping(600, torch.Generator().manual_seed(0))
 means = torch.stack([x[y == k].mean(0) for k in range(2)])
 own = ct.make_generator("prototype", means=means, learning_rate=0.5)
-method = ct.methods.ct(generator=own, epochs=10, batch_size=50, num_counterfactuals=100)
+method = ct.methods.ct_published(
+    generator=own, epochs=10, batch_size=50, num_counterfactuals=100
+)
 model = ct.train(ct.mlp(2, 2), x, y, method).model
 
 y_target = 1 - model(x).argmax(-1)

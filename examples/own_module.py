@@ -33,7 +33,7 @@ result = ct.train(
     Residual(),
     x,
     y,
-    ct.methods.ct(
+    ct.methods.ct_published(
         epochs=15,
         batch_size=50,
         num_counterfactuals=150,

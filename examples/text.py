@@ -94,7 +94,7 @@ def main() -> None:
     known = torch.cat([x, x_test])
     constraints = ct.Constraints.build(size, domain=ct.Domain(known.amin(0), known.amax(0)))
     model = ct.mlp(size, len(classes), hidden=(64,))
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         epochs=options.epochs,
         batch_size=100,
         num_counterfactuals=len(x) // 5,

@@ -55,7 +55,7 @@ VARIANTS = {
     "without early stopping": Variant({"early_stopping": False}),
     "balanced class weights": Variant({"class_weight": "balanced"}),
     "explained by 50 steps of 0.1": Variant(search={"generator": FIXED_STEPS.generator}),
-    "Counterfactual Training of the same network": Variant({"method": "ct"}),
+    "Counterfactual Training of the same network": Variant({"method": "ct_published"}),
     "the paper: another network, by CT, without gate": Variant(PAPER),
 }
 

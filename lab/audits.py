@@ -113,7 +113,7 @@ def measured(plan: Plan, seed: int, epochs: int | None = None) -> Audit:
         settings["epochs"] = epochs
     subjects = {
         name: trained(published(text, data.settings).replace(settings), data, plan.fixed, name)
-        for name, text in (("CT", "ct"), ("conventional", "conventional"))
+        for name, text in (("CT", "ct_published"), ("conventional", "conventional"))
     }
     labels = [data.class_names[i] for i in data.y_test.tolist()]
     return audit(

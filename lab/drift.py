@@ -48,7 +48,7 @@ def main() -> None:
     nudged = copy.deepcopy(models[0])
     for parameter in nudged.parameters():
         parameter.data *= 1 + 2**-23
-    method = ct.methods.ct(epochs=EPOCHS[-1])
+    method = ct.methods.ct_published(epochs=EPOCHS[-1])
     stacked = Weights()
     alone = Weights()
     other = Weights()

@@ -39,7 +39,7 @@ EXPLAINED = 200
 THRESHOLDS = (0.5, 0.75)
 # Counterfactual Training with the network of the paper.
 PAPER: dict[str, Any] = {
-    "method": "ct",
+    "method": "ct_published",
     "hidden": (32,),
     "activation": "relu",
     "scaling": "standard",
@@ -54,9 +54,9 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
 }
 _ABOUT = """\
 *default* and *both gates* are the same network as without a gate, explained for the same people, so
-only the gate differs. *paper* is Counterfactual Training (`method="ct"`) of the paper's network,
-without a gate. Means over the people for whom both have a valid counterfactual, then over splits; p
-is of Wilcoxon's signed-rank test over the tables."""
+only the gate differs. *paper* is Counterfactual Training (`method="ct_published"`) of the paper's
+network, without a gate. Means over the people for whom both have a valid counterfactual, then over
+splits; p is of Wilcoxon's signed-rank test over the tables."""
 MEANS = ("nn5", "lof", "boosting", "cost")
 
 

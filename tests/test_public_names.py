@@ -95,7 +95,7 @@ from counterfactual_training import search
 print(callable(ct.search), search is ct.search, ct.line is line, "search" in dir(ct))
 x = torch.randn(20, 2)
 y = (x[:, 0] > 0).long()
-ct.train(ct.mlp(2, 2, (4,)), x, y, "ct(epochs=1)", progress=False)
+ct.train(ct.mlp(2, 2, (4,)), x, y, "ct_published(epochs=1)", progress=False)
 print("torch._dynamo" in sys.modules)
 import tempfile
 classifier = ct.CounterfactualClassifier(epochs=1, progress=False).fit(x.numpy(), y.numpy())

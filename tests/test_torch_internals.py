@@ -142,7 +142,7 @@ def test_both_updates_of_adam_are_equal(skipped, without_kernels):
 @pytest.mark.parametrize("members", [1, 2])
 def test_training_without_the_kernels_gives_the_same_numbers(members, blobs, without_kernels):
     def trained():
-        method = ct.methods.ct(epochs=3, batch_size=20, num_counterfactuals=20)
+        method = ct.methods.ct_published(epochs=3, batch_size=20, num_counterfactuals=20)
         torch.manual_seed(0)
         fleet = [ct.Member(ct.mlp(2, 2, (8,)), method) for _ in range(members)]
         ct.Fleet(fleet).train(*blobs)

@@ -240,7 +240,7 @@ def plain_training() -> object:
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     y = (x.sum(-1) > 0).long()
     if hasattr(ct, "methods"):
-        how: dict[str, Any] = {"method": ct.methods.ct(epochs=2)}
+        how: dict[str, Any] = {"method": ct.methods.ct_published(epochs=2)}
     else:
         # Version 0.1.
         how = {"generator": "ecco", "config": ct.TrainConfig(epochs=2)}

@@ -117,7 +117,7 @@ def _meanings(owner: type) -> dict[str, str]:
 
 def _methods() -> list[str]:
     """The published methods: what each minimises, its own numbers, and what else it changes."""
-    usual = ct.methods.ct().settings()
+    usual = ct.methods.ct_published().settings()
     lines = [
         "",
         "## Methods",

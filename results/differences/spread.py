@@ -12,7 +12,9 @@ from counterfactual_lab.networks import untrained
 from counterfactual_training.evaluation.counterfactuals import aggregate, counterfactual_tables
 
 
-def models(name, method="ct", seeds=range(20), sets=None, protected=False, **settings):
+def models(
+    name, method="ct_published", seeds=range(20), sets=None, protected=False, **settings
+):
     """Models trained by a method with the published numbers, one per seed.
 
     ``sets``: own data for each; ``settings``: of the method, in place of the published ones.

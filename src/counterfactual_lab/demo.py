@@ -129,7 +129,7 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
     else:
         epochs = 80
         num = 300
-    method = methods.ct(
+    method = methods.ct_published(
         generator=generic(),
         lambda_div=0.5,
         lambda_reg=0.01,
@@ -155,7 +155,7 @@ def make_plans(quick: bool = False, seed: int = 0) -> tuple[DemoPlan, DemoPlan]:
         rows = 1500
         epochs = 60
         num = 500
-    method = methods.ct(
+    method = methods.ct_published(
         decision_threshold=moons.settings.decision_threshold,
         lambda_reg=moons.settings.lambda_reg,
         epochs=epochs,

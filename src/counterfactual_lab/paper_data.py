@@ -28,14 +28,14 @@ PAPER_ORDER = (*SYNTHETIC, *TABULAR, *IMAGES)
 # The models of the paper's tables: methods, and CT that knows the protected features. Its terms are
 # told apart by the weights that are 0.
 CONVENTIONAL = "conventional"
-CT = "ct"
-PROTECTED = "ct protected"
-DIVERGENCE = "ct(lambda_adv=0)"
-ADVERSARIAL = "ct(lambda_div=0, lambda_reg=0)"
+CT = "ct_published"
+PROTECTED = "ct_published protected"
+DIVERGENCE = "ct_published(lambda_adv=0)"
+ADVERSARIAL = "ct_published(lambda_div=0, lambda_reg=0)"
 # What the paper calls them, from table to table.
 _PRINTED = {
     CONVENTIONAL: ("baseline", "vanilla"),
-    CT: ("ct", "full"),
+    CT: ("ct_published", "full"),
     DIVERGENCE: ("divergence",),
     ADVERSARIAL: ("adversarial",),
 }

@@ -33,6 +33,7 @@ GENERATORS = (
 METHODS = (
     "conventional",
     "ct",
+    "ct_published",
     "ct_as_printed",
     "cheap_recourse",
     "pgd",
@@ -47,7 +48,7 @@ METHODS = (
     "ensemble",
     "bag",
 )
-METHOD = "conventional"
+METHOD = "bag"
 EPOCHS = 100
 LEARNING_RATE = 1e-3
 BURN_IN = 0.0

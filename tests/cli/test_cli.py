@@ -130,7 +130,7 @@ def test_demo_says_before_training_what_to_install(capsys, tmp_path, monkeypatch
 
 def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
     out = tmp_path / "moons.safetensors"
-    command = ["train", "Moon", "--method", "ct(burn_in=0)", "--epochs", "1"]
+    command = ["train", "Moon", "--method", "ct_published(burn_in=0)", "--epochs", "1"]
     document = ask(capsys, *command, "--out", str(out))
     assert (
         document["data"] == "moons"
@@ -138,9 +138,9 @@ def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
         and document["test_rows"] == 900
     )
     assert 0 <= document["accuracy"] <= 1 and 0 <= document["share_mature"] <= 1
-    assert document["method"] == "ct(burn_in=0)" and document["gate"] == "density"
+    assert document["method"] == "ct_published(burn_in=0)" and document["gate"] == "density"
     assert document["trained"].startswith(
-        "Trained by the method ct(burn_in=0): network with hidden layers of 64"
+        "Trained by the method ct_published(burn_in=0): network with hidden layers of 64"
     )
     assert out.exists()
 
@@ -225,7 +225,7 @@ def test_a_gate_does_not_depend_on_the_method(capsys, people, tmp_path):
         "--epochs",
         "2",
         "--method",
-        "ct",
+        "ct_published",
     ]
     gates = [
         ask(capsys, *command, *more, "--out", str(tmp_path / "m"))["gate"]
@@ -288,7 +288,10 @@ def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
         (["train", "moons", "--epochs", "many"], "--epochs"),
         (["train", "moons", "--epochs", "0"], "argument --epochs: must be at least 1, got 0"),
         (["train", "moons", "--method", "conventionel"], "Did you mean 'conventional'"),
-        (["train", "moons", "--method", "ct(lambda_dif=1)"], "Did you mean 'lambda_div'"),
+        (
+            ["train", "moons", "--method", "ct_published(lambda_dif=1)"],
+            "Did you mean 'lambda_div'",
+        ),
         (["train", "lon"], "Did you mean 'loan'"),
         (["train", "moons", "--immutable", "x9"], "'x1', 'x2'"),
         (["train", "moons", "--hidden", "0"], "widths"),

@@ -49,7 +49,7 @@ def test_its_gains_are_those_of_the_truth_tables():
     ).sum() == 6 and "significant on six of the eight" in README
     for method, said in (
         ("default network + density", "people must change {} % more (median)"),
-        ("ct", "people must change {} % more"),
+        ("ct_published", "people must change {} % more"),
     ):
         cells = row(
             ROOT / "docs" / "explanation" / "gains.md",
@@ -59,8 +59,8 @@ def test_its_gains_are_those_of_the_truth_tables():
         assert said.format(cells[2]) in README
     assert f"only {cells[1].removeprefix('−')} % closer" in README
     left = truth.query(
-        "model == 'ct' and metric == 'ip' and tau == '.5' and setting == 'free' and verdict == "
-        "'better'"
+        "model == 'ct_published' and metric == 'ip' and tau == '.5' and setting == 'free' and "
+        "verdict == 'better'"
     )
     shares = left["change"].round().astype(int)
     assert len(left) == 3 and truth["data"].nunique() == 9
@@ -98,7 +98,9 @@ def test_its_other_figures_are_in_the_results():
         "CT 18 to 28" in arena
         and "18 to 28 points more accuracy under attack (PGD, ε = 0.1)" in README
     )
-    models = pd.read_csv(ROOT / "results" / "arena" / "arena_models.csv").query("model == 'ct'")
+    models = pd.read_csv(ROOT / "results" / "arena" / "arena_models.csv").query(
+        "model == 'ct_published'"
+    )
     gains = models[models["metric"] == "robust_accuracy@0.1"].set_index("data")["change"]
     points = (100 * gains[["Adult", "CH", "Cred", "GMSC", "MNIST"]]).round()
     assert (points.min(), points.max()) == (18, 28)

@@ -266,7 +266,9 @@ def test_a_model_resumed_from_a_checkpoint_gets_the_gate_of_one_never_interrupte
     """
     x, y = moat(200)
     quick = GateConfig(epochs=3, num_counterfactuals=20, hidden=(8,))
-    method = methods.ct(epochs=4, batch_size=50, num_counterfactuals=20, learning_rate=0.05)
+    method = methods.ct_published(
+        epochs=4, batch_size=50, num_counterfactuals=20, learning_rate=0.05
+    )
 
     def trained(name: str, *callbacks: Callback) -> nn.Module:
         torch.manual_seed(0)

@@ -92,7 +92,7 @@ def test_rows_of_another_width_are_refused_before_the_search(name):
                 ct.mlp(4, 2),
                 X,
                 torch.arange(10) % 2,
-                ct.methods.ct(epochs=1, burn_in=1.0, generator=generator),
+                ct.methods.ct_published(epochs=1, burn_in=1.0, generator=generator),
             )
 
 

@@ -19,14 +19,14 @@ def data():
 @pytest.fixture(scope="module")
 def trained(data):
     model = untrained(data, 3, (8, 4))
-    fit_model(model, data, ct.methods.ct(epochs=1, seed=3), progress=False)
+    fit_model(model, data, ct.methods.ct_published(epochs=1, seed=3), progress=False)
     return model
 
 
 def test_equal_seeds_give_equal_models_and_others_others(trained, data):
     for seed, same in ((3, True), (4, False)):
         model = untrained(data, seed, (8, 4))
-        fit_model(model, data, ct.methods.ct(epochs=1, seed=seed), progress=False)
+        fit_model(model, data, ct.methods.ct_published(epochs=1, seed=seed), progress=False)
         assert torch.equal(model(data.x_test), trained(data.x_test)) == same
 
 

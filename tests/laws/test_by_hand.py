@@ -354,7 +354,7 @@ RUNS = {
 @each_value(run=list(RUNS), weighted=[False, True])
 def test_trained_weights_are_those_of_autograd(run, weighted, make_blobs, by_autograd):
     x, y = make_blobs(num_classes=3, n=67)
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         epochs=4, num_counterfactuals=40, learning_rate=0.02, max_steps=15, **RUNS[run]
     )
     more = {"sample_weight": torch.rand(67), "class_weight": "balanced"} if weighted else {}
@@ -376,7 +376,7 @@ def test_trained_weights_are_those_of_autograd(run, weighted, make_blobs, by_aut
 @pytest.mark.parametrize("run", RUNS)
 def test_a_trained_fleet_is_that_of_autograd(run, make_blobs, by_autograd):
     x, y = make_blobs(num_classes=3, n=67)
-    method = ct.methods.ct(
+    method = ct.methods.ct_published(
         epochs=3, num_counterfactuals=40, learning_rate=0.01, max_steps=15, **RUNS[run]
     )
 
@@ -436,7 +436,7 @@ def test_parameters_with_new_memory_are_seen(make_blobs, by_autograd):
     def trained():
         torch.manual_seed(0)
         model = ct.mlp(x.shape[1], 3, [8])
-        method = ct.methods.ct(epochs=3, num_counterfactuals=40)
+        method = ct.methods.ct_published(epochs=3, num_counterfactuals=40)
         ct.train(
             model, x, y, method, optimizer=lambda parameters: Replacing(list(parameters), 0.1)
         )
@@ -470,13 +470,17 @@ def test_a_total_of_ones_own_is_honoured(blobs, by_autograd):
     def go():
         model = drawn(lambda: chain((2, 8, 2)))
         return ct.train(
-            model, *blobs, ct.methods.ct(epochs=2, num_counterfactuals=10, objective=OwnTotal())
+            model,
+            *blobs,
+            ct.methods.ct_published(epochs=2, num_counterfactuals=10, objective=OwnTotal()),
         )
 
     mine, its = go(), by_autograd(go)
     assert columns(mine.history)["loss"] == pytest.approx(columns(its.history)["loss"])
     plain = ct.train(
-        drawn(lambda: chain((2, 8, 2))), *blobs, ct.methods.ct(epochs=2, num_counterfactuals=10)
+        drawn(lambda: chain((2, 8, 2))),
+        *blobs,
+        ct.methods.ct_published(epochs=2, num_counterfactuals=10),
     )
     assert columns(plain.history)["loss"] != columns(mine.history)["loss"]
 

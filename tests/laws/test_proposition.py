@@ -33,7 +33,7 @@ def relative_sensitivity(x, y, mutability, seed: int) -> float:
     """|θ of feature 0| over the mean |θ| of the others, after counterfactual training."""
     model = linear(x.shape[1], int(y.max()) + 1)
     torch.nn.init.zeros_(model[0].weight)
-    method = methods.ct(
+    method = methods.ct_published(
         epochs=12,
         num_counterfactuals=40,
         batch_size=40,

@@ -35,7 +35,7 @@ def draw(seed: int, n: int = 400) -> tuple[pd.DataFrame, np.ndarray]:
     return frame, np.where(good, "yes", "no")
 
 
-@pytest.fixture(scope="module", params=["conventional", "ct"])
+@pytest.fixture(scope="module", params=["conventional", "ct_published"])
 def asked(request):
     frame, y = draw(0)
     params = {

@@ -101,7 +101,7 @@ def test_it_trains_to_the_same_bits_as_by_autograd(name, blobs):
             model.register_forward_hook(lambda *_: None)
         way = type(network_of(model, list(model.parameters())))
         assert (way is ChainNetwork) != hook
-        ct.train(model, *blobs, ct.methods.ct(epochs=3, num_counterfactuals=20))
+        ct.train(model, *blobs, ct.methods.ct_published(epochs=3, num_counterfactuals=20))
         return list(model.parameters())
 
     assert all(map(torch.equal, trained(False), trained(True)))
@@ -113,7 +113,7 @@ def test_a_fleet_of_them_ends_as_each_alone(name, blobs):
         torch.manual_seed(0)
         return [CHAINS[name][0]() for _ in range(3)]
 
-    method = ct.methods.ct(epochs=3, num_counterfactuals=20)
+    method = ct.methods.ct_published(epochs=3, num_counterfactuals=20)
     together = models()
     ct.Fleet([ct.Member(model, method) for model in together]).train(*blobs)
     for mine, alone in zip(together, models(), strict=True):
@@ -315,9 +315,9 @@ def test_looking_changes_nothing():
 def test_side_effects_happen_at_every_update(blobs):
     model = Counting()
     before = len(HEARD)
-    ct.train(model, *blobs, ct.methods.ct(epochs=2, num_counterfactuals=6))
+    ct.train(model, *blobs, ct.methods.ct_published(epochs=2, num_counterfactuals=6))
     assert model.calls >= 4
-    ct.train(Telling(), *blobs, ct.methods.ct(epochs=2, num_counterfactuals=6))
+    ct.train(Telling(), *blobs, ct.methods.ct_published(epochs=2, num_counterfactuals=6))
     assert len(HEARD) - before >= 4
 
 
@@ -333,7 +333,7 @@ def test_what_changes_between_epochs_is_seen(blobs):
         model = Wrapped()
         if hook:
             model.register_forward_hook(lambda *_: None)
-        method = ct.methods.ct(epochs=3, num_counterfactuals=6)
+        method = ct.methods.ct_published(epochs=3, num_counterfactuals=6)
         ct.train(model, *blobs, method, callbacks=[Swap()])
         return list(model.parameters())
 

@@ -30,7 +30,7 @@ def one_round(case, constraints=None, num=40, seed=1, generator=GENERATOR, **set
     model, data = case
     rules = constraints if constraints is not None else Constraints.infer(data.x)
     rng = torch.Generator().manual_seed(seed)
-    method = methods.ct(generator=generator, constraints=rules, **settings)
+    method = methods.ct_published(generator=generator, constraints=rules, **settings)
     run = Run([model], [method], data)
     return counterfactuals(run, num, rng)
 

@@ -71,7 +71,13 @@ def test_a_bag_is_its_members_on_bootstrap_samples():
     x, y = blobs()
     bag = ct.Ensemble([model_of(i) for i in range(3)])
     method = ct.make_method(
-        {"name": "bag of ct", "members": 3, "epochs": 2, "num_counterfactuals": 30, "seed": 5}
+        {
+            "name": "bag of ct_published",
+            "members": 3,
+            "epochs": 2,
+            "num_counterfactuals": 30,
+            "seed": 5,
+        }
     )
     method = method.replace("constraints", ct.Constraints.infer(x))
     assert method.bootstrap and method.members == 3
@@ -88,7 +94,7 @@ def test_a_bag_is_its_members_on_bootstrap_samples():
 
 def test_a_bag_infers_the_box_of_all_rows():
     x, y = blobs()
-    own = members_of([model_of(0), model_of(1)], methods.bag("ct"), y)
+    own = members_of([model_of(0), model_of(1)], methods.bag("ct_published"), y)
     data = DrawnRows(TrainingRows(x, y, 3), torch.stack([member.rows for member in own]))
     assert data.possible(1) is x
     assert data.span[0].shape == (2, 1, 2)
@@ -144,4 +150,4 @@ def test_bags_by_name():
         with pytest.raises(InputError, match="one larger ensemble"):
             ct.make_method(text)
     with pytest.raises(InputError, match="bootstrap"):
-        ct.make_method("ct(bootstrap=2)")
+        ct.make_method("ct_published(bootstrap=2)")

@@ -27,7 +27,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.training.run import History
 
 # So strong that it costs accuracy.
-METHOD = methods.ct(
+METHOD = methods.ct_published(
     lambda_div=5.0,
     lambda_reg=2.0,
     max_steps=15,
@@ -212,7 +212,7 @@ def test_a_budget_is_a_share(budget):
     with pytest.raises(InputError, match="between 0 and 1"):
         AccuracyBudget(budget)
     with pytest.raises(InputError, match="between 0 and 1"):
-        methods.ct(budget=budget)
+        methods.ct_published(budget=budget)
     with pytest.raises(InputError, match="start"):
         AccuracyBudget(0.01, start=0.0)
 

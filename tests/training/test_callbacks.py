@@ -31,7 +31,7 @@ from counterfactual_training import (
 from counterfactual_training.errors import InputError
 from covering import each_value, on_product
 
-PLAIN = methods.ct(epochs=6, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
+PLAIN = methods.ct_published(epochs=6, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
 SEARCH = ecco(learning_rate=0.5, max_steps=8)
 UPDATES = 3  # per epoch, of the sixty rows
 
@@ -599,7 +599,7 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
         train(
             mlp(2, 2),
             *blobs,
-            methods.ct(epochs=1),
+            methods.ct_published(epochs=1),
             callbacks=[Schedule(Odd)],
             checkpoint=tmp_path / "c",
         )
@@ -617,6 +617,10 @@ def test_a_scheduler_that_no_file_can_hold_says_so(blobs, tmp_path):
 def test_schedulers_of_torch_are_held(blobs, tmp_path, make):
     schedule = Schedule(make)
     train(
-        mlp(2, 2), *blobs, methods.ct(epochs=1), callbacks=[schedule], checkpoint=tmp_path / "c"
+        mlp(2, 2),
+        *blobs,
+        methods.ct_published(epochs=1),
+        callbacks=[schedule],
+        checkpoint=tmp_path / "c",
     )
     assert schedule.state_dict()["schedulers"][0]["last_epoch"] == 1

@@ -30,7 +30,9 @@ from counterfactual_training.training import checkpoint
 from counterfactual_training.training.run import Run
 from covering import each_value
 
-QUICK = methods.ct(epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+QUICK = methods.ct_published(
+    epochs=5, batch_size=20, num_counterfactuals=12, learning_rate=0.01
+)
 KIND = "training checkpoint"
 
 

@@ -30,7 +30,7 @@ from counterfactual_training.training.fingerprint import Digest, fingerprint
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run
 
-QUICK = ct.methods.ct(epochs=2, batch_size=20, num_counterfactuals=6)
+QUICK = ct.methods.ct_published(epochs=2, batch_size=20, num_counterfactuals=6)
 
 
 def digest(value) -> str:
@@ -403,7 +403,8 @@ def test_methods_of_members_are_told_one_by_one(blobs):
     def of(order):
         torch.manual_seed(0)
         methods = [
-            ct.methods.ct(generator=parts[i], constraints=Constraints.build(2)) for i in order
+            ct.methods.ct_published(generator=parts[i], constraints=Constraints.build(2))
+            for i in order
         ]
         return fingerprint(Run([mlp(2, 2) for _ in order], methods, data, members=range(3)))
 

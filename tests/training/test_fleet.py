@@ -53,7 +53,7 @@ def model_of(seed, classes=3):
 
 
 def short(**changes):
-    return methods.ct(
+    return methods.ct_published(
         **{"epochs": 3, "num_counterfactuals": 30, "learning_rate": 0.02, **changes}
     )
 
@@ -469,7 +469,7 @@ def test_a_cnn_of_the_package_can_be_stacked():
         members.append(
             Member(
                 cnn(784, 3),
-                methods.ct(epochs=1, num_counterfactuals=4, seed=seed, max_steps=2),
+                methods.ct_published(epochs=1, num_counterfactuals=4, seed=seed, max_steps=2),
             )
         )
     results = Fleet(members).train(x, y)

@@ -49,7 +49,7 @@ def member(seed, make=None, **changes):
         **changes,
     }
     model = mlp(2, 2, (5,)).double() if make is None else make()
-    return Member(model, methods.ct(max_steps=5, **settings))
+    return Member(model, methods.ct_published(max_steps=5, **settings))
 
 
 def weights(model):
@@ -268,7 +268,9 @@ def test_the_fingerprint_knows_rules_and_buffers():
 
     def digest(constraints, shift=0.0):
         torch.manual_seed(0)
-        return fingerprint(Run([Shifted(shift)], [methods.ct(constraints=constraints)], data))
+        return fingerprint(
+            Run([Shifted(shift)], [methods.ct_published(constraints=constraints)], data)
+        )
 
     plain = Constraints.build(2, None, (0.0, 1.0))
     grouped = Constraints.build(2, None, (0.0, 1.0), groups=[[0, 1]])

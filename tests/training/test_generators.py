@@ -25,7 +25,9 @@ EXPLAINS = {
 TRAINS = [
     name for name in GENERATORS if name not in ("revise", "line", *EXPLAINS)
 ]  # two have tests of their own
-METHOD = methods.ct(epochs=2, batch_size=20, num_counterfactuals=20, learning_rate=0.01)
+METHOD = methods.ct_published(
+    epochs=2, batch_size=20, num_counterfactuals=20, learning_rate=0.01
+)
 
 
 def rows():

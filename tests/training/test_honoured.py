@@ -27,7 +27,9 @@ from counterfactual_training.generators.penalties import Distance
 from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training.callbacks import Callback
 
-QUICK = ct.methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02)
+QUICK = ct.methods.ct_published(
+    epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.02
+)
 ARRIVING = ecco(learning_rate=0.5, decision_threshold=0.6, max_steps=12)
 
 
@@ -417,15 +419,15 @@ def test_an_output_that_is_no_tensor_is_told(blobs):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ct.methods.ct(seed=1.5), "seed must be a whole number, got 1.5"),
-        (lambda: ct.methods.ct(seed="1"), "seed must be a whole number, got '1'"),
+        (lambda: ct.methods.ct_published(seed=1.5), "seed must be a whole number, got 1.5"),
+        (lambda: ct.methods.ct_published(seed="1"), "seed must be a whole number, got '1'"),
         (
-            lambda: ct.methods.ct(threads=0),
+            lambda: ct.methods.ct_published(threads=0),
             "threads must be a whole number of at least 1, got 0",
         ),
-        (lambda: ct.methods.ct(threads=1.5), "threads must be a whole number"),
+        (lambda: ct.methods.ct_published(threads=1.5), "threads must be a whole number"),
         (
-            lambda: ct.methods.ct(accumulate=0),
+            lambda: ct.methods.ct_published(accumulate=0),
             "accumulate must be a whole number of at least 1",
         ),
         (

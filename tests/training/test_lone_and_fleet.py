@@ -23,7 +23,9 @@ from counterfactual_training import (
 from counterfactual_training.errors import InputError
 from counterfactual_training.training.fleet import Fleet, Member
 
-QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+QUICK = methods.ct_published(
+    epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01
+)
 
 
 def rows(seed=0, num=60):

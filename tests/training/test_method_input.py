@@ -26,7 +26,7 @@ def untouched(*args, **kwargs):
     raise AssertionError("training has started")
 
 
-@pytest.mark.parametrize("name", ["cat", "misob", "ct"])
+@pytest.mark.parametrize("name", ["cat", "misob", "ct_published"])
 @pytest.mark.parametrize("generator", ["growing_spheres", "nearest_unlike"])
 def test_a_generator_that_cannot_serve_training_is_refused(name, generator, rows, monkeypatch):
     monkeypatch.setattr("counterfactual_training.training.learner.Learner.__init__", untouched)
@@ -183,7 +183,7 @@ def test_so_is_an_objective_of_ones_own(rows):
     with pytest.raises(
         InputError, match="The objective Mine must return LossTerms, got Tensor"
     ):
-        ct.train(ct.mlp(3, 2), *rows, methods.ct(objective=Mine()))
+        ct.train(ct.mlp(3, 2), *rows, methods.ct_published(objective=Mine()))
 
 
 def failing(model, batch, found):

@@ -21,7 +21,7 @@ MAKERS = {
 
 
 def method(seed, epochs=3):
-    return ct.methods.ct(
+    return ct.methods.ct_published(
         epochs=epochs,
         batch_size=30,
         num_counterfactuals=20,

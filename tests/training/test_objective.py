@@ -212,5 +212,7 @@ class Bounded(Objective):
 )
 def test_who_lacks_a_ridge(objective, lacks, blobs, recwarn):
     assert objective.lacks_ridge is lacks
-    train(linear(2, 2), *blobs, methods.ct(epochs=1, batch_size=60, objective=objective))
+    train(
+        linear(2, 2), *blobs, methods.ct_published(epochs=1, batch_size=60, objective=objective)
+    )
     assert any("without a ridge" in str(warning.message) for warning in recwarn) is lacks

@@ -39,11 +39,11 @@ def mlp():
     return ct.mlp(2, 2, (8,))
 
 
-def quick(name="ct", **settings):
+def quick(name="ct_published", **settings):
     return ct.make_method({"name": name, "epochs": 1, "num_counterfactuals": 6, **settings})
 
 
-def lone(build, method="ct", **options):
+def lone(build, method="ct_published", **options):
     return lambda x, y: ct.train(build(), x, y, quick(method), **options)
 
 
@@ -53,7 +53,7 @@ def fleet(build):
 
 def ensemble(x, y):
     model = ct.Ensemble([mlp() for _ in range(3)])
-    return ct.train(model, x, y, quick("ensemble", of="ct", members=3))
+    return ct.train(model, x, y, quick("ensemble", of="ct_published", members=3))
 
 
 def classifier(x, y):

@@ -33,7 +33,9 @@ from covering import each_value, repeats
 from forked import fork
 
 pytestmark = pytest.mark.usefixtures("saved_every_epoch")
-METHOD = methods.ct(epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02)
+METHOD = methods.ct_published(
+    epochs=8, batch_size=20, num_counterfactuals=6, learning_rate=0.02
+)
 SEARCH = ecco(learning_rate=0.5, max_steps=8)
 UPDATES = 3  # per epoch
 

@@ -25,7 +25,7 @@ import counterfactual_training as ct
 from counterfactual_training.errors import ConstraintError, FileError, InputError, ModelError
 from counterfactual_training.training.rows import Read
 
-METHOD = ct.methods.ct(
+METHOD = ct.methods.ct_published(
     epochs=3, batch_size=16, num_counterfactuals=20, learning_rate=0.02, max_steps=8
 )
 
@@ -493,7 +493,7 @@ else:
 
 def short(**more):
     rules = None if how == "numpy" else ct.Constraints.build(d, {0: "increase"}, (-3.0, 3.0))
-    return ct.methods.ct(epochs=1, batch_size=1000, num_counterfactuals=100, max_steps=3,
+    return ct.methods.ct_published(epochs=1, batch_size=1000, num_counterfactuals=100, max_steps=3,
                          constraints=rules, **more)
 
 model = ct.linear(d, 2)

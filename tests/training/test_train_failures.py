@@ -18,9 +18,11 @@ from counterfactual_training import (
 from counterfactual_training.errors import ConstraintError, InputError, ModelError
 from counterfactual_training.training.run import Run
 
-QUICK = methods.ct(epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01)
+QUICK = methods.ct_published(
+    epochs=3, batch_size=20, num_counterfactuals=12, learning_rate=0.01
+)
 
-SHORT = {"ct": QUICK, "conventional": QUICK.conventional()}
+SHORT = {"ct_published": QUICK, "conventional": QUICK.conventional()}
 
 
 def with_changes(**changes) -> Method:
@@ -115,7 +117,7 @@ def test_many_bad_updates_in_a_row_stop_training(blobs, batch_size):
 
 
 @pytest.mark.parametrize("refresh", ["epoch", "batch"])
-@pytest.mark.parametrize("name", ["ct", "conventional"])
+@pytest.mark.parametrize("name", ["ct_published", "conventional"])
 def test_weights_that_leave_for_infinity_are_not_kept(blobs, refresh, name):
     x, y = blobs
     model = fresh()
@@ -211,7 +213,7 @@ class Miscounted(list):
 
 
 @pytest.mark.parametrize(("batches", "word"), [(2, "fewer"), (4, "more")])
-@pytest.mark.parametrize("name", ["ct", "conventional"])
+@pytest.mark.parametrize("name", ["ct_published", "conventional"])
 def test_a_loader_of_a_wrong_length_is_refused_in_words(blobs, batches, word, name):
     sampler = Miscounted([[i, 59 - i] for i in range(batches)])
     loader = DataLoader(TensorDataset(*blobs), batch_sampler=sampler)

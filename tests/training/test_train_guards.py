@@ -7,7 +7,7 @@ from torch import nn
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError, ModelError
 
-SHORT = ct.methods.ct(epochs=1, num_counterfactuals=20)
+SHORT = ct.methods.ct_published(epochs=1, num_counterfactuals=20)
 
 
 def test_names_stand_for_generators(blobs):
@@ -67,11 +67,11 @@ def test_frozen_parts_of_a_model_stay_frozen(blobs):
 
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(InputError, match="learning_rate"):
-        ct.methods.ct(learning_rate=float("nan"))
+        ct.methods.ct_published(learning_rate=float("nan"))
     with pytest.raises(InputError, match="lambda_reg"):
         ct.Objective(lambda_reg=-1.0)
     with pytest.raises(InputError, match="epochs"):
-        ct.methods.ct(epochs=True)
+        ct.methods.ct_published(epochs=True)
 
 
 def test_a_stated_range_joins_an_inferred_box(blobs):

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import counterfactual_training as ct
 from covering import repeats
 
-METHOD = ct.methods.ct(
+METHOD = ct.methods.ct_published(
     epochs=6, batch_size=20, num_counterfactuals=20, learning_rate=0.02, max_steps=8
 )
 HALF = [torch.bfloat16, torch.float16]

@@ -74,7 +74,7 @@ class Explosive(nn.Module):
 @dataclass(frozen=True)
 class Scenario:
     settings: dict[str, Any] = field(default_factory=dict)
-    method: str = "ct"
+    method: str = "ct_published"
     model: Any = network
     weighted: bool = False
     protected: bool = False
@@ -195,7 +195,7 @@ def train_on_own_rows() -> ct.TrainResult:
 
 
 def train_with_own_seed() -> ct.TrainResult:
-    method = ct.methods.ct(seed=dist.get_rank())
+    method = ct.methods.ct_published(seed=dist.get_rank())
     return ct.train(DistributedDataParallel(network()), *rows(), method)
 
 
@@ -212,7 +212,7 @@ def train_with_own_generator() -> ct.TrainResult:
     return ct.train(
         DistributedDataParallel(network()),
         *rows(),
-        ct.methods.ct(max_steps=5 + dist.get_rank()),
+        ct.methods.ct_published(max_steps=5 + dist.get_rank()),
     )
 
 
@@ -244,7 +244,7 @@ def train_on_own_device() -> ct.TrainResult:
         return state.delta.square().sum(-1) * (place.type == "cuda")
 
     generator = ct.Generator("own", penalties=(penalty,), max_steps=2)
-    method = ct.methods.ct(epochs=1, num_counterfactuals=4, generator=generator)
+    method = ct.methods.ct_published(epochs=1, num_counterfactuals=4, generator=generator)
     return ct.train(DistributedDataParallel(model), *rows(), method)
 
 
@@ -253,7 +253,7 @@ def train_fleet() -> ct.TrainResult:
 
 
 def train_with_a_budget() -> ct.TrainResult:
-    method = ct.methods.ct(epochs=1, budget=0.01)
+    method = ct.methods.ct_published(epochs=1, budget=0.01)
     return ct.train(DistributedDataParallel(network()), *rows(), method)
 
 

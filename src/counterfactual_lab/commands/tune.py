@@ -66,7 +66,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "data", metavar="DATASET", help="a name from `ct data list`, or a CSV file"
     )
     parser.add_argument(
-        "--method", default="ct", help="to tune, such as ct, pgd or 'ct(generator=generic)'"
+        "--method",
+        default="ct_published",
+        help="to tune, such as ct_published, pgd or 'ct_published(generator=generic)'",
     )
     add_register(parser)
     goal = parser.add_mutually_exclusive_group()

@@ -24,7 +24,7 @@ from counterfactual_training.errors import InputError
 QUICK_EPOCHS = 0.1
 QUICK_RUNS = 2
 QUICK_INDIVIDUALS = 50
-_PAIR = {"ct", CONVENTIONAL}
+_PAIR = {"ct_published", CONVENTIONAL}
 
 
 @dataclass(frozen=True)

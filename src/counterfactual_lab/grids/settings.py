@@ -139,7 +139,7 @@ def usual(values: Settings) -> Settings:
         "gate": "none",
         "model.hidden": network["hidden"].default,
         "model.activation": network["activation"].default,
-        "method": "ct",
+        "method": "ct_published",
         **values,
     }
 

@@ -23,7 +23,7 @@ from counterfactual_training.training import methods
 # and epochs are not on record. The protection of Prop. 3.1 takes hold once counterfactuals stop
 # short of the target's mean, which those of an untrained or hardly trained linear classifier do
 # not.
-_METHOD = methods.ct(
+_METHOD = methods.ct_published(
     generator=generic(),
     lambda_div=0.5,
     lambda_reg=0.01,

@@ -18,7 +18,7 @@ _LOOKS = {
     "conventional": ("#555555", "o"),
     "ensemble": ("#555555", "s"),
     "conventional + density": ("#1a9850", "*"),
-    "ct": ("#1764ab", "o"),
+    "ct_published": ("#1764ab", "o"),
     "ct_as_printed": ("#1764ab", "s"),
     "cheap_recourse": ("#1764ab", "D"),
     DIVERGENCE: ("#1764ab", "v"),

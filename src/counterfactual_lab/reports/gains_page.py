@@ -255,10 +255,10 @@ def _left_over(gains: pd.DataFrame, metric: str, title: str) -> str:
     header = (
         "data",
         "published",
-        "ct, steps",
+        "ct_published, steps",
         "conventional rescaled, steps",
-        "ct, line .5",
-        "ct, line .95*",
+        "ct_published, line .5",
+        "ct_published, line .95*",
     )
     return _table(header, cells(part, 1), title)
 
@@ -277,9 +277,9 @@ def _floors(truth: pd.DataFrame) -> str:
         "nearest unlike",
         "unmoved",
         "conventional, steps",
-        "ct, steps",
+        "ct_published, steps",
         "conventional, line .5",
-        "ct, line .5",
+        "ct_published, line .5",
     )
     return _table(header, cells(shown.reset_index(), 3), "5-NN distance")
 

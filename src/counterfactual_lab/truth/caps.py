@@ -10,7 +10,7 @@ from dataclasses import dataclass
 METHODS = (
     "conventional",
     "conventional rescaled",
-    "ct",
+    "ct_published",
     "cheap_recourse",
     "cheap_recourse + density",
     "conventional + density",

@@ -57,7 +57,9 @@ class TuningEffort:
             )
 
 
-def named_task(data: Dataset, effort: TuningEffort, method: str | Method = "ct") -> Task:
+def named_task(
+    data: Dataset, effort: TuningEffort, method: str | Method = "ct_published"
+) -> Task:
     """A method with the paper's numbers for a data set, trained and measured on its training rows
     only.
     """

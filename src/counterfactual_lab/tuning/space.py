@@ -205,7 +205,7 @@ def check_tunable(method: Method) -> None:
     if method.loss is None and not method.needs_counterfactuals:
         raise InputError(
             "This trains without counterfactuals, so there is nothing to tune: ",
-            Argument("method", "ct"),
+            Argument("method", "ct_published"),
             " trains with counterfactuals.",
         )
 

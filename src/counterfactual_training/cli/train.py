@@ -20,7 +20,7 @@ EPILOG = f"""\
 examples:
   ct train moons --method ct --out moons.safetensors
   ct train loan --immutable age --out loan.safetensors
-  ct train adult --method "ct(lambda_adv=0, burn_in=0.2)" --epochs 30 --out adult.safetensors
+  ct train adult --method "ct_published(lambda_adv=0)" --epochs 30 --out adult.safetensors
   ct train people.csv --target granted --positive yes --immutable age,sex --decrease debt \
 --drop name
   ct train people.csv --target granted --schema rules.toml --missing impute
@@ -46,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         default=defaults.METHOD,
-        help="how to train, such as ct, pgd or 'ct(lambda_adv=0)'",
+        help="how to train, such as ct, pgd or 'ct_published(lambda_adv=0)'",
     )
     add_register(parser)
     parser.add_argument(

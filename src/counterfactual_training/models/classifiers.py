@@ -114,7 +114,7 @@ def mlp(
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> model = ct.mlp(data.num_features, data.num_classes, hidden=(64, 64), activation="swish")
-        >>> _ = ct.train(model, data.x_train, data.y_train, "ct(epochs=1)")
+        >>> _ = ct.train(model, data.x_train, data.y_train, "ct_published(epochs=1)")
         >>> model(data.x_test).shape
         torch.Size([900, 2])
     """

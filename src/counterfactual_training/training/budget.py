@@ -38,7 +38,7 @@ class AccuracyBudget(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> budget, method = ct.AccuracyBudget(0.01, start=0.3), ct.methods.ct(epochs=3)
+        >>> budget, method = ct.AccuracyBudget(0.01, start=0.3), ct.methods.ct_published(epochs=3)
         >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[budget])
         >>> sorted({"strength", "reference_accuracy"} & set(result.history.records[0]))
         ['reference_accuracy', 'strength']

@@ -42,7 +42,7 @@ class Callback:
         ...     def on_epoch_end(self, run):
         ...         skipped = run.history.last("skipped")
         ...         print(f"epoch {run.epoch} of {run.epochs}, {skipped:.0f} updates skipped")
-        >>> method = ct.methods.ct(epochs=2)
+        >>> method = ct.methods.ct_published(epochs=2)
         >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[Tell()])
         epoch 1 of 2, 0 updates skipped
         epoch 2 of 2, 0 updates skipped
@@ -175,7 +175,7 @@ class Schedule(Callback):
         >>> schedule = ct.Schedule(
         ...     lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         ... )
-        >>> method = ct.methods.ct(epochs=3, learning_rate=0.08)
+        >>> method = ct.methods.ct_published(epochs=3, learning_rate=0.08)
         >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[schedule])
         >>> schedule.schedulers[0].get_last_lr()
         [0.01]
@@ -265,7 +265,7 @@ class ClipGradient(Callback):
 
     Examples:
         >>> import counterfactual_training as ct
-        >>> data, method = ct.load_dataset("moons"), ct.methods.ct(epochs=1)
+        >>> data, method = ct.load_dataset("moons"), ct.methods.ct_published(epochs=1)
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> class Norm(ct.Callback):
         ...     def before_step(self, run):
@@ -312,7 +312,7 @@ class AverageWeights(Callback):
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> average = ct.AverageWeights(decay=0.99, start=0.5)
-        >>> method = ct.methods.ct(epochs=4, batch_size=50)
+        >>> method = ct.methods.ct_published(epochs=4, batch_size=50)
         >>> result = ct.train(ct.mlp(2, 2), x, y, method, callbacks=[average])
         >>> average.count  # updates of the last two epochs
         8
@@ -385,7 +385,7 @@ class BestEpoch(Callback):
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> method, held = ct.methods.ct(epochs=5), (data.x_test, data.y_test)
+        >>> method, held = ct.methods.ct_published(epochs=5), (data.x_test, data.y_test)
         >>> result = ct.train(
         ...     ct.mlp(2, 2), x, y, method, validation=held, callbacks=[ct.BestEpoch()]
         ... )
@@ -461,7 +461,7 @@ class EarlyStopping(BestEpoch):
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> held = data.x_test, data.y_test
-        >>> method = ct.methods.ct(epochs=1000, learning_rate=0.05)
+        >>> method = ct.methods.ct_published(epochs=1000, learning_rate=0.05)
         >>> stop = ct.EarlyStopping(patience=3)
         >>> result = ct.train(ct.mlp(2, 2), x, y, method, validation=held, callbacks=[stop])
         >>> result.history.stopped

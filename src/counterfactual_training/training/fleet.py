@@ -30,7 +30,7 @@ from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.method import FromRows, Method
-from counterfactual_training.training.methods import ct
+from counterfactual_training.training.methods import ct_published
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.registry import make_method
 from counterfactual_training.training.rows import (
@@ -60,15 +60,15 @@ class Member:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> short = ct.Member(ct.mlp(2, 2), ct.methods.ct(epochs=2, max_steps=10))
-        >>> long = ct.Member(ct.mlp(2, 2), ct.methods.ct(epochs=2, max_steps=50))
+        >>> short = ct.Member(ct.mlp(2, 2), ct.methods.ct_published(epochs=2, max_steps=10))
+        >>> long = ct.Member(ct.mlp(2, 2), ct.methods.ct_published(epochs=2, max_steps=50))
         >>> results = ct.Fleet([short, long]).train(x, y)
         >>> results[0].model is short.model, results[1].model is long.model
         (True, True)
     """
 
     model: nn.Module
-    method: Method = field(default_factory=ct)
+    method: Method = field(default_factory=ct_published)
     rows: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Fleet:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> methods = [ct.methods.ct(epochs=2, seed=seed) for seed in range(5)]
+        >>> methods = [ct.methods.ct_published(epochs=2, seed=seed) for seed in range(5)]
         >>> results = ct.Fleet([ct.Member(ct.mlp(2, 2), own) for own in methods]).train(x, y)
         >>> [len(result.history.records) for result in results]  # in the order of the members
         [2, 2, 2, 2, 2]

@@ -129,10 +129,10 @@ class Method:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> method = ct.methods.ct(epochs=2, lambda_reg=0.25)
+        >>> method = ct.methods.ct_published(epochs=2, lambda_reg=0.25)
         >>> method = method.replace("generator.max_steps", 20)
         >>> print(method)
-        ct(lambda_reg=0.25, generator.max_steps=20, epochs=2)
+        ct_published(lambda_reg=0.25, generator.max_steps=20, epochs=2)
         >>> ct.train(ct.mlp(2, 2), x, y, method).history.last("epoch")
         2.0
 
@@ -148,7 +148,7 @@ class Method:
         2.0
     """
 
-    name: str = "ct"
+    name: str = "ct_published"
     generator: Generator | FromRows = field(default_factory=ecco)
     objective: Objective = field(default_factory=Objective)
     training: TrainConfig = field(default_factory=TrainConfig)

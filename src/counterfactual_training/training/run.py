@@ -65,7 +65,7 @@ class History:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
-        >>> history = ct.train(ct.mlp(2, 2), x, y, method="ct(epochs=2)").history
+        >>> history = ct.train(ct.mlp(2, 2), x, y, method="ct_published(epochs=2)").history
         >>> print(history.to_frame()[["epoch", "skipped", "validation_loss"]])
            epoch  skipped  validation_loss
         0      1        0              NaN
@@ -102,7 +102,7 @@ class TrainResult:
         >>> data = ct.load_dataset("moons")
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> model = ct.mlp(2, 2)
-        >>> result = ct.train(model, x, y, "ct(epochs=3)")
+        >>> result = ct.train(model, x, y, "ct_published(epochs=3)")
         >>> result.model is model, result.model.training, len(result.history.records)
         (True, False, 3)
     """
@@ -151,7 +151,9 @@ class Run:
         ...     def on_epoch_end(self, run):  # a Run
         ...         if run.epoch == 2:
         ...             run.stop(f"{run.epoch} of {run.epochs} epochs are enough")
-        >>> ct.train(ct.mlp(2, 2), x, y, "ct(epochs=50)", callbacks=[Enough()]).history.stopped
+        >>> ct.train(
+        ...     ct.mlp(2, 2), x, y, "ct_published(epochs=50)", callbacks=[Enough()]
+        ... ).history.stopped
         '2 of 50 epochs are enough'
     """
 

@@ -22,7 +22,7 @@ from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.fleet import Fleet, members_of
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.registry import make_method, of_one_network
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, TrainResult
 
@@ -34,7 +34,7 @@ def train(  # noqa: PLR0913  # public
     model: nn.Module,
     x: arguments.Source,
     y: Tensor | None = None,
-    method: Method | Mapping[str, Any] | str = "ct",
+    method: Method | Mapping[str, Any] | str = "ct_published",
     constraints: Constraints | None = None,
     *,
     validation: arguments.Validation | None = None,
@@ -59,7 +59,8 @@ def train(  # noqa: PLR0913  # public
         y: ``(n,)`` class indices; numbers for a method of :mod:`regression`, whose model has one
             output.
         method: how, by its name in :mod:`methods`, with settings (``"pgd(epsilon=0.2)"``) or as a
-            :class:`Method`; ``"ensemble"`` is for an :class:`Ensemble`.
+            :class:`Method`. ``"ensemble"`` and ``"bag"`` are for an :class:`Ensemble`; so are the
+            members of ``"ct"``, which trains any other model as one network on all rows.
         constraints: of search and loss; by default those of the method, or a box inferred from x
             (Eq. 12).
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks
@@ -81,7 +82,7 @@ def train(  # noqa: PLR0913  # public
         >>> x, y = data.x_train[:200], data.y_train[:200]
         >>> constraints = ct.Constraints.infer(x, mutability={0: "none"})  # nobody can change 0
         >>> model = ct.mlp(2, 2)
-        >>> method = ct.methods.ct(epochs=3, learning_rate=0.01, decision_threshold=0.5)
+        >>> method = ct.methods.ct_published(epochs=3, learning_rate=0.01, decision_threshold=0.5)
         >>> result = ct.train(model, x, y, method, constraints)
         >>> model(x).shape, list(result.history.to_frame()["epoch"])
         (torch.Size([200, 2]), [1, 2, 3])
@@ -99,6 +100,8 @@ def train(  # noqa: PLR0913  # public
         chosen = chosen.with_rows(x, y)
     else:
         chosen = chosen.with_rows(None)
+    if not isinstance(model, Ensemble):
+        chosen = of_one_network(chosen)
     if chosen.members > 1:
         return _train_members(
             model,

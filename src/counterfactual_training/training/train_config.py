@@ -62,7 +62,9 @@ class TrainConfig:
     Examples:
         >>> import counterfactual_training as ct
         >>> data = ct.load_dataset("moons")
-        >>> method = ct.methods.ct(epochs=4, burn_in=0.5, batch_size=100, num_counterfactuals=100)
+        >>> method = ct.methods.ct_published(
+        ...     epochs=4, burn_in=0.5, batch_size=100, num_counterfactuals=100
+        ... )
         >>> result = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method)
         >>> method.training.burn_in_epochs
         2

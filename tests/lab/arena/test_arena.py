@@ -37,7 +37,7 @@ def fit():
 def tiny(tmp_path, **changes):
     return Arena(
         tmp_path,
-        **{"data": ["moons"], "methods": ["ct"], "seeds": 2, "caps": CAPS, **changes},
+        **{"data": ["moons"], "methods": ["ct_published"], "seeds": 2, "caps": CAPS, **changes},
     )
 
 
@@ -55,7 +55,7 @@ def test_all_methods_take_part_and_others_are_made_of_them():
         "learned",
     )
     assert str(gated) == "pgd(epsilon=0.2) + best"
-    assert Compared.of("ct(lambda_adv=0) + both").gate_of("LS") == "both"
+    assert Compared.of("ct_published(lambda_adv=0) + both").gate_of("LS") == "both"
     assert Compared.of("counternet itself").itself
 
 
@@ -119,7 +119,8 @@ def test_a_table_too_small_to_be_judged_is_refused():
 
 
 @pytest.mark.parametrize(
-    "name", ["pgd", "trades", "jem", "dat", "ct", "ct_as_printed", "cheap_recourse", "cat"]
+    "name",
+    ["pgd", "trades", "jem", "dat", "ct_published", "ct_as_printed", "cheap_recourse", "cat"],
 )
 def test_methods_get_as_many_input_gradients(fit, name):
     method = cap_unless_stated(name, 12)(fit, fit.method(name))
@@ -136,7 +137,7 @@ def test_methods_get_as_many_input_gradients(fit, name):
 
 def test_what_a_text_states_is_not_capped(fit):
     assert input_gradients(fit, "pgd(steps=3)", 12) == 3
-    assert fit.method("ct(epochs=7)").training.epochs == 7
+    assert fit.method("ct_published(epochs=7)").training.epochs == 7
 
 
 def test_conventional_training_takes_no_input_gradients_and_an_ensemble_five_times_as_many(fit):
@@ -188,10 +189,12 @@ def test_runs_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
     again = []
     monkeypatch.setattr(room, "_run", lambda work, job: again.append(job) or whole(work, job))
     assert run_arena(arena, ALONE) == {} == run_arena(arena, ALONE)
-    assert again == [arena.runs_of("Moon", "ct")]
+    assert again == [arena.runs_of("Moon", "ct_published")]
     (tmp_path / "runs" / f"{again[0][1].id}.json").unlink()
     assert run_arena(arena, ALONE) == {}
-    assert again == 2 * [arena.runs_of("Moon", "ct")], "seeds judge each other, so all are made"
+    assert again == 2 * [arena.runs_of("Moon", "ct_published")], (
+        "seeds judge each other, so all are made"
+    )
     found = [arena.store.content(run.id)["run"] for run in again[0]]
     assert [one["seed"] for one in found] == [0, 1]
     assert {one["measurement"]["rows"] for one in found} == {"tuning"}
@@ -201,13 +204,13 @@ def test_a_method_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     whole = room._run
 
     def failing(work, job):
-        if job[0].model == "ct":
+        if job[0].model == "ct_published":
             raise InputError("no luck")
         return whole(work, job)
 
     monkeypatch.setattr(room, "_run", failing)
     arena = tiny(tmp_path, generators=["generic"])
-    assert run_arena(arena, ALONE) == {"Moon ct": "no luck"}
+    assert run_arena(arena, ALONE) == {"Moon ct_published": "no luck"}
     tables = arena_tables(arena)
     assert set(tables["arena"]["model"]) == {"conventional"} and tables["arena_ct"].empty
 
@@ -278,7 +281,7 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
         {"model": ["real rows"] * 2, "nn5": 0.1, "row": [0, 1], "valid": 1.0, "data": "Moon"}
     )
     outcomes = [Outcome(arena.floors("Moon"), rows=floors)]
-    for name, factor, accuracy in (("conventional", 1.0, 0.9), ("ct", 0.5, 0.89)):
+    for name, factor, accuracy in (("conventional", 1.0, 0.9), ("ct_published", 0.5, 0.89)):
         mine = rows.assign(model=name, nn5=rows["nn5"] * factor, cost=rows["cost"] / factor)
         numbers = {
             INPUT_GRADIENTS: 0,
@@ -298,7 +301,7 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
     with arena.store.writing():
         arena.store.save("all", {one.run.id: one for one in outcomes})
     tables = arena_tables(arena)
-    ours = tables["arena_overview"].set_index("model").loc["ct"]
+    ours = tables["arena_overview"].set_index("model").loc["ct_published"]
     assert ours["nn5"] == pytest.approx(50) and ours["cost"] == pytest.approx(-100)
     base = rows["nn5"].mean()
     assert ours["excess"] == pytest.approx((base - base / 2) / (base - 0.1), rel=1e-3)

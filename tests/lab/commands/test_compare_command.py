@@ -63,7 +63,7 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
 
 
 def test_what_another_choice_replaces_is_told(tmp_path, capsys):
-    before = pd.DataFrame({"data": ["LS", "CH"], "model": ["conventional", "ct"]})
+    before = pd.DataFrame({"data": ["LS", "CH"], "model": ["conventional", "ct_published"]})
     before.to_csv(tmp_path / "arena.csv", index=False)
     command._tell_what_is_replaced(tmp_path, before)
     assert not capsys.readouterr().err
@@ -71,7 +71,7 @@ def test_what_another_choice_replaces_is_told(tmp_path, capsys):
     told = capsys.readouterr().err
     assert (
         "no longer show the data sets CH" in told
-        and "no longer show the methods ct; --out keeps both" in told
+        and "no longer show the methods ct_published; --out keeps both" in told
     )
 
 

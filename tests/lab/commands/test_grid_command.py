@@ -138,7 +138,9 @@ def test_conventional_models_alone_and_grids_without_an_axis_are_reported(
     file, capsys, monkeypatch
 ):
     file.write_text(
-        TINY.replace('title = "Tiny"', 'title = "Tiny"\nmethod = ["ct", "conventional"]')
+        TINY.replace(
+            'title = "Tiny"', 'title = "Tiny"\nmethod = ["ct_published", "conventional"]'
+        )
     )
     with monkeypatch.context() as patch:
         broken(patch, False)

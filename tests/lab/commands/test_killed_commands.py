@@ -87,7 +87,7 @@ def expect_same_models(
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--method", "ct"]], ids=["default", "counterfactuals"]
+    "options", [[], ["--method", "ct_published"]], ids=["default", "counterfactuals"]
 )
 def test_train(people, tmp_path, options):
     whole = tmp_path / "whole.safetensors"
@@ -193,7 +193,7 @@ def test_truth(tmp_path, monkeypatch):
     monkeypatch.setattr(truth, "_CAPS", TINY)
 
     def command(folder: Path) -> list[str]:
-        what = ["--data", "LS", "--methods", "ct", "--seeds", "2"]
+        what = ["--data", "LS", "--methods", "ct_published", "--seeds", "2"]
         where = ["--runs", str(folder / "runs"), "--out", str(folder / "out")]
         return ["truth", *what, "--workers", "1", *where]
 

@@ -63,9 +63,9 @@ def test_a_file_registers_methods_here_and_in_workers(noise):
         make_method("noise")
     register_file(noise)
     assert make_method("noise(scale=0.2)").numbers == {"scale": 0.2}
-    assert dict(launch(known, ["noise", "ct"], engine=Engine(workers=2))) == {
+    assert dict(launch(known, ["noise", "ct_published"], engine=Engine(workers=2))) == {
         "noise": "noise",
-        "ct": "ct",
+        "ct_published": "ct_published",
     }
     _files.clear()
     (_, lost), *_ = launch(known, ["noise", "noise"], engine=Engine(workers=2))

@@ -249,5 +249,5 @@ def test_conventional_training_has_nothing_to_tune(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["tune", "loan", "--method", "conventional", "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert "nothing to tune: --method ct trains with counterfactuals" in said
+    assert "nothing to tune: --method ct_published trains with counterfactuals" in said
     assert not out.exists()

@@ -89,10 +89,14 @@ def test_settings_that_decide_the_same_numbers_are_one_model():
 
 
 def test_a_method_is_its_numbers_however_they_are_written():
-    named = points('data = "LS"\nmethod = "ct(lambda_adv=0)"\n')[0].run
+    named = points('data = "LS"\nmethod = "ct_published(lambda_adv=0)"\n')[0].run
     weighted = points('data = "LS"\n[objective]\nlambda_adv = 0\n')[0].run
-    assert named == weighted and named.id == weighted.id and named.text == "ct(lambda_adv=0)"
-    nothing = 'data = "LS"\nmethod = "ct(lambda_div=0, lambda_reg=0, lambda_adv=0)"\n'
+    assert (
+        named == weighted
+        and named.id == weighted.id
+        and named.text == "ct_published(lambda_adv=0)"
+    )
+    nothing = 'data = "LS"\nmethod = "ct_published(lambda_div=0, lambda_reg=0, lambda_adv=0)"\n'
     assert points(nothing)[0].run == points('data = "LS"\nmethod = "conventional"\n')[0].run
     # Steps of a search change nothing where nothing is searched.
     idle = points('data = "LS"\nmethod = "pgd"\n[generator]\nmax_steps = [5, 50]\n')
@@ -100,9 +104,8 @@ def test_a_method_is_its_numbers_however_they_are_written():
 
 
 def test_what_a_text_states_counts_before_the_values_of_the_grid_and_the_data_set():
-    text = (
-        'data = "Moon"\nmethod = "ct(lambda_reg=0, epochs=7)"\n[objective]\nlambda_reg = 0.3\n'
-    )
+    method = 'data = "Moon"\nmethod = "ct_published(lambda_reg=0, epochs=7)"\n'
+    text = method + "[objective]\nlambda_reg = 0.3\n"
     point = points(text + "[training]\nepochs = 3\n")[0]
     assert point.run.values["objective.lambda_reg"] == 0.0
     assert point.run.values["training.epochs"] == 7
@@ -182,12 +185,14 @@ def test_seed_data_and_measurement_decide_the_identity_and_order_does_not():
 
 
 def test_canonical_settings_build_the_same_method():
-    run = points('data = "LS"\nmethod = "ct(lambda_adv=0)"\n[generator]\nname = "generic"\n')[
-        0
-    ].run
+    run = points(
+        'data = "LS"\nmethod = "ct_published(lambda_adv=0)"\n[generator]\nname = "generic"\n'
+    )[0].run
     made = replace(run, seed=3).method
     assert "generator.lambda_energy" not in run.values
-    assert vars(made.objective) == vars(published("ct(lambda_adv=0)", PAPER["LS"]).objective)
+    assert vars(made.objective) == vars(
+        published("ct_published(lambda_adv=0)", PAPER["LS"]).objective
+    )
     assert (made.generator.name, made.generator.decision_threshold) == ("generic", 0.5)
     assert (made.training.seed, made.training.batch_size) == (3, PAPER["LS"].batch_size)
 
@@ -203,22 +208,25 @@ def test_runs_survive_the_trip_through_json():
 def test_the_papers_tables_are_grids():
     found = list(load_grid("main").changed(["LS"]).points(PAPER))
     runs = runs_of(found)
-    assert {run.model for run in runs} == {"conventional", "ct", "ct protected"} and len(
-        runs
-    ) == 3 * 5
+    assert {run.model for run in runs} == {
+        "conventional",
+        "ct_published",
+        "ct_published protected",
+    } and len(runs) == 3 * 5
     assert len({run.label for run in runs}) == len({run.id for run in runs}) == 15
     assert all(run.alone for run in runs)
     assert [len(load_grid("main").seeds_of(name)) for name in ("LS", "MNIST")] == [5, 3]
     attribution = runs_of(list(load_grid("attribution").changed(["LS"]).points(PAPER)))
-    assert {run.model for run in attribution} == {"conventional", "ct protected"} and set(
-        attribution
-    ) < set(runs)
+    assert {run.model for run in attribution} == {
+        "conventional",
+        "ct_published protected",
+    } and set(attribution) < set(runs)
     ablation = runs_of(list(load_grid("ablation").changed(["LS"], 1).points(PAPER)))
     assert {run.model for run in ablation} == {
         "conventional",
-        "ct",
-        "ct(lambda_adv=0)",
-        "ct(lambda_div=0, lambda_reg=0)",
+        "ct_published",
+        "ct_published(lambda_adv=0)",
+        "ct_published(lambda_div=0, lambda_reg=0)",
     }
 
 
@@ -231,7 +239,7 @@ def test_the_papers_models_train_with_the_published_settings():
     }
     for point in load_grid("main").changed(list(expected)).points(PAPER):
         run = point.run
-        if run.model == "ct" and run.seed == 3:
+        if run.model == "ct_published" and run.seed == 3:
             method = run.method
             config = method.training
             found = (
@@ -311,7 +319,7 @@ def test_a_grid_survives_the_trip_through_json():
         ('data="LS"\n[evaluation]\nnum_run=3', "Did you mean 'evaluation.num_runs'"),
         ('data="Mon"', "Did you mean 'Moon'"),
         ('data="LS"\n[generator]\nname="eco"', "Did you mean 'ecco'"),
-        ('data="LS"\nmethod=["ct","conventionl"]', "Did you mean 'conventional'"),
+        ('data="LS"\nmethod=["ct_published","conventionl"]', "Did you mean 'conventional'"),
         ('data="LS"\nmethod="pgd(epsilom=1)"', "Did you mean 'epsilon'"),
         ('data="LS"\n[training]\nepochs="3"', "training.epochs is a whole number, got '3'"),
         (

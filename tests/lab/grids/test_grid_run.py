@@ -116,9 +116,9 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
     results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     summary = results.summary.set_index("gate")
     assert summary["training"].tolist() == [
-        "ct",
-        "ct, gated",
-        "ct, gated",
+        "ct_published",
+        "ct_published, gated",
+        "ct_published, gated",
     ]
     assert summary["accuracy"].nunique() == summary["robust_accuracy_fgsm@0.1"].nunique() == 1
     assert summary["implausibility"]["density"] < 0.95 * summary["implausibility"]["none"]
@@ -132,10 +132,15 @@ def test_gates_change_where_advice_ends_and_not_who_is_accepted(tmp_path):
 @pytest.mark.check
 def test_methods_are_an_axis(tmp_path):
     longer = TINY.replace("[2, 4]", "4").replace("epochs = 1", "epochs = 3")
-    text = 'method = ["ct", "pgd", "ross", "counternet"]\n' + longer
+    text = 'method = ["ct_published", "pgd", "ross", "counternet"]\n' + longer
     work = prepared(text)
     assert run_grid(work, tmp_path, HERE, "", io.StringIO()).failures == {}
-    assert [point.run.model for point in work.points] == ["ct", "pgd", "ross", "counternet"]
+    assert [point.run.model for point in work.points] == [
+        "ct_published",
+        "pgd",
+        "ross",
+        "counternet",
+    ]
     assert len({point.conventional for point in work.points}) == 1
     summary = GridResults.load(work.grids[0], work.points, Store(tmp_path)).summary.set_index(
         "method"
@@ -338,7 +343,7 @@ def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
     work = paper_work(tiny)
     run_grid(work, tmp_path, HERE, "ct", io.StringIO())
     data = work.data["LS"]
-    run = next(run for run in work.runs if run.model == "ct")
+    run = next(run for run in work.runs if run.model == "ct_published")
     model = untrained(data, run.seed)
     fit_model(
         model,
@@ -351,7 +356,7 @@ def test_models_that_train_alone_are_trained_as_by_train(tmp_path, tiny):
     results = GridResults.load(work.grids[0], work.points, Store(tmp_path))
     assert results.missing == 0 and set(results.summary["training"]) == {
         "conventional",
-        "ct",
+        "ct_published",
     }
 
 

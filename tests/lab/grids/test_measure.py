@@ -33,14 +33,18 @@ def measured(tiny):
 
 
 def test_published_draws_follow_the_seed_of_the_run(measured):
-    first, other, again = (measured("ct", seed)[0]["published/free/cost"] for seed in (0, 1, 0))
+    first, other, again = (
+        measured("ct_published", seed)[0]["published/free/cost"] for seed in (0, 1, 0)
+    )
     assert first.shape == (5, 3) and np.isfinite(first).any()
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(np.nan_to_num(first), np.nan_to_num(other))
 
 
 def test_paired_rows_are_the_same_for_every_run(measured):
-    first, other = (measured("ct", seed)[0]["paired/free/implausibility"] for seed in (0, 1))
+    first, other = (
+        measured("ct_published", seed)[0]["paired/free/implausibility"] for seed in (0, 1)
+    )
     assert first.shape == (5, 80) and 0 < np.isfinite(first).sum(1).max() <= 40
     np.testing.assert_array_equal(first, other)
 
@@ -50,7 +54,8 @@ def test_constraints_of_the_searches_are_those_of_training_and_both_for_a_conven
     measured,
 ):
     conventional, ct, protected = (
-        set(measured(name, 0)[0]) for name in ("conventional", "ct", "ct protected")
+        set(measured(name, 0)[0])
+        for name in ("conventional", "ct_published", "ct_published protected")
     )
     assert {
         "published/free/cost",

@@ -34,10 +34,10 @@ def test_everything_needs_five_models_of_nine_data_sets():
     assert all(effort_of(grid) == FULL for grid in grids.values())
     assert {run.model for run in runs} == {
         "conventional",
-        "ct",
-        "ct protected",
-        "ct(lambda_adv=0)",
-        "ct(lambda_div=0, lambda_reg=0)",
+        "ct_published",
+        "ct_published protected",
+        "ct_published(lambda_adv=0)",
+        "ct_published(lambda_div=0, lambda_reg=0)",
     }
 
 
@@ -109,7 +109,7 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     assert {row["model"] for row in document["tables"]["truth"]} == {
         "conventional",
         "conventional rescaled",
-        "ct",
+        "ct_published",
     }
     for name in (
         "main.csv",

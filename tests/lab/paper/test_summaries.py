@@ -17,10 +17,10 @@ from counterfactual_training.versions import versions
 RUNS, ROWS = 20, 60
 LEVELS = {
     "conventional": 4.0,
-    "ct": 3.0,
-    "ct protected": 1.0,
-    "ct(lambda_adv=0)": 2.0,
-    "ct(lambda_div=0, lambda_reg=0)": 5.0,
+    "ct_published": 3.0,
+    "ct_published protected": 1.0,
+    "ct_published(lambda_adv=0)": 2.0,
+    "ct_published(lambda_div=0, lambda_reg=0)": 5.0,
 }
 
 
@@ -99,14 +99,18 @@ def test_the_main_table_has_the_columns_and_rows_it_should(results):
     ]
     assert list(dict.fromkeys(table["data"])) == ["LS", "CH"]  # the paper's order
     assert len(table) == 2 * 3 * 3 and (table["seeds"] == 3).all()
-    assert list(dict.fromkeys(table["quantity"])) == ["conventional", "ct", "reduction"]
+    assert list(dict.fromkeys(table["quantity"])) == [
+        "conventional",
+        "ct_published",
+        "reduction",
+    ]
 
 
 def test_the_main_table_holds_means_and_their_reduction_beside_the_published(results):
     table = summaries.main_table(results)
     baseline, ct, reduction = (
         pick(table, data="CH", metric="implausibility", quantity=q)
-        for q in ("conventional", "ct", "reduction")
+        for q in ("conventional", "ct_published", "reduction")
     )
     assert (baseline["ours"], ct["ours"], reduction["ours"]) == pytest.approx(
         (4.0, 3.0, 25.0), abs=1e-6
@@ -127,8 +131,8 @@ def test_intervals_know_of_training_variance(results):
     """Seeds that differ make the interval wider than evaluation noise alone."""
     level = {0: -0.5, 1: 0.0, 2: 0.5}
     found = [
-        made_up("CH", m, s, shift=level[s] if m == "ct" else 0.0)
-        for m in ("conventional", "ct")
+        made_up("CH", m, s, shift=level[s] if m == "ct_published" else 0.0)
+        for m in ("conventional", "ct_published")
         for s in level
     ]
     spread = pick(
@@ -153,11 +157,15 @@ def test_the_paired_table_tests_every_reduction_and_corrects_for_all(results):
 
 
 def test_individuals_that_nobody_drew_do_not_count(results):
-    found = [made_up("CH", model, seed) for model in ("conventional", "ct") for seed in (0, 1)]
+    found = [
+        made_up("CH", model, seed)
+        for model in ("conventional", "ct_published")
+        for seed in (0, 1)
+    ]
     for result in found:
         result.arrays["paired/free/implausibility"][:, 30:] = float("nan")
         result.arrays["paired/free/implausibility"][:, 0] = (
-            float("nan") if result.run.text == "ct" else 4.0
+            float("nan") if result.run.text == "ct_published" else 4.0
         )
     table = summaries.main_table(Results.from_outcomes(found), "paired")
     assert np.isfinite(pick(table, metric="implausibility", quantity="reduction")["ours"])
@@ -168,7 +176,7 @@ def test_by_seed_is_the_papers_own_inference(results):
     row = pick(table, data="LS", metric="implausibility", seed=1)
     ct, baseline = (
         over_lambda(results.stack("LS", model, "published/free/implausibility", [1]))[0]
-        for model in ("ct", "conventional")
+        for model in ("ct_published", "conventional")
     )
     expected = published_reduction(ct, baseline)
     assert (row["ours"], row["spread"], row["significant"]) == (
@@ -193,7 +201,7 @@ def test_mutability_has_cost_and_validity_with_and_without_constraints(results):
     assert pick(table, data="LS", metric="cost_free", quantity="reduction")[
         "ours"
     ] == pytest.approx(25.0, abs=1e-6)
-    row = pick(table, data="LS", metric="validity", quantity="ct")
+    row = pick(table, data="LS", metric="validity", quantity="ct_published")
     assert row["ours"] == pytest.approx(0.1, abs=1e-6) and row["published"] == 1.0
     assert row["low"] >= 0
 
@@ -206,7 +214,11 @@ def test_ablation_and_robustness_compare_objectives(results):
         for q in ablation["quantity"]
     }
     assert found == pytest.approx(
-        {"ct(lambda_div=0, lambda_reg=0)": -25.0, "ct(lambda_adv=0)": 50.0, "ct": 25.0},
+        {
+            "ct_published(lambda_div=0, lambda_reg=0)": -25.0,
+            "ct_published(lambda_adv=0)": 50.0,
+            "ct_published": 25.0,
+        },
         abs=1e-6,
     )
     robustness = summaries.robustness_table(results)
@@ -217,7 +229,7 @@ def test_ablation_and_robustness_compare_objectives(results):
         quantity="conventional",
     )
     assert row["published"] == 0.72
-    assert pick(robustness, data="CH", metric="pgd", quantity="ct", epsilon=0.1)[
+    assert pick(robustness, data="CH", metric="pgd", quantity="ct_published", epsilon=0.1)[
         "ours"
     ] == pytest.approx(0.03)
     assert len(robustness) == 2 * 4 * 2 * 10
@@ -229,11 +241,11 @@ def test_attribution_performance_maturity_and_lambda_tables(results):
     assert (row["ours"], row["low"], row["high"]) == pytest.approx((2.0, 0.1, 3.9), abs=0.03)
     assert (row["published"], row["published_high"]) == (30.69, 629.20)
     performance = summaries.performance_table(results)
-    assert pick(performance, data="LS", metric="accuracy", quantity="ct")[
+    assert pick(performance, data="LS", metric="accuracy", quantity="ct_published")[
         "ours"
     ] == pytest.approx(0.91)
     maturity = summaries.maturity_table(results)
-    last = pick(maturity, data="CH", model="ct", epoch=2.0)
+    last = pick(maturity, data="CH", model="ct_published", epoch=2.0)
     assert (last["low"], last["high"], last["seeds"]) == (0.5, 0.7, 3)
     by_lambda = summaries.by_lambda_table(results)
     assert len(by_lambda) == 2 * 3 * 5 * RUNS
@@ -256,7 +268,7 @@ def test_only_seeds_that_all_models_have_are_compared():
     found = [
         made_up("LS", "conventional", 0),
         made_up("LS", "conventional", 1),
-        made_up("LS", "ct", 1),
+        made_up("LS", "ct_published", 1),
     ]
     table = summaries.main_table(Results.from_outcomes(found))
     assert (
@@ -284,7 +296,7 @@ def test_no_results_give_empty_tables_not_errors():
 
 
 def test_a_metric_that_never_exists_is_nan_not_zero():
-    found = [made_up("LS", model, 0) for model in ("conventional", "ct")]
+    found = [made_up("LS", model, 0) for model in ("conventional", "ct_published")]
     for result in found:
         result.arrays["published/free/implausibility"][:] = float("nan")
     row = pick(
@@ -298,11 +310,11 @@ def test_a_metric_that_never_exists_is_nan_not_zero():
 def test_different_versions_and_different_settings_are_not_mixed():
     with pytest.raises(FileError, match=r"9\.9"):
         Results.from_outcomes(
-            [made_up("LS", "conventional", 0), made_up("LS", "ct", 0, version="9.9")]
+            [made_up("LS", "conventional", 0), made_up("LS", "ct_published", 0, version="9.9")]
         )
     with pytest.raises(InputError, match="20 epochs"):
         Results.from_outcomes(
-            [made_up("LS", "conventional", 0), made_up("LS", "ct", 0, quick=True)]
+            [made_up("LS", "conventional", 0), made_up("LS", "ct_published", 0, quick=True)]
         )
 
 
@@ -372,5 +384,7 @@ def test_other_tables_tell_their_differences_too(results):
     ("metric", "low", "high"), [("validity", 0.0, 1.0), ("pgd", 0.0, 1.0), ("cost", -0.2, 1.3)]
 )
 def test_intervals_of_shares_end_at_none_and_all(metric, low, high):
-    row = summaries._row("LS", metric, "ct", np.nan, Estimate(0.6, -0.2, 1.3, np.nan, 3, 20))
+    row = summaries._row(
+        "LS", metric, "ct_published", np.nan, Estimate(0.6, -0.2, 1.3, np.nan, 3, 20)
+    )
     assert (row["low"], row["high"]) == (low, high)

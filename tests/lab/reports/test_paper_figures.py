@@ -50,7 +50,12 @@ def robustness(data=("LS", "CH")) -> pd.DataFrame:
     parts = [
         tidy(
             ["fgsm", "pgd"],
-            ["conventional", "ct", "ct(lambda_div=0, lambda_reg=0)", "ct(lambda_adv=0)"],
+            [
+                "conventional",
+                "ct_published",
+                "ct_published(lambda_div=0, lambda_reg=0)",
+                "ct_published(lambda_adv=0)",
+            ],
             data,
             epsilon=e,
         )
@@ -74,7 +79,7 @@ def figures() -> dict[str, bytes]:
     maturity = pd.DataFrame(
         {
             "data": "CH",
-            "model": "ct",
+            "model": "ct_published",
             "epoch": [1.0, 2.0],
             "ours": [0.1, 0.9],
             "low": [0.0, 0.8],
@@ -82,25 +87,35 @@ def figures() -> dict[str, bytes]:
         }
     )
     attribution = tidy(
-        ["sensitivity"], ["conventional", "ct"], published_low=1.0, published_high=20.0
+        ["sensitivity"],
+        ["conventional", "ct_published"],
+        published_low=1.0,
+        published_high=20.0,
     )
     grid = np.linspace(-1, 1, 100 * 28 * 28).reshape(10, 10, 28, 28)
     return {
         "main": draw.main_figure(
-            tidy(METRICS, ["conventional", "ct", "reduction"]),
+            tidy(METRICS, ["conventional", "ct_published", "reduction"]),
             by_seed(METRICS),
             remark="a quick look",
         ),
         "robustness": draw.robustness_figure(robustness()),
         "ablation": draw.ablation_figure(
-            tidy(METRICS[:2], ["ct(lambda_div=0, lambda_reg=0)", "ct(lambda_adv=0)", "ct"])
+            tidy(
+                METRICS[:2],
+                [
+                    "ct_published(lambda_div=0, lambda_reg=0)",
+                    "ct_published(lambda_adv=0)",
+                    "ct_published",
+                ],
+            )
         ),
         "maturity": draw.maturity_figure(maturity),
         "by_lambda": draw.by_lambda_figure(by_lambda),
         "attribution": draw.attribution_figure(attribution),
-        "digits": draw.digits_figure("ct", grid[:4, :4]),
+        "digits": draw.digits_figure("ct_published", grid[:4, :4]),
         "overview": draw.digits_overview(
-            ["conventional", "ct"], [grid, grid], [abs(grid[0]), abs(grid[0])]
+            ["conventional", "ct_published"], [grid, grid], [abs(grid[0]), abs(grid[0])]
         ),
     }
 
@@ -130,7 +145,7 @@ def test_missing_numbers_and_ratios_to_almost_nothing_do_not_break_a_figure():
     size(draw.robustness_figure(holes))
     size(
         draw.ablation_figure(
-            tidy(["implausibility"], ["ct"], low=float("nan"), high=float("nan"))
+            tidy(["implausibility"], ["ct_published"], low=float("nan"), high=float("nan"))
         )
     )
 

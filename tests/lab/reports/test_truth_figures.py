@@ -24,7 +24,7 @@ def overshoot(far=2.0):
             "distance": d,
             "probability": p,
         }
-        for m in ("conventional", "conventional × 0.25", "ct")
+        for m in ("conventional", "conventional × 0.25", "ct_published")
         for s, r, step, d, p in (
             ("50 × 0.1", 0, -1.0, far, 0.9),
             ("50 × 0.1", 1, -1.0, 1.0, 0.6),
@@ -51,13 +51,13 @@ def rescaled(valid=1.0):
             "cost": f,
         }
         for d in ("CH", "GMSC")
-        for m, f in (("conventional", 0.25), ("conventional", 1.0), ("ct", 1.0))
+        for m, f in (("conventional", 0.25), ("conventional", 1.0), ("ct_published", 1.0))
         for s in ("50 × 0.1", "line search")
     ]
     return pd.DataFrame(rows)
 
 
-def truth(models=("conventional", "ct"), ct=2.0):
+def truth(models=("conventional", "ct_published"), ct=2.0):
     rows = [
         {
             "data": d,
@@ -65,7 +65,7 @@ def truth(models=("conventional", "ct"), ct=2.0):
             "tau": t,
             "setting": "free",
             "metric": "nn5",
-            "value": ct if m == "ct" else 3.0,
+            "value": ct if m == "ct_published" else 3.0,
             "real": 1.0,
             "unmoved": 1.5,
             "nearest_unlike": 0.9,
@@ -120,7 +120,9 @@ def test_floors_need_no_model_but_the_baseline():
     assert draw.floor_figure(truth(("conventional",))) != draw.floor_figure(truth())
 
 
-def prices(data=("LS", "CH"), models=("conventional", "ct"), taus=("50 × 0.1", ".5", ".95*")):
+def prices(
+    data=("LS", "CH"), models=("conventional", "ct_published"), taus=("50 × 0.1", ".5", ".95*")
+):
     rows = [
         {
             "data": d,
@@ -142,7 +144,7 @@ def prices(data=("LS", "CH"), models=("conventional", "ct"), taus=("50 × 0.1", 
 
 def test_methods_and_gaps_are_drawn():
     full = prices()
-    with_gap = full[~((full["data"] == "CH") & (full["model"] == "ct"))]
+    with_gap = full[~((full["data"] == "CH") & (full["model"] == "ct_published"))]
     pictures = [
         draw.truth_price_figure(full),
         draw.truth_price_figure(with_gap),

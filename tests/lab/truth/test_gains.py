@@ -29,13 +29,20 @@ def linear(bench, steepness):
 def bench_and_fit():
     """A steep baseline and a flat CT, without training."""
     bench = make_bench("LS", False, TINY)
-    known = {("conventional", False): linear(bench, 3.0), ("ct", False): linear(bench, 0.3)}
+    known = {
+        ("conventional", False): linear(bench, 3.0),
+        ("ct_published", False): linear(bench, 0.3),
+    }
     return bench, fit_of(bench, "LS", 0, TINY, protected=False, known=known)
 
 
 def test_fixed_steps_land_past_tau_and_the_line_search_on_it(bench_and_fit):
     table = gains.overshoot_table(*bench_and_fit)
-    assert list(dict.fromkeys(table["model"])) == ["conventional", "conventional × 0.25", "ct"]
+    assert list(dict.fromkeys(table["model"])) == [
+        "conventional",
+        "conventional × 0.25",
+        "ct_published",
+    ]
     ends = table[table["step"] < 0]
     by_line = ends[ends["search"] == gains.LINE]
     assert np.isclose(by_line["probability"], 0.5, atol=1e-4).mean() > 0.9

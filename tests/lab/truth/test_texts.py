@@ -37,5 +37,10 @@ def test_runs_are_known_by_what_a_text_means_and_by_every_setting():
 def test_texts_that_differ_in_punctuation_only_are_different_runs():
     """A name of a file made of letters and digits would be the same for both."""
     place = at("x")
-    texts = ("ct(lambda_adv=1.0)", "ct(lambda_adv=10)", "ct(lambda_adv=-1)", "ct(lambda_adv=1)")
+    texts = (
+        "ct_published(lambda_adv=1.0)",
+        "ct_published(lambda_adv=10)",
+        "ct_published(lambda_adv=-1)",
+        "ct_published(lambda_adv=1)",
+    )
     assert len({place.run("LS", 0, text).id for text in texts}) == len(texts)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.check
 
 TINY = Caps(rows=300, individuals=40, judge_rows=150, epochs=2, batch_size=100)
 HERE = Engine(workers=1)
-SOME = ["conventional", "conventional rescaled", "ct"]
+SOME = ["conventional", "conventional rescaled", "ct_published"]
 STEPS = ct.generic(lambda_cost=0.0, learning_rate=0.1, max_steps=60)
 
 
@@ -118,9 +118,15 @@ def test_every_seed_stands_by_itself_beside_its_reference(done):
     by_seed, table = tables["truth_by_seed"], tables["truth"]
     assert set(by_seed["seed"]) == {0, 1} and set(by_seed["model"]) == {
         "conventional rescaled",
-        "ct",
+        "ct_published",
     }
-    keys = {"data": "Moon", "setting": "free", "tau": ".5", "model": "ct", "metric": "nn5"}
+    keys = {
+        "data": "Moon",
+        "setting": "free",
+        "tau": ".5",
+        "model": "ct_published",
+        "metric": "nn5",
+    }
     own, whole = (
         part[(part[list(keys)] == pd.Series(keys)).all(axis=1)] for part in (by_seed, table)
     )
@@ -153,10 +159,10 @@ def test_the_control_chooses_among_its_factors_by_validation_rows(done):
 
 def test_only_methods_that_know_protection_are_trained_for_it():
     fit = fit_of(make_bench("LS", False, TINY), "LS", 0, TINY, True)
-    fit.model("ct"), fit.model("conventional")
-    assert set(fit.known) == {("ct", True), ("conventional", False)}
+    fit.model("ct_published"), fit.model("conventional")
+    assert set(fit.known) == {("ct_published", True), ("conventional", False)}
     assert not bool(fit.constraints.may_increase[0]) and bool(fit.constraints.may_increase[1])
-    method = fit.method("ct")
+    method = fit.method("ct_published")
     assert not bool(method.constraints.may_increase[0])
     assert (method.training.epochs, method.training.batch_size) == (2, 30)
 
@@ -244,7 +250,7 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     def written(method):
         return (root / "runs" / f"{place.run('LS', 0, method).id}.json").stat().st_mtime_ns
 
-    before = written("ct")
+    before = written("ct_published")
 
     def flat() -> Method:
         return truth.replace(conventional(), training=TrainConfig(learning_rate=1e-6))
@@ -254,7 +260,7 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     failures, tables = run(root, ["flat"], stream, data=["LS"])
     assert failures == {} and "[2/2]" in stream.getvalue()
     assert set(tables["truth"]["model"]) == {"conventional", "flat"}
-    assert written("ct") == before
+    assert written("ct_published") == before
     flat_run = place.store.content(place.run("LS", 0, "flat").id)["run"]
     assert flat_run["measurement"]["rows"] == "tuning"
     again = io.StringIO()
@@ -265,7 +271,7 @@ def test_methods_of_tables_leave_images_alone():
     kept = Truth("").methods_of("MNIST")
     assert {
         "conventional",
-        "ct",
+        "ct_published",
         "cheap_recourse",
         "conventional + learned",
         "conventional + best",
@@ -296,7 +302,7 @@ def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
 
 
 def test_twins_come_along_and_unknown_methods_are_refused():
-    assert Truth("", methods=["ct"]).names == ["conventional", "ct"]
+    assert Truth("", methods=["ct_published"]).names == ["conventional", "ct_published"]
     with pytest.raises(InputError, match="method"):
         assert Truth("", methods=["magic"]).names
 

@@ -129,7 +129,7 @@ def test_the_best_settings_are_a_grid_file(tuned):
         values["generator.learning_rate"] == 0.1 and values["training.learning_rate"] == 0.001
     )
     assert grid.data == ("Moon",) and "gate" not in values
-    assert values["method"] == "ct"
+    assert values["method"] == "ct_published"
     gated = best_file("moons", replace(task, gate="density"), tuning)
     assert dict(parse_grid(gated, "best.toml").values)["gate"] == ("density",)
 

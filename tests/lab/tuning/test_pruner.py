@@ -16,7 +16,7 @@ def given_up(pace, accuracy):
     """Whether a trial with this accuracy is given up after :data:`EPOCH`."""
     study = SimpleNamespace(alive=lambda: None)
     task = SimpleNamespace(measure=SimpleNamespace(quick=lambda models: []))
-    tried = [(methods.ct(epochs=9), "none")]
+    tried = [(methods.ct_published(epochs=9), "none")]
     limits = TrialLimits(accuracy=0.0, validity=0.0, patience=0.1)
     pruner = Pruner(task, study, [0], tried, Goal(("ip", "cost")), limits, pace)
     history = History([{"validation_accuracy": accuracy}] * EPOCH)

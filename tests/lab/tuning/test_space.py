@@ -64,7 +64,7 @@ def test_a_registered_method_is_tuned_by_the_ranges_that_its_user_gives():
 
 
 def test_conventional_training_has_nothing_to_tune():
-    with pytest.raises(InputError, match="method='ct' trains with counterfactuals"):
+    with pytest.raises(InputError, match="method='ct_published' trains with counterfactuals"):
         make_space(make_method("conventional"))
 
 
@@ -149,7 +149,7 @@ def test_nothing_left_to_tune_is_said(start):
 
 
 def test_what_a_method_does_not_have_or_leaves_out_is_not_tuned():
-    plain = make_method("ct(generator=generic, lambda_div=0, lambda_reg=0)")
+    plain = make_method("ct_published(generator=generic, lambda_div=0, lambda_reg=0)")
     space = make_space(plain)
     assert not {
         "generator.lambda_energy",

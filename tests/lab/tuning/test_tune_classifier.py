@@ -18,7 +18,7 @@ from counterfactual_training.tables.estimators.classifier import CounterfactualC
 from counterfactual_training.tables.estimators.fit import prepare
 
 QUICK = {
-    "method": "ct(num_counterfactuals=30)",
+    "method": "ct_published(num_counterfactuals=30)",
     "gate": "none",
     "early_stopping": False,
     "epochs": 6,
@@ -118,7 +118,7 @@ class TestTune:
             (
                 {"method": "conventional"},
                 {},
-                "nothing to tune: method='ct' trains with counterfactuals",
+                "nothing to tune: method='ct_published' trains with counterfactuals",
             ),
             ({}, {"space": {"lambda_rg": (0.1, 1.0)}}, "Did you mean 'lambda_reg'"),
             ({}, {"objectives": ("ip", "costs")}, "Did you mean 'cost'"),
@@ -199,7 +199,7 @@ class TestTune:
     @pytest.mark.check
     def test_the_weights_of_a_generator_of_ones_own_are_tuned(self, small):
         own = Generator("own", penalties=(Sparsity(0.1),))
-        method = ct.methods.ct(generator=own, num_counterfactuals=30)
+        method = ct.methods.ct_published(generator=own, num_counterfactuals=30)
         classifier = CounterfactualClassifier(**{**QUICK, "method": method})
         space = {
             **dict.fromkeys(tunable_numbers(method), "published"),

@@ -39,7 +39,7 @@ def make_model(seed):
 
 def make_task(epochs=EPOCHS, num_seeds=1, **generator):
     x, y = rows(60, 0)
-    start = methods.ct(
+    start = methods.ct_published(
         generator=ecco(max_steps=6, **generator),
         epochs=epochs,
         batch_size=20,

@@ -137,7 +137,7 @@ def test_a_generator_that_is_named_is_used_alone(fitted, rejected):
         fitted.explain(rejected, generator="revise")
 
 
-@pytest.mark.parametrize("params", [{"method": "ct", "gate": "none"}, *repeats({})])
+@pytest.mark.parametrize("params", [{"method": "ct_published", "gate": "none"}, *repeats({})])
 def test_rows_are_read_once_and_printed_once(loans, make_quick, schema, monkeypatch, params):
     classifier = make_quick(
         schema=schema, mutability={"age": "none", "debt": "none"}, **params

@@ -247,7 +247,9 @@ def test_training_searches_within_relations(make_quick, monkeypatch):
         return found
 
     monkeypatch.setattr(training_run, "search_rows", search)
-    make_quick(method="ct", gate="none", relations=RELATIONS[:2], epochs=3).fit(*draw())
+    make_quick(method="ct_published", gate="none", relations=RELATIONS[:2], epochs=3).fit(
+        *draw()
+    )
     assert seen
     for relations, x, x_cf in seen:
         assert not relations.broken(x_cf, x, 1e-4).any()

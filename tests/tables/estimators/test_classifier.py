@@ -97,7 +97,7 @@ def test_methods_and_their_weights_reach_the_training(points, make_quick):
     x, y = points
     plain = make_quick(epochs=2).fit(x, y)
     assert np.isnan(plain.history_.last("share_mature"))  # nothing is searched
-    searched = make_quick("ct(lambda_div=0, lambda_reg=0)", epochs=2).fit(x, y)
+    searched = make_quick("ct_published(lambda_div=0, lambda_reg=0)", epochs=2).fit(x, y)
     assert np.isfinite(searched.history_.last("share_mature"))
     assert searched.history_.last("divergence") == 0.0
     own = ct.Method(objective=Objective(lambda_div=0.0, lambda_reg=0.0))
@@ -115,7 +115,7 @@ def test_a_model_of_ones_own(points, make_quick):
 
 def test_latent_search_of_revise(points, make_quick):
     x, y = points
-    classifier = make_quick("ct(generator=revise)", epochs=3).fit(x, y)
+    classifier = make_quick("ct_published(generator=revise)", epochs=3).fit(x, y)
     assert classifier.generator_.name == "revise"
     assert classifier.explain(x[:5]).converged.any()
 
@@ -125,7 +125,7 @@ def test_in_pipeline_search_and_cross_validation(points, make_quick):
     pipeline = make_pipeline(StandardScaler(), make_quick(epochs=8))
     assert cross_val_score(pipeline, x, y, cv=3).mean() > 0.8
     search = GridSearchCV(
-        make_quick("ct", epochs=4),
+        make_quick("ct_published", epochs=4),
         {"method__lambda_div": [0.1, 0.5], "hidden": [(4,), (8, 4)]},
         cv=2,
     ).fit(x, y)

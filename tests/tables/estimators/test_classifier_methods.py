@@ -65,7 +65,7 @@ def test_a_method_changes_the_network(name):
 
 
 def test_the_method_changes_neither_network_nor_scaling_nor_gate():
-    models = [fitted(name, epochs=1) for name in ("conventional", "ct", "pgd")]
+    models = [fitted(name, epochs=1) for name in ("conventional", "ct_published", "pgd")]
     shapes = {
         tuple(tuple(part.shape) for part in model.model_.parameters()) for model in models
     }
@@ -156,10 +156,10 @@ def test_restarts_of_a_method_train_as_one_fleet():
         (3, "Unknown method 3"),
         ("pgd(0.2)", "written name=value"),
         (ct.make_method("ct", values=True), "trains regressors"),
-        ("ct(num_std=1)", "state the estimator's own num_std"),
-        ("ct(seed=1)", "state the estimator's own random_state"),
-        ("ct(lambda_adv=x)", "lambda_adv must be a finite number"),
-        ("ct(budget=x)", "budget must be a share"),
+        ("ct_published(num_std=1)", "state the estimator's own num_std"),
+        ("ct_published(seed=1)", "state the estimator's own random_state"),
+        ("ct_published(lambda_adv=x)", "lambda_adv must be a finite number"),
+        ("ct_published(budget=x)", "budget must be a share"),
     ],
 )
 def test_bad_input_is_named(method, message):
@@ -171,8 +171,10 @@ def test_what_was_trained_is_said_truly():
     trades = ct.methods.trades()
     own = fitted(ct.Method(loss=trades.loss, find=trades.find))
     assert own.trained_.startswith("Trained by the method own: ")
-    beside = fitted("ct(epochs=2, lambda_adv=0)", epochs=1)
-    assert beside.trained_.startswith("Trained by the method ct(lambda_adv=0, epochs=1): ")
+    beside = fitted("ct_published(epochs=2, lambda_adv=0)", epochs=1)
+    assert beside.trained_.startswith(
+        "Trained by the method ct_published(lambda_adv=0, epochs=1): "
+    )
     assert beside.trained_.endswith("density gate, 1 epoch on 400 rows")
     again = beside.partial_fit(LOAN.frame, LOAN.labels)
     assert again.trained_.endswith("2 epochs on 400 rows")
@@ -184,26 +186,26 @@ def test_what_a_registered_method_states_is_honoured():
 
     ct.register_method(small)
     try:
-        for method in ("small", ct.methods.ct(training=small().training)):
+        for method in ("small", ct.methods.ct_published(training=small().training)):
             used = fitted(method, epochs=1).method_.training
             assert (used.batch_size, used.num_counterfactuals) == (7, 50)
     finally:
         del METHODS["small"]
     with pytest.raises(InputError, match="epochs=0 would leave"):
-        fitted("ct(epochs=0)", epochs=None)
-    stated = ct.methods.ct(batch_size=30)
+        fitted("ct_published(epochs=0)", epochs=None)
+    stated = ct.methods.ct_published(batch_size=30)
     assert ct.make_method(stated.to_dict()).states("training.batch_size")
 
 
 def test_settings_of_the_method_are_nested_parameters():
-    classifier = ct.CounterfactualClassifier("ct")
+    classifier = ct.CounterfactualClassifier("ct_published")
     deep = classifier.get_params()
     assert deep["method__objective__lambda_div"] == 0.5
     assert deep["method__generator__max_steps"] == 30
     assert deep["method__training__epochs"] == 100
     assert len(classifier.get_params(deep=False)) == 28
     classifier.set_params(method__lambda_div=0.3, method__generator__max_steps=7)
-    assert str(classifier.method) == "ct(lambda_div=0.3, generator.max_steps=7)"
+    assert str(classifier.method) == "ct_published(lambda_div=0.3, generator.max_steps=7)"
     classifier.set_params(method__steps=3, method="pgd")  # the method first
     assert classifier.method.numbers["steps"] == 3
     with pytest.raises(InputError, match="Did you mean 'epochs'"):

@@ -62,7 +62,10 @@ def test_fit_explain_save_and_load(model, loans, make_quick, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"method": "pgd"}, *repeats({"n_restarts": 2}, {"method": "ct"}, {"gate": "none"})],
+    [
+        {"method": "pgd"},
+        *repeats({"n_restarts": 2}, {"method": "ct_published"}, {"gate": "none"}),
+    ],
 )
 def test_restarts_and_methods(changes, loans, make_quick):
     frame, y = loans
@@ -314,7 +317,7 @@ def test_fixed_steps_in_training_stay_in_their_box(make_quick):
     bounds it.
     """
     frame, y = heavy()
-    classifier = make_quick(model="mlp-ple", method="ct", epochs=3).fit(frame, y)
+    classifier = make_quick(model="mlp-ple", method="ct_published", epochs=3).fit(frame, y)
     assert np.isfinite(classifier.history_.to_frame()["loss"]).all()
     prepared = prepare(classifier.get_params(deep=False), frame, y, 0)
     x, method = prepared.x, prepared.method

@@ -73,7 +73,7 @@ def test_a_learned_gate_and_a_fleet(both, points, make_quick, quick_gates):
     same(other, usual)
 
 
-@pytest.mark.parametrize("name", ["ct", "jem", "trades"])
+@pytest.mark.parametrize("name", ["ct_published", "jem", "trades"])
 def test_training_draws_the_same_numbers(name, both, blobs):
     start = ct.linear(2, 2)
     method = f"{name}(epochs=1, batch_size=30, num_counterfactuals=10)"

@@ -93,7 +93,9 @@ def test_labels_keep_their_type(make_quick, make_blobs, tmp_path, labels):
 @pytest.mark.check
 def test_revise_takes_its_vae_along(make_quick, make_blobs, tmp_path):
     x, y = make_blobs()
-    classifier = make_quick("ct(generator=revise)", epochs=1).fit(x.numpy(), y.numpy())
+    classifier = make_quick("ct_published(generator=revise)", epochs=1).fit(
+        x.numpy(), y.numpy()
+    )
     classifier.save(tmp_path / "c")
     same(CounterfactualClassifier.load(tmp_path / "c"), classifier, x.numpy()[:8])
 
@@ -103,7 +105,9 @@ def test_what_a_generator_learned_from_data_is_taken_along(
     make_quick, make_blobs, tmp_path, name
 ):
     x, y = make_blobs()
-    classifier = make_quick(f"ct(generator={name})", epochs=1).fit(x.numpy(), y.numpy())
+    classifier = make_quick(f"ct_published(generator={name})", epochs=1).fit(
+        x.numpy(), y.numpy()
+    )
     classifier.save(tmp_path / "c")
     loaded = CounterfactualClassifier.load(tmp_path / "c")
     same(loaded, classifier, x.numpy()[:8])
@@ -322,9 +326,9 @@ def test_a_recipe_of_ones_own_is_asked_for_by_name(
     monkeypatch.setitem(GENERATORS, "mine", recipe)
     x, y = make_blobs()
     path = tmp_path / "mine.safetensors"
-    fitted = make_quick("ct(generator=mine)").fit(x.numpy(), y.numpy())
+    fitted = make_quick("ct_published(generator=mine)").fit(x.numpy(), y.numpy())
     fitted.save(path)
-    told = r"trained by the method 'ct\(generator=mine\)', which cannot be made here.*method="
+    told = r"the method 'ct_published\(generator=mine\)', which cannot be made here.*method="
     with pytest.raises(FileError, match=told):  # known, but its rows are not
         CounterfactualClassifier.load(path)
     loaded = CounterfactualClassifier.load(path, method=fitted.method_)

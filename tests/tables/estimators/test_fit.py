@@ -14,7 +14,7 @@ from counterfactual_training.tables.estimators.classifier import CounterfactualC
 from counterfactual_training.tables.estimators.fit import prepare, validation_split
 
 QUICK = {
-    "method": "ct(num_counterfactuals=30)",
+    "method": "ct_published(num_counterfactuals=30)",
     "hidden": (32,),
     "scaling": "standard",
     "gate": "none",

@@ -60,13 +60,13 @@ def test_decisions_are_the_same_with_and_without(loans, fitted, ungated):
 
 
 def test_a_gate_does_not_depend_on_the_method(loans, make_quick):
-    for method in ("ct", "ct_as_printed"):
+    for method in ("ct_published", "ct_as_printed"):
         classifier = make_quick(method, epochs=1, gate="none").fit(*loans)
         assert classifier.gate_ is None
         assert np.isnan(classifier.explain(loans[0].head(3)).plausibility).all()
     with pytest.raises(InputError, match="gate='density'"):
         classifier.plausibility(loans[0])
-    assert make_quick("ct", epochs=1).fit(*loans).gate_ is not None
+    assert make_quick("ct_published", epochs=1).fit(*loans).gate_ is not None
 
 
 # ---- plausibility --------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def same(a, b):
 # ---- sample weights ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [{}, {"method": "ct"}, {"n_restarts": 2}], ids=str)
+@pytest.mark.parametrize("params", [{}, {"method": "ct_published"}, {"n_restarts": 2}], ids=str)
 def test_heavier_rows_count_more(loans, params):
     frame, _ = loans
     noise = (
@@ -110,7 +110,9 @@ def test_a_warm_start_that_cannot_go_on(loans):
     )
 
 
-@pytest.mark.parametrize("params", [{}, {"method": "ct"}], ids=["default", "ct"])
+@pytest.mark.parametrize(
+    "params", [{}, {"method": "ct_published"}], ids=["default", "ct_published"]
+)
 def test_rows_in_parts(loans, params):
     frame, y = loans
     classifier = quick(**params)

@@ -95,7 +95,7 @@ def test_what_is_made_in_inference_mode_is_searched_and_trained(make, blobs):
         x, y = (part.clone() for part in blobs)
         found = ct.search(model, x, 1 - y, ct.generic(max_steps=3), ct.Constraints.infer(x))
         attacked = ct.fgsm(model, x, y, 0.1)
-        method = ct.methods.ct(epochs=1, batch_size=30, num_counterfactuals=10)
+        method = ct.methods.ct_published(epochs=1, batch_size=30, num_counterfactuals=10)
         ct.train(model, x, y, method, validation=(x, y), progress=False)
         return model, [found.x_cf, found.confidence, attacked]
 
@@ -135,7 +135,7 @@ def test_a_search_in_a_training_loop_of_ones_own_keeps_autocast(blobs):
 
 def test_a_warning_still_names_the_callers_line(blobs):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).eval()
-    method = ct.methods.ct(epochs=1, num_counterfactuals=10)
+    method = ct.methods.ct_published(epochs=1, num_counterfactuals=10)
     with pytest.warns(UserWarning, match="came in eval mode") as caught:
         ct.train(model, *blobs, method, progress=False)
     assert caught[0].filename == __file__

@@ -24,26 +24,29 @@ def test_sizes_that_follow_the_number_of_rows():
         for own in (made(num_rows=num).training for num in (50, 3600, 200_000))
     ]
     assert sizes == [(30, 100, True), (36, 900, True), (1000, 5000, True)]
-    stated = made("ct(num_counterfactuals=11, shuffle=False)", batch_size=7).training
+    stated = made("ct_published(num_counterfactuals=11, shuffle=False)", batch_size=7).training
     assert (stated.batch_size, stated.num_counterfactuals, stated.shuffle) == (7, 11, False)
-    assert made("ct(batch_size=30, num_counterfactuals=1000)", 3600).training.batch_size == 30
+    assert (
+        made("ct_published(batch_size=30, num_counterfactuals=1000)", 3600).training.batch_size
+        == 30
+    )
     by_hand = ct.Method(training=ct.TrainConfig(batch_size=9))
     assert made(by_hand).training.batch_size == 9
 
 
 def test_what_is_stated_beside_the_method_wins():
-    method = ct.methods.ct(epochs=3, learning_rate=0.02, burn_in=0.5)
+    method = ct.methods.ct_published(epochs=3, learning_rate=0.02, burn_in=0.5)
     own = made(method).training
     assert (own.epochs, own.learning_rate, own.burn_in, own.seed) == (3, 0.02, 0.5, 1)
     stated = made(method, epochs=np.int64(7), learning_rate=0.3)
     assert (stated.training.epochs, stated.training.learning_rate) == (7, 0.3)
     assert (stated.num_std, made(method, num_std=None).num_std) == (0.0, 2.0)
-    assert made("ct(num_std=1)", num_std=None).num_std == 1.0
+    assert made("ct_published(num_std=1)", num_std=None).num_std == 1.0
 
 
 def test_the_default_trains_without_counterfactuals_and_ct_with_them():
     assert not made().needs_counterfactuals
-    assert vars(made("ct").objective) == vars(ct.Objective())
+    assert vars(made("ct_published").objective) == vars(ct.Objective())
     printed = made("ct_as_printed").generator
     assert (printed.learning_rate, printed.strict_epsilon) == (0.25, True)
 
@@ -62,7 +65,7 @@ def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, mak
     )
     assert prepared.patience is None  # the budget stops by itself
     assert (method.generator.max_steps, method.generator.decision_threshold) == (50, 0.5)
-    as_run = prepare(make_quick("ct").get_params(deep=False), frame, granted, 0)
+    as_run = prepare(make_quick("ct_published").get_params(deep=False), frame, granted, 0)
     assert as_run.method.constraints.category_projection == "never"
     history = classifier.fit(frame, granted).history_.to_frame()
     assert (
@@ -80,7 +83,7 @@ def test_cheap_recourse_searches_with_categories_and_keeps_its_budget(loans, mak
 
 
 @pytest.mark.check
-@pytest.mark.parametrize("method", ["conventional", "ct"])
+@pytest.mark.parametrize("method", ["conventional", "ct_published"])
 def test_an_answer_asks_for_the_decision_unless_a_confidence_is_stated(method, blobs):
     x, y = blobs[0].numpy(), blobs[1].numpy()
     classifier = ct.CounterfactualClassifier(method, epochs=1, random_state=0).fit(x, y)
@@ -98,7 +101,9 @@ def test_constraints_of_a_method_are_refused_because_columns_have_their_own(blob
 def test_plain_scaling_has_the_papers_plain_network(make_blobs):
     x, y = (value.numpy() for value in make_blobs(n=120))
     plain = {"scaling": "standard", "hidden": (32,), "activation": "relu"}
-    paper = ct.CounterfactualClassifier("ct", **plain, epochs=1, random_state=0).fit(x, y)
+    paper = ct.CounterfactualClassifier("ct_published", **plain, epochs=1, random_state=0).fit(
+        x, y
+    )
     assert [type(layer).__name__ for layer in paper.model_] == ["Linear", "ReLU", "Linear"]
 
 
@@ -168,7 +173,9 @@ def test_what_is_stated_by_name_wins_over_the_schema(loans, make_quick):
 
 @pytest.mark.parametrize("lambda_reg", [0.0, 0.1])
 def test_a_divergence_without_a_ridge_is_warned_about(lambda_reg, points, make_quick, recwarn):
-    method = ct.methods.ct(lambda_div=0.3, lambda_reg=lambda_reg, num_counterfactuals=5)
+    method = ct.methods.ct_published(
+        lambda_div=0.3, lambda_reg=lambda_reg, num_counterfactuals=5
+    )
     make_quick(method, model="linear", epochs=1, gate="none").fit(*points)
     texts = [
         str(warning.message) for warning in recwarn if "without a ridge" in str(warning.message)

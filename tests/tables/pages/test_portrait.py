@@ -92,7 +92,7 @@ def test_the_rival_of_a_gated_model_has_no_gate(portrait):
 def test_the_rival_of_counterfactual_training_is_conventional():
     frame, y = make_people(90)
     classifier = CounterfactualClassifier(
-        method="ct", gate="none", epochs=2, random_state=0, progress=False
+        method="ct_published", gate="none", epochs=2, random_state=0, progress=False
     ).fit(frame, y)
     assert (
         make_portrait(classifier, frame[:20], y[:20], "yes").rival == ""

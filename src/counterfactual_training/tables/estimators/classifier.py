@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from counterfactual_training import defaults
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
 from counterfactual_training.models.classifiers import shape_of
@@ -48,9 +49,10 @@ class CounterfactualClassifier(
     """A scikit-learn classifier of data frames that explains what would have to change for another
     decision.
 
-    By default a network is trained conventionally, and a gate learns what real rows of each class
-    look like: advice flips the decision where a row is at least as plausible as not. Decisions are
-    the network's alone. ``method="ct"`` trains the same network by Counterfactual Training.
+    By default five networks are trained on bootstrap samples, a bag, and a gate learns what real
+    rows of each class look like: advice flips the decision where a row is at least as plausible as
+    not. Decisions are the networks' alone. ``method="ct"`` trains the same bag by Counterfactual
+    Training, ``"conventional"`` a single network.
 
     A schema states more about columns, see :class:`Feature`; what it leaves out is inferred from
     the data. Categories never seen in training are not recommended, unless ``allowed`` lists them.
@@ -63,8 +65,9 @@ class CounterfactualClassifier(
     another ``fit``.
 
     Args:
-        method: how to train, one of :mod:`methods`: ``"conventional"``, ``"ct"``, ``"pgd"``,
-            ``"ensemble of jem"``, …; with settings, ``"ct(lambda_adv=0)"``; or a :class:`Method`.
+        method: how to train, one of :mod:`methods`: ``"bag"``, ``"ct"``, ``"conventional"``,
+            ``"pgd"``, ``"ensemble of jem"``, …; with settings, ``"ct(epsilon=0.2)"``; or a
+            :class:`Method`.
             Its number of counterfactuals is a quarter of the rows, from 100 to 5,000, and batches
             are shuffled, unless it states them.
         model: ``"mlp"``, ``"linear"``, ``"mlp-plr"`` or ``"mlp-ple"`` (periodic or piecewise-linear
@@ -163,7 +166,7 @@ class CounterfactualClassifier(
 
     def __init__(  # noqa: PLR0913  # public
         self,
-        method: str | Mapping[str, Any] | Method = "conventional",
+        method: str | Mapping[str, Any] | Method = defaults.METHOD,
         *,
         model: str | ModelFactory = "mlp",
         hidden: Sequence[int] = HIDDEN,

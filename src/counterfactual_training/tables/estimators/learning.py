@@ -187,7 +187,7 @@ class LearningMethods:
         """Search for better settings of counterfactual training; return a new classifier fitted
         with them to all rows. Needs the extra ``lab``.
 
-        Needs a method with numbers to tune, such as ``"ct"``: the default trains without
+        Needs a method with numbers to tune, such as ``"ct_published"``: the default trains without
         counterfactuals. Trials train in batches, each as one fleet, on a part of the rows and are
         measured on the rest. They train as ``fit`` does, with early stopping and callbacks. This
         classifier's settings are the first trial, so the best trial is never worse on the

@@ -221,7 +221,7 @@ def _named(name: str, trained: Generator) -> Generator:
     if name == "revise" and "vae" not in learned:
         raise InputError(
             "REVISE needs a VAE of the training data: fit with "
-            "method='ct(generator=revise)', or pass revise(vae)."
+            "method='ct_published(generator=revise)', or pass revise(vae)."
         )
     return make_generator(
         name, **{setting: learned[setting] for setting in learned if setting in takes}
