@@ -45,6 +45,7 @@ from counterfactual_training.tables.advice.candidates import (
     Candidates,
     Pool,
     is_first,
+    places,
     rank_within,
 )
 from counterfactual_training.tables.advice.easing import Easing
@@ -246,7 +247,7 @@ class Beam:
         everybody = np.arange(len(self.x))
         self.odds_before = self.oracle.odds(everybody, self.x)
         self.odds_alone = np.full(self.moves.usable.shape, -math.inf)
-        person, move = self.moves.usable.nonzero()
+        person, move = places(self.moves.usable)
         odds, kept = self.ask_sets(self.moves, person, move[:, None])
         self.odds_alone[person, move] = odds
         return self.passing(self.moves, person, move[:, None], odds, kept)
@@ -284,7 +285,7 @@ class Beam:
             worth = usable & (
                 (least < border) if near else (least >= border) & (least < limit[rows, None])
             )
-            person, pair = worth.nonzero()
+            person, pair = places(worth)
             sets = np.stack([first[pair], second[pair]], 1)
             found.append(
                 self.passing(

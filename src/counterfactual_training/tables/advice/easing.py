@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.tables.advice.candidates import is_first
+from counterfactual_training.tables.advice.candidates import is_first, places
 from counterfactual_training.tables.advice.moves import FARTHEST, MoveBook
 from counterfactual_training.tables.advice.oracle import Oracle
 
@@ -58,7 +58,7 @@ class Easing:
             between = self.book.written(np.repeat(feature[rows], size), wanted.ravel())
             between = between.reshape(-1, size)
             inside = (between - a) * (b - between) > 0
-            at, which = inside.nonzero()
+            at, which = places(inside)
             if len(at) == 0:
                 break
             trial = points.index_select(0, torch.as_tensor(place[rows[at]]))
