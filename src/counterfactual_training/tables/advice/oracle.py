@@ -35,7 +35,7 @@ _CLOSE = 4
 # Log-odds of the gate beyond which more make no difference.
 _CERTAIN = 20.7
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
-_JUDGED = 512
+_JUDGED = 1024
 
 
 class Oracle:
@@ -225,15 +225,22 @@ class Oracle:
         """Those of the rows, by number, whose points the gate lets pass."""
         if not self.gated or len(rows) == 0:
             return rows
-        gate = self.gate_odds(person[rows], points.index_select(0, torch.as_tensor(rows)))
+        # Of a decision, only the side of the gate's bar counts.
+        bar = self.enough_of_gate if self.finder.decision else None
+        gate = self.gate_odds(person[rows], points.index_select(0, torch.as_tensor(rows)), bar)
         return rows[self.reached(odds[rows], gate)]
 
     def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Log-odds ``(a,)`` of the model and of the gate."""
         return self.odds(person, points), self.gate_odds(person, points)
 
-    def gate_odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
-        """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate."""
+    def gate_odds(
+        self, person: np.ndarray, points: Tensor, bar: float | None = None
+    ) -> np.ndarray:
+        """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate.
+
+        With a ``bar``, bounds where these tell on which side of it the odds lie.
+        """
         gate = self.finder.gate
         if gate is None or not self.gated:
             return np.full(len(person), math.inf)
@@ -247,7 +254,7 @@ class Oracle:
                     own = points
                 else:
                     own = points.index_select(0, torch.as_tensor(part))
-                found[part] = self.window.gate_odds(person[part], own, label).numpy()
+                found[part] = self.window.gate_odds(person[part], own, label, bar).numpy()
         return np.minimum(found, _CERTAIN)
 
     @property

@@ -120,11 +120,16 @@ class Window:
             moves, self, who, torch.as_tensor(sets).to(self.device)
         ).cpu()
 
-    def gate_odds(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
-        """Log-odds ``(a,)`` of ``σ(g)``, as :meth:`Gate.of_class`, on the CPU; ∞ without a gate."""
+    def gate_odds(
+        self, person: np.ndarray, points: Tensor, label: int, bar: float | None = None
+    ) -> Tensor:
+        """Log-odds ``(a,)`` of ``σ(g)``, as :meth:`Gate.of_class`, on the CPU; ∞ without a gate.
+
+        With a ``bar``, a bound may do, see :meth:`Nearby.odds`.
+        """
         if self._density is not None:
             return self._density.odds(
-                torch.as_tensor(person).to(self.device), points.to(self.device), label
+                torch.as_tensor(person).to(self.device), points.to(self.device), label, bar
             ).cpu()
         gate = self.finder.gate
         if gate is None:
