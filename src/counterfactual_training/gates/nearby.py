@@ -157,7 +157,8 @@ class Nearby:
             weights = torch.cat(
                 [weights_of_label[:, self._place], weights_of_label[:, -2:-1]], -1
             ).mT.contiguous()
-            far = weights_of_label[:, -1].unsqueeze(0)
+            # In one piece: to add a column to every row takes as long as the product.
+            far = weights_of_label[:, -1].contiguous().unsqueeze(0)
             if len(self._others) or len(self._hot):
                 z = (self.x[:, self._free.columns] - self._free.middle).clamp(
                     -FARTHEST, FARTHEST
