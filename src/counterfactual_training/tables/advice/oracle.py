@@ -122,13 +122,13 @@ class Oracle:
         """The points with what follows other columns computed anew."""
         if self.finder.related is None:
             return points
-        return self.finder.related.follow(points, self.factuals.take(torch.as_tensor(person)))
+        return self.finder.related.follow(points, self.factuals.take(torch.from_numpy(person)))
 
     def keeps(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a,)`` of points that keep the relations between columns."""
         if not self.related or len(person) == 0:
             return np.ones(len(person), dtype=bool)
-        return self.finder.keeps(points, self.factuals.take(torch.as_tensor(person))).numpy()
+        return self.finder.keeps(points, self.factuals.take(torch.from_numpy(person))).numpy()
 
     def odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
@@ -145,7 +145,7 @@ class Oracle:
             )
         odds, close = self._odds(logits, person)
         if len(close):
-            self._look_closely(odds, close, person[close], points[torch.as_tensor(close)])
+            self._look_closely(odds, close, person[close], points[torch.from_numpy(close)])
         return odds
 
     def _look_closely(
@@ -180,7 +180,9 @@ class Oracle:
                 logits.detach().numpy(), self.labels[person], self.window.terms[person]
             )
         else:
-            odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+            odds = (
+                self.finder.odds_of(logits, self.y[torch.from_numpy(person)]).double().numpy()
+            )
             close = np.zeros(0, dtype=np.int64)
         if np.isnan(odds.sum()):  # as good as never
             check_finite_logits(logits)
@@ -199,7 +201,7 @@ class Oracle:
         odds, close = self._odds(logits, person)
         if len(close):
             own = person[close]
-            points = moves.put(self.x[torch.as_tensor(own)], own, sets[close])
+            points = moves.put(self.x[torch.from_numpy(own)], own, sets[close])
             self._look_closely(odds, close, own, points)
         return odds
 
@@ -227,7 +229,7 @@ class Oracle:
             return rows
         # Of a decision, only the side of the gate's bar counts.
         bar = self.enough_of_gate if self.finder.decision else None
-        gate = self.gate_odds(person[rows], points.index_select(0, torch.as_tensor(rows)), bar)
+        gate = self.gate_odds(person[rows], points.index_select(0, torch.from_numpy(rows)), bar)
         return rows[self.reached(odds[rows], gate)]
 
     def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -253,7 +255,7 @@ class Oracle:
                 if len(part) == len(points):
                     own = points
                 else:
-                    own = points.index_select(0, torch.as_tensor(part))
+                    own = points.index_select(0, torch.from_numpy(part))
                 found[part] = self.window.gate_odds(person[part], own, label, bar).numpy()
         return np.minimum(found, _CERTAIN)
 

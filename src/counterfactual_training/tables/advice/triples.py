@@ -80,7 +80,7 @@ def _criteria(beam: Beam, people: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
     if beam.oracle.gated:
         tried = (least < room[:, None]).nonzero()
         person = people[tried[0]]
-        before = beam.oracle.gate_odds(people, beam.x[torch.as_tensor(people)])
+        before = beam.oracle.gate_odds(people, beam.x[torch.from_numpy(people)])
         alone = beam.oracle.gate_odds(person, beam.points(moves, person, tried[1][:, None]))
         plausible = np.full(gain.shape, -math.inf)
         plausible[tried] = alone - before[tried[0]]
