@@ -92,7 +92,6 @@ class Nearby:
         """``log σ(g)`` ``(a,)`` of one class at points ``(a, c)`` of rows ``(a,)``."""
         return functional.logsigmoid(self.odds(row, points, label))
 
-    @torch.no_grad()
     def odds(self, row: Tensor, points: Tensor, label: int, bar: float | None = None) -> Tensor:
         """g itself ``(a,)``; ∞ of a class that cannot be judged.
 
@@ -109,7 +108,7 @@ class Nearby:
         else:
             distance = known.far.index_select(0, row).addmm_(z, known.weights)
         if len(known.of_codes):
-            distance += self._of_codes(row, points, known.of_codes)
+            self._add_codes(distance, row, points, known.of_codes)
         given = known.given
         if bar is not None and given is None and len(points) >= _FEWEST:
             score = self._bounded(distance, known, label, bar / known.slope + known.origin)
@@ -141,13 +140,17 @@ class Nearby:
         logs = log2_heights(distance.index_select(0, doubt), self._free, label)
         return torch.where(least < bar, most, least).index_copy_(0, doubt, log_sum(logs))
 
-    def _of_codes(self, row: Tensor, points: Tensor, weights: Tensor) -> Tensor:
-        """What codes that differ from the row's add to the distances ``(a, m)``."""
+    def _add_codes(
+        self, distance: Tensor, row: Tensor, points: Tensor, weights: Tensor
+    ) -> None:
+        """Add what codes that differ from the row's count to the distances ``(a, m)``, in place."""
         codes = points[:, self._num_numbers :]
         changed = codes - self._codes.index_select(0, row)
         place, code = changed.nonzero(as_tuple=True)
+        if len(place) == 0:
+            return
         starts = torch.searchsorted(place, torch.arange(len(points), device=place.device))
-        return functional.embedding_bag(
+        distance += functional.embedding_bag(
             code, weights, starts, mode="sum", per_sample_weights=changed[place, code]
         )
 
