@@ -272,9 +272,8 @@ class Beam:
         found = [self.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
         for start in range(0, len(self.x), people):
             rows = slice(start, start + people)
-            usable = moves.usable[rows][:, first] & moves.usable[rows][:, second]
-            least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
-            least[~usable] = math.inf
+            alone = np.where(moves.usable[rows], moves.least[rows], math.inf)
+            least = alone.take(first, 1) + alone.take(second, 1) + 2 * COLUMN
             if near:
                 if least.shape[1] > _NEAR:
                     self._border[rows] = np.partition(least, _NEAR, 1)[:, _NEAR]
@@ -282,9 +281,10 @@ class Beam:
                 self._border[rows][np.isinf(self.best[rows])] = math.inf
                 self._border[rows] = np.minimum(self._border[rows], limit[rows])
             border = self._border[rows, None]
-            worth = usable & (
-                (least < border) if near else (least >= border) & (least < limit[rows, None])
-            )
+            if near:
+                worth = least < border
+            else:
+                worth = (least >= border) & (least < limit[rows, None])
             person, pair = places(worth)
             sets = np.stack([first[pair], second[pair]], 1)
             found.append(
