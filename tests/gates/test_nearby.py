@@ -73,3 +73,22 @@ def test_many_codes_of_categories_are_looked_up(label):
         nearby.of_class(row, whole[:, columns], label), expected, rtol=1e-4, atol=1e-4
     )
     assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize("num_given", [0, 2])
+@pytest.mark.parametrize("label", [0, 1])
+def test_bounds_lie_on_the_side_of_the_bar_where_the_density_is(num_given, label):
+    columns = torch.tensor([2, 3, 4, 5, 6])
+    gate, rows, row, points, _ = make(num_given, columns)
+    nearby = Nearby.of(gate, rows, columns, len(columns))
+    exact = nearby.odds(row, points, label)
+    bar = float(exact.median())
+    found = nearby.odds(row, points, label, bar)
+    assert torch.equal(found >= bar, exact >= bar)
+    # Somewhere a bound is enough, and somewhere it is not.
+    same = found == exact
+    assert same.any()
+    assert not same.all() or num_given
+    below = exact < bar
+    assert (found[below] >= exact[below]).all()
+    assert (found[~below] <= exact[~below] + 1e-5).all()

@@ -9,12 +9,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from counterfactual_training.gates.density import FARTHEST, Density, log2_heights, log_sum
+from counterfactual_training.gates.density import (
+    FARTHEST,
+    HEAVY,
+    Density,
+    log2_heights,
+    log_sum,
+)
 from counterfactual_training.gates.gated import Gate
 
 # Codes of categories from which on those that changed are looked up: a product with all of them
 # takes most of the time then.
 _MANY = 32
+# Points from which on it pays to bound a density before it is computed.
+_FEWEST = 64
+# How many times lower than the highest a kernel may count, to the power that its distance is taken
+# to: the padding is infinitely low, and infinity times 0 is NaN.
+_LOWEST = 1e30
 
 
 class _Known(NamedTuple):
@@ -27,6 +38,9 @@ class _Known(NamedTuple):
     total: Tensor | None  # (n,) their sum
     slope: float  # of the gate's line; 0 if the class cannot be judged
     origin: float
+    low: Tensor  # (m,) how many times 1 + ‖x − c‖² / νh² counts of kernels lower than the highest
+    peak: float  # log of the highest
+    size: int  # how many kernels are no padding
 
 
 class Nearby:
@@ -78,9 +92,11 @@ class Nearby:
         """``log σ(g)`` ``(a,)`` of one class at points ``(a, c)`` of rows ``(a,)``."""
         return functional.logsigmoid(self.odds(row, points, label))
 
-    @torch.no_grad()
-    def odds(self, row: Tensor, points: Tensor, label: int) -> Tensor:
-        """g itself ``(a,)``; ∞ of a class that cannot be judged."""
+    def odds(self, row: Tensor, points: Tensor, label: int, bar: float | None = None) -> Tensor:
+        """g itself ``(a,)``; ∞ of a class that cannot be judged.
+
+        With a ``bar``, bounds on g where these tell on which side of the bar it lies.
+        """
         known = self._of_label(label)
         if known.slope == 0:
             return points.new_full((len(points),), math.inf)
@@ -92,9 +108,12 @@ class Nearby:
         else:
             distance = known.far.index_select(0, row).addmm_(z, known.weights)
         if len(known.of_codes):
-            distance += self._of_codes(row, points, known.of_codes)
-        logs = log2_heights(distance, self._free, label)
+            self._add_codes(distance, row, points, known.of_codes)
         given = known.given
+        if bar is not None and given is None and len(points) >= _FEWEST:
+            score = self._bounded(distance, known, label, bar / known.slope + known.origin)
+            return score.sub_(known.origin).mul_(known.slope)
+        logs = log2_heights(distance, self._free, label)
         total = known.total
         if given is not None and total is not None:
             # Of one row, all points share it.
@@ -106,13 +125,32 @@ class Nearby:
             score = log_sum(logs)
         return score.sub_(known.origin).mul_(known.slope)
 
-    def _of_codes(self, row: Tensor, points: Tensor, weights: Tensor) -> Tensor:
-        """What codes that differ from the row's add to the distances ``(a, m)``."""
+    def _bounded(self, distance: Tensor, known: _Known, label: int, bar: float) -> Tensor:
+        """log p̂ ``(a,)`` where that could be on either side of a bar, elsewhere a bound on it.
+
+        It is no less than the log of the largest kernel, and no more than if all were as large. To
+        sum kernels takes many times as long as to find the largest.
+        """
+        # Rounding can make the distance to a kernel's own centre negative.
+        nearest = torch.addcmul(known.low, distance, known.low).amin(-1).clamp_min_(1.0)
+        power = (HEAVY + len(self._free.middle)) / 2
+        least = nearest.log_().mul_(-power).add_(known.peak)
+        most = least + math.log(known.size)
+        doubt = ((least < bar) & (most >= bar)).nonzero().squeeze(-1)
+        logs = log2_heights(distance.index_select(0, doubt), self._free, label)
+        return torch.where(least < bar, most, least).index_copy_(0, doubt, log_sum(logs))
+
+    def _add_codes(
+        self, distance: Tensor, row: Tensor, points: Tensor, weights: Tensor
+    ) -> None:
+        """Add what codes that differ from the row's count to the distances ``(a, m)``, in place."""
         codes = points[:, self._num_numbers :]
         changed = codes - self._codes.index_select(0, row)
         place, code = changed.nonzero(as_tuple=True)
+        if len(place) == 0:
+            return
         starts = torch.searchsorted(place, torch.arange(len(points), device=place.device))
-        return functional.embedding_bag(
+        distance += functional.embedding_bag(
             code, weights, starts, mode="sum", per_sample_weights=changed[place, code]
         )
 
@@ -122,7 +160,8 @@ class Nearby:
             weights = torch.cat(
                 [weights_of_label[:, self._place], weights_of_label[:, -2:-1]], -1
             ).mT.contiguous()
-            far = weights_of_label[:, -1].unsqueeze(0)
+            # In one piece: to add a column to every row takes as long as the product.
+            far = weights_of_label[:, -1].contiguous().unsqueeze(0)
             if len(self._others) or len(self._hot):
                 z = (self.x[:, self._free.columns] - self._free.middle).clamp(
                     -FARTHEST, FARTHEST
@@ -142,5 +181,12 @@ class Nearby:
             of_codes = weights_of_label[:, self._hot].mT.contiguous()
             slope = float(self.gate.slope[label])
             origin = float(self.gate.origin[label])
-            self._known[label] = _Known(weights, of_codes, far, given, total, slope, origin)
+            peaks = self._free.peak[label]
+            peak = peaks.max()
+            power = (HEAVY + len(self._free.middle)) / 2
+            low = ((peak - peaks) / power).exp().clamp_max(_LOWEST)
+            size = int((self.gate.width[label] > 0).sum())
+            self._known[label] = _Known(
+                weights, of_codes, far, given, total, slope, origin, low, float(peak), size
+            )
         return self._known[label]

@@ -45,6 +45,7 @@ from counterfactual_training.tables.advice.candidates import (
     Candidates,
     Pool,
     is_first,
+    places,
     rank_within,
 )
 from counterfactual_training.tables.advice.easing import Easing
@@ -246,7 +247,7 @@ class Beam:
         everybody = np.arange(len(self.x))
         self.odds_before = self.oracle.odds(everybody, self.x)
         self.odds_alone = np.full(self.moves.usable.shape, -math.inf)
-        person, move = self.moves.usable.nonzero()
+        person, move = places(self.moves.usable)
         odds, kept = self.ask_sets(self.moves, person, move[:, None])
         self.odds_alone[person, move] = odds
         return self.passing(self.moves, person, move[:, None], odds, kept)
@@ -271,9 +272,8 @@ class Beam:
         found = [self.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
         for start in range(0, len(self.x), people):
             rows = slice(start, start + people)
-            usable = moves.usable[rows][:, first] & moves.usable[rows][:, second]
-            least = moves.least[rows][:, first] + moves.least[rows][:, second] + 2 * COLUMN
-            least[~usable] = math.inf
+            alone = np.where(moves.usable[rows], moves.least[rows], math.inf)
+            least = alone.take(first, 1) + alone.take(second, 1) + 2 * COLUMN
             if near:
                 if least.shape[1] > _NEAR:
                     self._border[rows] = np.partition(least, _NEAR, 1)[:, _NEAR]
@@ -281,10 +281,11 @@ class Beam:
                 self._border[rows][np.isinf(self.best[rows])] = math.inf
                 self._border[rows] = np.minimum(self._border[rows], limit[rows])
             border = self._border[rows, None]
-            worth = usable & (
-                (least < border) if near else (least >= border) & (least < limit[rows, None])
-            )
-            person, pair = worth.nonzero()
+            if near:
+                worth = least < border
+            else:
+                worth = (least >= border) & (least < limit[rows, None])
+            person, pair = places(worth)
             sets = np.stack([first[pair], second[pair]], 1)
             found.append(
                 self.passing(
@@ -414,10 +415,12 @@ class Beam:
         # The model lets them pass already.
         arrived = self.oracle.passes(found.person, points, found.odds, found.kept)
         rows = np.flatnonzero(arrived)
-        self._ease_arrived(found.take(rows), points[torch.as_tensor(rows)], only_others)
+        self._ease_arrived(
+            found.take(rows), points.index_select(0, torch.from_numpy(rows)), only_others
+        )
         if not only_others:
             rows = np.flatnonzero(~arrived & found.edge)
-            self._ease_edge(found.take(rows), points[torch.as_tensor(rows)])
+            self._ease_edge(found.take(rows), points.index_select(0, torch.from_numpy(rows)))
 
     def _ease_edge(self, found: Candidates, points: Tensor) -> None:
         """Ease candidates of one number that only the model lets pass, as far as it does.
@@ -429,7 +432,7 @@ class Beam:
         if len(rows) == 0:
             return
         found = found.take(rows)
-        points = points[torch.as_tensor(rows)]
+        points = points.index_select(0, torch.from_numpy(rows))
         person = found.person
         # The number stands first.
         eases = found.moves.book.eases(found.moves.feature[found.sets])
@@ -447,9 +450,12 @@ class Beam:
         hopeful &= self.book.keeps_rules(feature[:, 0], person, number[:, 0])
         hopeful &= found.moves.allowed[person[:, None], sets][:, 1:].all(1)
         rows = np.flatnonzero(hopeful)
-        rows = rows[self.oracle.arrives(person[rows], points[torch.as_tensor(rows)])]
+        rows = rows[
+            self.oracle.arrives(person[rows], points.index_select(0, torch.from_numpy(rows)))
+        ]
         self._add_points(
-            person[rows], self.easing.undo(person[rows], points[torch.as_tensor(rows)])
+            person[rows],
+            self.easing.undo(person[rows], points.index_select(0, torch.from_numpy(rows))),
         )
 
     def _ease_arrived(self, found: Candidates, points: Tensor, only_others: bool) -> None:
@@ -503,7 +509,7 @@ class Beam:
             fine[doubt] = self.book.keeps_rules(feature[own, at], person[own], number[own, at])
         rows = rows[fine]
         person = person[rows]
-        points = points[torch.as_tensor(rows)]
+        points = points.index_select(0, torch.from_numpy(rows))
         if size == 1:
             self.add(
                 person, points, self._price(person, feature[rows], number[rows]), only_others
@@ -516,7 +522,7 @@ class Beam:
                 few = self.easing.changed(person, points).sum(1) <= 2
                 rows = np.flatnonzero(~(few & self._helped_by_two[person]))
                 person = person[rows]
-                points = points[torch.as_tensor(rows)]
+                points = points.index_select(0, torch.from_numpy(rows))
             self._add_points(person, points, only_others)
 
     def _price(self, person: np.ndarray, feature: np.ndarray, number: np.ndarray) -> np.ndarray:
@@ -538,14 +544,14 @@ class Beam:
         if only_others:
             rows = np.flatnonzero(price >= self.best[person])
             person = person[rows]
-            points = points[torch.as_tensor(rows)]
+            points = points.index_select(0, torch.from_numpy(rows))
             price = price[rows]
         self.pool.add(person, points, price)
         order = np.lexsort((price, person))
         order = order[is_first(person[order])]
         better = order[price[order] < self.best[person[order]]]
         self.best[person[better]] = price[better]
-        self.answer[torch.as_tensor(person[better])] = points[torch.as_tensor(better)]
+        self.answer[torch.from_numpy(person[better])] = points[torch.from_numpy(better)]
 
     # ---- larger sets -----------------------------------------------------------------------------
 
@@ -572,7 +578,7 @@ class Beam:
 
     def _first_states(self, moves: Moves, people: np.ndarray) -> list[States]:
         """Everybody's beam of single moves."""
-        start = self.x[torch.as_tensor(people)]
+        start = self.x[torch.from_numpy(people)]
         own = Reached(*self.oracle.margins(people, start))
         note_effort(self, people, start, *own)
         who, move = moves.allowed[people].nonzero()
@@ -635,12 +641,12 @@ class Beam:
             cost = moves.cost[person[arrived, None], sets[arrived]].sum(1)
             order = arrived[np.lexsort((cost, person[arrived]))]
             chosen = order[rank_within(person[order]) < _KEPT]
-            self.shorten(person[chosen], points[torch.as_tensor(chosen)])
+            self.shorten(person[chosen], points.index_select(0, torch.from_numpy(chosen)))
         return gate
 
     def from_gradients(self, people: np.ndarray, generator: Generator) -> None:
         """Start where gradients arrive in any number of columns, and take columns back."""
-        rows = torch.as_tensor(people)
+        rows = torch.from_numpy(people)
         factuals = self.oracle.factuals.take(rows).to(self.oracle.device)
         if self.oracle.gated:
             finder = self.finder
@@ -651,7 +657,7 @@ class Beam:
         )[0]
         points = found.cpu()[:, self.window.columns]
         fine = np.flatnonzero(self.oracle.arrives(people, points))
-        self.shorten(people[fine], points[torch.as_tensor(fine)])
+        self.shorten(people[fine], points.index_select(0, torch.from_numpy(fine)))
 
     # ---- fewer and smaller changes ---------------------------------------------------------------
 
@@ -681,7 +687,7 @@ class Beam:
         points = self.easing.undo(person, points)
         few = self.easing.changed(person, points).sum(1) <= self.tried
         rows = np.flatnonzero(~(few & self._helped[person]))
-        self._add_points(person[rows], points[torch.as_tensor(rows)])
+        self._add_points(person[rows], points.index_select(0, torch.from_numpy(rows)))
 
     def _add_points(
         self, person: np.ndarray, points: Tensor, only_others: bool = False
@@ -692,14 +698,14 @@ class Beam:
         fine = np.flatnonzero((count <= self.most) & (count > 0))
         self.add(
             person[fine],
-            points[torch.as_tensor(fine)],
+            points.index_select(0, torch.from_numpy(fine)),
             cost.sum(1)[fine] + COLUMN * count[fine],
             only_others,
         )
 
     def points(self, moves: Moves, person: np.ndarray, sets: np.ndarray) -> Tensor:
         """Points ``(c, d)`` of people who make all moves of a set ``(c, s)``."""
-        points = moves.put(self.x.index_select(0, torch.as_tensor(person)), person, sets)
+        points = moves.put(self.x.index_select(0, torch.from_numpy(person)), person, sets)
         return self.oracle.follow(person, points)
 
     def ask_sets(

@@ -82,3 +82,12 @@ def is_first(groups: np.ndarray) -> np.ndarray:
     first = np.ones(len(groups), dtype=bool)
     np.not_equal(groups[1:], groups[:-1], out=first[1:])
     return first
+
+
+def places(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of the true cells of a mask ``(a, b)``, in their order.
+
+    As its ``nonzero()``, which takes several times as long.
+    """
+    row, column = np.divmod(np.flatnonzero(mask), max(1, mask.shape[1]))
+    return row, column

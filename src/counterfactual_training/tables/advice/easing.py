@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfactual_training.tables.advice.candidates import is_first
+from counterfactual_training.tables.advice.candidates import is_first, places
 from counterfactual_training.tables.advice.moves import FARTHEST, MoveBook
 from counterfactual_training.tables.advice.oracle import Oracle
 
@@ -58,10 +58,10 @@ class Easing:
             between = self.book.written(np.repeat(feature[rows], size), wanted.ravel())
             between = between.reshape(-1, size)
             inside = (between - a) * (b - between) > 0
-            at, which = inside.nonzero()
+            at, which = places(inside)
             if len(at) == 0:
                 break
-            trial = points.index_select(0, torch.as_tensor(place[rows[at]]))
+            trial = points.index_select(0, torch.from_numpy(place[rows[at]]))
             self.book.set_numbers(
                 trial, np.arange(len(at)), feature[rows[at]], between[at, which]
             )
@@ -72,7 +72,9 @@ class Easing:
             first = first[found]
             line = np.flatnonzero(found)
             high[rows] = between[line, first]
-            points[torch.as_tensor(place[rows])] = trial[torch.as_tensor(chosen[found])]
+            points[torch.from_numpy(place[rows])] = trial.index_select(
+                0, torch.from_numpy(chosen[found])
+            )
             # The next try is between the one found and the one before.
             low[rows] = np.where(first > 0, between[line, first - 1], low[rows])
             rows = rows[self._room(feature[rows], low[rows], high[rows])]
@@ -119,12 +121,12 @@ class Easing:
         """Take whole columns back, the dearest that can go first, until none can."""
         rows = np.arange(len(person))
         while len(rows):
-            cost = self.costs(person[rows], points.index_select(0, torch.as_tensor(rows)))
+            cost = self.costs(person[rows], points.index_select(0, torch.from_numpy(rows)))
             at, feature = (cost > 0).nonzero()
             if len(at) == 0:
                 break
             trial = self.without(
-                person[rows[at]], points.index_select(0, torch.as_tensor(rows[at])), feature
+                person[rows[at]], points.index_select(0, torch.from_numpy(rows[at])), feature
             )
             fine = np.zeros_like(cost)
             fine[at, feature] = self.oracle.arrives(person[rows[at]], trial)
@@ -133,18 +135,18 @@ class Easing:
             goes = np.flatnonzero(saved.max(1) > 0)
             place = np.full(cost.shape, -1)
             place[at, feature] = np.arange(len(at))
-            points[torch.as_tensor(rows[goes])] = trial[
-                torch.as_tensor(place[goes, chosen[goes]])
+            points[torch.from_numpy(rows[goes])] = trial[
+                torch.from_numpy(place[goes, chosen[goes]])
             ]
             rows = rows[goes]
         return points
 
     def without(self, person: np.ndarray, points: Tensor, feature: np.ndarray) -> Tensor:
         """Points ``(a, d)`` with one feature each as the person has it."""
-        mask = torch.as_tensor(self.oracle.window.owner[None] == feature[:, None])
+        mask = torch.from_numpy(self.oracle.window.owner[None] == feature[:, None])
         return self.oracle.follow(
             person,
-            torch.where(mask, self.oracle.x.index_select(0, torch.as_tensor(person)), points),
+            torch.where(mask, self.oracle.x.index_select(0, torch.from_numpy(person)), points),
         )
 
     def changed(self, person: np.ndarray, points: Tensor) -> np.ndarray:
@@ -158,7 +160,7 @@ class Easing:
     def numbers(self, points: Tensor, feature: np.ndarray) -> np.ndarray:
         """The number ``(a,)`` of one feature of each point, as written."""
         code = (
-            points[torch.arange(len(points)), torch.as_tensor(self.book.starts[feature])]
+            points[torch.arange(len(points)), torch.from_numpy(self.book.starts[feature])]
             .double()
             .numpy()
         )

@@ -193,9 +193,9 @@ class Moves:
         place.
         """
         self.book.clear(points, self.feature[sets])
-        index = torch.as_tensor(sets)
-        points[torch.arange(len(points)).unsqueeze(-1), torch.as_tensor(self.place)[index]] = (
-            self.code[torch.as_tensor(person).unsqueeze(-1), index]
+        index = torch.from_numpy(sets)
+        points[torch.arange(len(points)).unsqueeze(-1), torch.from_numpy(self.place)[index]] = (
+            self.code[torch.from_numpy(person).unsqueeze(-1), index]
         )
         return points
 
@@ -279,7 +279,7 @@ class MoveBook:
         self.scale = np.array([c.scale for c in self.columns])
         # What stands in the first encoded column of each feature.
         self.codes = (
-            window.own[:, torch.as_tensor(self.starts)]
+            window.own[:, torch.from_numpy(self.starts)]
             .double()
             .numpy()
             .clip(-FARTHEST, FARTHEST)
@@ -308,7 +308,7 @@ class MoveBook:
         """Mask ``(n, m)`` of cells that this question holds."""
         if self.factuals.held is None:
             return np.zeros(self.own.shape, dtype=bool)
-        return self.factuals.held[:, torch.as_tensor(self._whole)].cpu().numpy()
+        return self.factuals.held[:, torch.from_numpy(self._whole)].cpu().numpy()
 
     def all_moves(self) -> Moves:
         """Every move of everybody."""
@@ -412,7 +412,7 @@ class MoveBook:
             least,
             allowed,
             usable,
-            torch.as_tensor(code).to(self.factuals.x),
+            torch.from_numpy(code).to(self.factuals.x),
             place,
         )
 
@@ -559,12 +559,12 @@ class MoveBook:
             return
         hot = feature[row, at]
         for j in np.unique(hot):
-            here = torch.as_tensor(row[hot == j])
+            here = torch.from_numpy(row[hot == j])
             points[here, self.starts[j] : self.starts[j] + self.columns[j].width] = 0.0
 
     def set_numbers(
         self, points: Tensor, row: np.ndarray, feature: np.ndarray, number: np.ndarray
     ) -> None:
         """Write numbers, not categories, into some rows ``(a,)`` of points, in place."""
-        code = torch.as_tensor(self.encode(feature, number)).to(points)
-        points[torch.as_tensor(row), torch.as_tensor(self.starts[feature])] = code
+        code = torch.from_numpy(self.encode(feature, number)).to(points)
+        points[torch.from_numpy(row), torch.from_numpy(self.starts[feature])] = code

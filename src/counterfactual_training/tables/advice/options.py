@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -243,24 +244,26 @@ def _chosen(
     return answers
 
 
-def _by_person(beam: Beam, pool: Pool, factuals: Factuals, status: int) -> list[list[_Answer]]:
-    """Everybody's answers, the cheapest first."""
+def _by_person(
+    beam: Beam, pool: Pool, factuals: Factuals, status: int
+) -> list[Iterator[_Answer]]:
+    """Everybody's answers, the cheapest first; made one by one, for few of many are looked at."""
     person, points, price = pool.joined(beam.x.shape[1], beam.x)
     moved = beam.window.distance(person, points) > 0
     points = beam.window.rows(person, points)
-    answers: list[list[_Answer]] = [[] for _ in range(len(factuals.x))]
-    for place in np.lexsort((price, person)).tolist():
-        i = int(person[place])
-        columns = frozenset(np.flatnonzero(moved[place]).tolist())
-        answers[i].append(
-            _Answer(
-                points[place], status, int(beam.oracle.asked[i]), float(price[place]), columns
-            )
-        )
-    return answers
+    order = np.lexsort((price, person))
+    ends = np.searchsorted(person[order], np.arange(len(factuals.x) + 1))
+
+    def answers(i: int) -> Iterator[_Answer]:
+        for place in order[ends[i] : ends[i + 1]].tolist():
+            columns = frozenset(np.flatnonzero(moved[place]).tolist())
+            asked = int(beam.oracle.asked[i])
+            yield _Answer(points[place], status, asked, float(price[place]), columns)
+
+    return [answers(i) for i in range(len(factuals.x))]
 
 
-def _distinct(pool: list[_Answer], num_options: int) -> list[_Answer]:
+def _distinct(pool: Iterable[_Answer], num_options: int) -> list[_Answer]:
     """The cheapest answers, none of which changes all columns of another."""
     kept: list[_Answer] = []
     for answer in pool:
@@ -277,7 +280,7 @@ def _nested(columns: frozenset[int], others: list[frozenset[int]]) -> bool:
 
 
 def _with_doubtful(
-    plausible: list[_Answer], doubtful: list[_Answer], num_options: int
+    plausible: list[_Answer], doubtful: Iterable[_Answer], num_options: int
 ) -> list[_Answer]:
     """Plausible answers, then a cheaper one of the model alone; if none, only such ones."""
     if not plausible:

@@ -35,7 +35,7 @@ _CLOSE = 4
 # Log-odds of the gate beyond which more make no difference.
 _CERTAIN = 20.7
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
-_JUDGED = 512
+_JUDGED = 1024
 
 
 class Oracle:
@@ -122,13 +122,13 @@ class Oracle:
         """The points with what follows other columns computed anew."""
         if self.finder.related is None:
             return points
-        return self.finder.related.follow(points, self.factuals.take(torch.as_tensor(person)))
+        return self.finder.related.follow(points, self.factuals.take(torch.from_numpy(person)))
 
     def keeps(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """Mask ``(a,)`` of points that keep the relations between columns."""
         if not self.related or len(person) == 0:
             return np.ones(len(person), dtype=bool)
-        return self.finder.keeps(points, self.factuals.take(torch.as_tensor(person))).numpy()
+        return self.finder.keeps(points, self.factuals.take(torch.from_numpy(person))).numpy()
 
     def odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
         """The log-odds ``(a,)`` of everybody's target at points ``(a, d)``."""
@@ -145,7 +145,7 @@ class Oracle:
             )
         odds, close = self._odds(logits, person)
         if len(close):
-            self._look_closely(odds, close, person[close], points[torch.as_tensor(close)])
+            self._look_closely(odds, close, person[close], points[torch.from_numpy(close)])
         return odds
 
     def _look_closely(
@@ -180,7 +180,9 @@ class Oracle:
                 logits.detach().numpy(), self.labels[person], self.window.terms[person]
             )
         else:
-            odds = self.finder.odds_of(logits, self.y[torch.as_tensor(person)]).double().numpy()
+            odds = (
+                self.finder.odds_of(logits, self.y[torch.from_numpy(person)]).double().numpy()
+            )
             close = np.zeros(0, dtype=np.int64)
         if np.isnan(odds.sum()):  # as good as never
             check_finite_logits(logits)
@@ -199,7 +201,7 @@ class Oracle:
         odds, close = self._odds(logits, person)
         if len(close):
             own = person[close]
-            points = moves.put(self.x[torch.as_tensor(own)], own, sets[close])
+            points = moves.put(self.x[torch.from_numpy(own)], own, sets[close])
             self._look_closely(odds, close, own, points)
         return odds
 
@@ -225,15 +227,22 @@ class Oracle:
         """Those of the rows, by number, whose points the gate lets pass."""
         if not self.gated or len(rows) == 0:
             return rows
-        gate = self.gate_odds(person[rows], points.index_select(0, torch.as_tensor(rows)))
+        # Of a decision, only the side of the gate's bar counts.
+        bar = self.enough_of_gate if self.finder.decision else None
+        gate = self.gate_odds(person[rows], points.index_select(0, torch.from_numpy(rows)), bar)
         return rows[self.reached(odds[rows], gate)]
 
     def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Log-odds ``(a,)`` of the model and of the gate."""
         return self.odds(person, points), self.gate_odds(person, points)
 
-    def gate_odds(self, person: np.ndarray, points: Tensor) -> np.ndarray:
-        """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate."""
+    def gate_odds(
+        self, person: np.ndarray, points: Tensor, bar: float | None = None
+    ) -> np.ndarray:
+        """Log-odds ``(a,)`` that points are plausible; plus infinity without a gate.
+
+        With a ``bar``, bounds where these tell on which side of it the odds lie.
+        """
         gate = self.finder.gate
         if gate is None or not self.gated:
             return np.full(len(person), math.inf)
@@ -246,8 +255,8 @@ class Oracle:
                 if len(part) == len(points):
                     own = points
                 else:
-                    own = points.index_select(0, torch.as_tensor(part))
-                found[part] = self.window.gate_odds(person[part], own, label).numpy()
+                    own = points.index_select(0, torch.from_numpy(part))
+                found[part] = self.window.gate_odds(person[part], own, label, bar).numpy()
         return np.minimum(found, _CERTAIN)
 
     @property

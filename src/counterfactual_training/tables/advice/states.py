@@ -116,10 +116,11 @@ class States:
             return np.arange(len(sets))
         cost = self.costs[sets].sum(1)
         forecast = Reached(odds, self.start.gate + self.gains.gate[sets].sum(1))
-        chosen = both(*self._scores(cost, forecast), _JUDGED)
+        chosen = np.zeros(len(sets), dtype=bool)
+        chosen[both(*self._scores(cost, forecast), _JUDGED)] = True
         passing = np.flatnonzero(odds >= self.enough)
-        cheapest = passing[np.argsort(cost[passing], kind="stable")[:_CHEAPEST]]
-        return np.union1d(chosen, cheapest)
+        chosen[passing[np.argsort(cost[passing], kind="stable")[:_CHEAPEST]]] = True
+        return np.flatnonzero(chosen)
 
     def move_on(self, sets: np.ndarray, reached: Reached) -> None:
         """Go on from these sets."""
@@ -173,7 +174,10 @@ def both(one: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
     half = min(size // 2, len(one))
     if half == 0:
         return np.zeros(0, dtype=np.int64)
-    return np.unique(np.concatenate([_lowest(one, half), _lowest(other, half)]))
+    chosen = np.zeros(len(one), dtype=bool)
+    chosen[_lowest(one, half)] = True
+    chosen[_lowest(other, half)] = True
+    return np.flatnonzero(chosen)
 
 
 def _lowest(score: np.ndarray, size: int) -> np.ndarray:

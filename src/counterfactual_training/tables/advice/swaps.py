@@ -31,7 +31,7 @@ def swap_columns(beam: Beam, people: np.ndarray) -> None:
     """
     moves = None
     for _ in range(_ROUNDS):
-        changed = beam.easing.changed(people, beam.answer[torch.as_tensor(people)])
+        changed = beam.easing.changed(people, beam.answer[torch.from_numpy(people)])
         people = people[np.isfinite(beam.best[people]) & (changed.sum(1) > 2)]
         if len(people) == 0 or beam.finder.late:
             return
@@ -46,11 +46,11 @@ def swap_columns(beam: Beam, people: np.ndarray) -> None:
 
 def _swap_once(beam: Beam, moves: Moves, people: np.ndarray) -> None:
     """Try every move in place of every column of the best answers; finish the cheapest."""
-    answer = beam.answer[torch.as_tensor(people)]
+    answer = beam.answer[torch.from_numpy(people)]
     cost = beam.easing.costs(people, answer)
     place, feature = (cost > 0).nonzero()
     # The answer without one of its columns, and what that costs.
-    shorter = beam.easing.without(people[place], answer[torch.as_tensor(place)], feature)
+    shorter = beam.easing.without(people[place], answer[torch.from_numpy(place)], feature)
     left = cost.sum(1)[place] - cost[place, feature] + COLUMN * (cost > 0).sum(1)[place]
     price = left[:, None] + moves.least[people[place]]
     fits = moves.allowed[people[place]] & (price < beam.best[people[place], None])
@@ -58,7 +58,7 @@ def _swap_once(beam: Beam, moves: Moves, people: np.ndarray) -> None:
     fits &= ~(cost > 0)[place][:, moves.feature]
     at, move = fits.nonzero()
     person = people[place[at]]
-    points = moves.put(shorter[torch.as_tensor(at)], person, move[:, None])
+    points = moves.put(shorter[torch.from_numpy(at)], person, move[:, None])
     points = beam.oracle.follow(person, points)
     odds = beam.oracle.odds(person, points)
     fine = np.flatnonzero((odds >= beam.oracle.enough) & beam.oracle.keeps(person, points))
@@ -66,8 +66,8 @@ def _swap_once(beam: Beam, moves: Moves, people: np.ndarray) -> None:
     # The gate is slow: the cheapest first.
     fine = fine[rank_within(person[fine]) < 4 * _TRIED]
     arrived = beam.oracle.passes(
-        person[fine], points[torch.as_tensor(fine)], odds[fine], np.ones(len(fine), bool)
+        person[fine], points[torch.from_numpy(fine)], odds[fine], np.ones(len(fine), bool)
     )
     fine = fine[arrived]
     fine = fine[rank_within(person[fine]) < _TRIED]
-    beam.shorten(person[fine], points[torch.as_tensor(fine)])
+    beam.shorten(person[fine], points[torch.from_numpy(fine)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from counterfactual_training.tables.advice.candidates import COLUMN, Candidates
+from counterfactual_training.tables.advice.candidates import COLUMN, Candidates, places
 
 if TYPE_CHECKING:
     from counterfactual_training.tables.advice.beam import Beam
@@ -19,8 +19,9 @@ _SHARE = 0.7
 # … and if the gate's log-odds, forecast in the same way, miss the bar by no more than this. Of the
 # triples that the gate let pass 96 in 100 did, of all that the model did one in seven.
 _DOUBT = 4.0
-# Pairs of all people that are extended together: more would not stay in the processor's cache.
-_TOGETHER = 2**16
+# Pairs of all people that are extended together, each in both orders: more would not stay in the
+# processor's cache.
+_TOGETHER = 2**17
 
 
 def find_triples(beam: Beam, people: np.ndarray) -> Candidates:
@@ -32,7 +33,7 @@ def find_triples(beam: Beam, people: np.ndarray) -> Candidates:
     moves = beam.coarse
     none = np.zeros((0, 3), dtype=np.int64)
     parts = [beam.passing(moves, none[:, 0], none, np.zeros(0), np.zeros(0, dtype=bool))]
-    size = max(1, _TOGETHER // max(1, len(beam.pairs[0])))
+    size = max(1, _TOGETHER // max(1, len(moves.feature) ** 2))
     for start in range(0, len(people), size):
         some = people[start : start + size]
         who, sets = _promising(beam, some)
@@ -48,31 +49,23 @@ def _promising(beam: Beam, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     moves = beam.coarse
     size = len(moves.feature)
     criteria = _criteria(beam, people)
-    # Of pairs, those that the best move of a later column could complete.
     behind = np.searchsorted(moves.feature, moves.feature, side="right")
-    first, second = beam.pairs
-    value, need = criteria[0]
-    more = value + _best_from(value)[:, behind]
-    who, pair = (value[:, first] + more[:, second] >= need[:, None]).nonzero()
-    first = first[pair]
-    second = second[pair]
-    for value, need in criteria[1:]:
+    later = np.arange(size) >= behind[:, None]
+    # Of pairs, those that the best move of a later column could complete. Whole rows of moves are
+    # compared, earlier columns too: to pick the pairs first takes longer.
+    worth = np.broadcast_to(later, (len(people), size, size))
+    for value, need in criteria:
         more = value + _best_from(value)[:, behind]
-        worth = value[who, first] + more[who, second] >= need[who]
-        who = who[worth]
-        first = first[worth]
-        second = second[worth]
+        worth = worth & (value[:, :, None] + more[:, None] >= need[:, None, None])
+    row, second = places(worth.reshape(-1, size))
+    who, first = np.divmod(row, size)
     # Each with all moves of later columns.
-    start = behind[second]
-    count = size - start
-    place = np.repeat(np.arange(len(who)), count)
-    third = np.arange(len(place)) - np.repeat(np.cumsum(count) - size, count)
-    fine = np.ones(len(place), dtype=bool)
+    fine = later[second]
     for value, need in criteria:
         left = need[who] - value[who, first] - value[who, second]
-        fine &= value[who[place], third] >= left[place]
-    place = place[fine]
-    return who[place], np.stack([first[place], second[place], third[fine]], 1)
+        fine &= value[who] >= left[:, None]
+    at, third = places(fine)
+    return who[at], np.stack([first[at], second[at], third], 1)
 
 
 def _criteria(beam: Beam, people: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -90,7 +83,7 @@ def _criteria(beam: Beam, people: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
     if beam.oracle.gated:
         tried = (least < room[:, None]).nonzero()
         person = people[tried[0]]
-        before = beam.oracle.gate_odds(people, beam.x[torch.as_tensor(people)])
+        before = beam.oracle.gate_odds(people, beam.x[torch.from_numpy(people)])
         alone = beam.oracle.gate_odds(person, beam.points(moves, person, tried[1][:, None]))
         plausible = np.full(gain.shape, -math.inf)
         plausible[tried] = alone - before[tried[0]]

@@ -59,7 +59,7 @@ class Window:
         self.starts[order] = np.cumsum(width[order]) - width[order]
         self.owner = np.repeat(order, width[order])
         whole = [np.arange(slices[at].start, slices[at].stop) for at in order.tolist()]
-        self.columns = torch.as_tensor(
+        self.columns = torch.from_numpy(
             np.concatenate(whole) if whole else np.zeros(0, dtype=np.int64)
         )
         self.own = x[:, self.columns]
@@ -79,7 +79,7 @@ class Window:
         """Whole rows ``(a, d)`` of points ``(a, c)``."""
         if self._is_whole:
             return points
-        rows = self.x.index_select(0, torch.as_tensor(person))
+        rows = self.x.index_select(0, torch.from_numpy(person))
         rows[:, self.columns] = points
         return rows
 
@@ -88,7 +88,7 @@ class Window:
         if self._network is None:
             return self.finder.model(self.rows(person, points).to(self.device)).cpu()
         return self._network(
-            torch.as_tensor(person).to(self.device), points.to(self.device)
+            torch.from_numpy(person).to(self.device), points.to(self.device)
         ).cpu()
 
     def precise_logits(self, person: np.ndarray, points: Tensor) -> Tensor | None:
@@ -116,16 +116,21 @@ class Window:
         """
         if self._network is None or self.finder.related is not None:
             return None
-        who = torch.as_tensor(person).to(self.device)
+        who = torch.from_numpy(person).to(self.device)
         return self._network.of_sets(
-            moves, self, who, torch.as_tensor(sets).to(self.device)
+            moves, self, who, torch.from_numpy(sets).to(self.device)
         ).cpu()
 
-    def gate_odds(self, person: np.ndarray, points: Tensor, label: int) -> Tensor:
-        """Log-odds ``(a,)`` of ``σ(g)``, as :meth:`Gate.of_class`, on the CPU; ∞ without a gate."""
+    def gate_odds(
+        self, person: np.ndarray, points: Tensor, label: int, bar: float | None = None
+    ) -> Tensor:
+        """Log-odds ``(a,)`` of ``σ(g)``, as :meth:`Gate.of_class`, on the CPU; ∞ without a gate.
+
+        With a ``bar``, a bound may do, see :meth:`Nearby.odds`.
+        """
         if self._density is not None:
             return self._density.odds(
-                torch.as_tensor(person).to(self.device), points.to(self.device), label
+                torch.from_numpy(person).to(self.device), points.to(self.device), label, bar
             ).cpu()
         gate = self.finder.gate
         if gate is None:
@@ -139,15 +144,12 @@ class Window:
         """How far each feature moved ``(a, f)``, L1 in model space; codes beyond ``farthest`` count
         as that.
         """
-        own = (
-            self.own.index_select(0, torch.as_tensor(person))
-            .double()
-            .clamp(-farthest, farthest)
-        )
-        moved = (points.double().clamp(-farthest, farthest) - own).abs()
+        own = self.own.index_select(0, torch.from_numpy(person)).double()
+        own.clamp_(-farthest, farthest)
+        moved = points.double().clamp(-farthest, farthest).sub_(own).abs_()
         sums = moved.new_zeros(len(moved), len(self.features))
-        sums.index_add_(1, torch.as_tensor(self.owner), moved)
-        sums[:, torch.as_tensor(self.following)] = 0
+        sums.index_add_(1, torch.from_numpy(self.owner), moved)
+        sums[:, torch.from_numpy(self.following)] = 0
         return sums.numpy()
 
     @cached_property
@@ -169,8 +171,9 @@ class _Network:
     ) -> None:
         self._layers = layers
         self.x = x
-        self._before = layers[:linear]
-        self._behind = layers[linear + 1 :]
+        # forward itself, not the call of the module, which would look for hooks; chains have none.
+        self._before = [layer.forward for layer in layers[:linear]]
+        self._behind = [layer.forward for layer in layers[linear + 1 :]]
         first = layers[linear]
         own = x[:, columns]
         codes = own[:, num_numbers:]
@@ -204,14 +207,14 @@ class _Network:
 
     def before(self, x: Tensor) -> Tensor:
         """φ of values of any shape."""
-        for layer in self._before:
-            x = layer(x)
+        for forward in self._before:
+            x = forward(x)
         return x
 
     def behind(self, hidden: Tensor) -> Tensor:
         """Logits, given the first layer."""
-        for layer in self._behind:
-            hidden = layer(hidden)
+        for forward in self._behind:
+            hidden = forward(hidden)
         return hidden
 
     def __call__(self, person: Tensor, points: Tensor) -> Tensor:
