@@ -99,7 +99,7 @@ def _widths(value: tuple[int, ...]) -> None:
 
 
 def _accepted_by(make: Callable[..., object], name: str) -> Callable[[Any], object]:
-    """The check that whoever uses the setting makes; its limits are written once, there."""
+    """The check by the class that has the setting: limits are written once, there."""
     return lambda value: make(**{name: value})
 
 

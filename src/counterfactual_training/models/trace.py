@@ -205,7 +205,7 @@ def _traced(model: nn.Module) -> list[tuple[str, nn.Module]] | None:
         clone = copy.deepcopy(model, {id(own): own for own in model.parameters()})
         before = _state(clone)
         nodes = list(fx.Tracer().trace(clone).nodes)
-    except Exception:  # whatever a copy or a proxy cannot do, in anybody's code
+    except Exception:  # a user's code may do what a copy or a proxy cannot
         return None
     if _state(clone) != before or len(nodes) < 3 or nodes[-1].args != (nodes[-2],):
         return None

@@ -93,7 +93,7 @@ def _add_given(digest: Digest, run: Run) -> None:
     data = run.data
     size = run.config.batch_size
     for method in run.methods:
-        # A run may go on with other threads.
+        # A run may continue with other threads.
         config = asdict(method.training) | {"threads": None}
         digest.add(
             [config, method.generator, method.constraints, method.objective, method.budget]

@@ -191,9 +191,9 @@ def test_an_ensemble_is_neither_chosen_from_nor_gone_on_with(loans, make_quick):
         InputError, match=r"n_restarts=2 keeps one .* 'ensemble of conventional' keeps all 3"
     ):
         make_quick("ensemble(members=3)", n_restarts=2).fit(*loans)
-    with pytest.raises(InputError, match="partial_fit goes on with the weights of one model"):
+    with pytest.raises(InputError, match="partial_fit continues with the weights of one model"):
         make_quick("ensemble").partial_fit(*loans)
-    with pytest.raises(InputError, match="warm_start goes on with the weights of one model"):
+    with pytest.raises(InputError, match="warm_start continues with the weights of one model"):
         several = make_quick("ensemble(members=2)", warm_start=True, epochs=1, gate="none")
         several.fit(*loans).fit(*loans)
     with pytest.raises(InputError, match="members must be a whole number"):

@@ -33,7 +33,7 @@ _DIGITS = 9
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a group of rows with the same rules was told; e entries, rows × options.
+    """The answers to a group of rows with the same rules; e entries, rows × options.
 
     Attributes:
         row: ``(e,)`` positions among all rows.

@@ -244,7 +244,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         factuals = self._accept(like)
         if len(factuals) != len(z):
             raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
-        # Whoever encoded them has been told.
+        # A warning came when they were encoded.
         return self.with_changes(X, factuals, self._read(factuals, warn=False))
 
     def with_changes(

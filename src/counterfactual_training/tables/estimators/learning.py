@@ -84,7 +84,7 @@ class LearningMethods:
         going_on = self.warm_start and hasattr(self, "model_")
         if going_on and (num_restarts > 1 or num_members > 1):
             raise InputError(
-                "warm_start goes on with the weights of one model: choose a method that is no "
+                "warm_start continues with the weights of one model: choose a method that is no "
                 "ensemble, n_restarts=1 or warm_start=False."
             )
         prepared = replace(self._prepared(X, y, sample_weight, going_on), checkpoint=checkpoint)
@@ -125,7 +125,7 @@ class LearningMethods:
         first = not hasattr(self, "model_")
         if self._counts()[1] > 1:
             raise InputError(
-                "partial_fit goes on with the weights of one model: choose a method that is no "
+                "partial_fit continues with the weights of one model: choose a method that is no "
                 "ensemble, or use fit."
             )
         prepared = self._prepared(X, y, sample_weight, not first).one_epoch()
@@ -137,7 +137,7 @@ class LearningMethods:
                 f"{prepared.classes.tolist()}; every call needs rows of all classes."
             )
         model = prepared.model
-        # Adam's averages of gradients go on with the weights they belong to.
+        # Adam's averages of gradients are kept with the weights they belong to.
         if first:
             memory = None
         else:
