@@ -99,7 +99,7 @@ def verify_receipt(
     checks = [_check_form(receipt)]
     if not checks[0].passed:
         return checks
-    intact = _digest(receipt) == receipt["digest"]  # no secret: anybody can work it out
+    intact = _digest(receipt) == receipt["digest"]  # no secret: everyone can compute it
     fits = f"Its content fits its digest.{_unproven(receipt, key)}"
     checks.append(
         ReceiptCheck(

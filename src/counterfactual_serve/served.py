@@ -22,7 +22,7 @@ from counterfactual_training.tables.estimators.classifier import CounterfactualC
 
 # Of the API; a change that breaks its users makes another number.
 API = 1
-# Seconds that the first search may take, before anybody asks.
+# Seconds that the first search may take, before the first request.
 _FIRST_SECONDS = 1.0
 # Real rows that plausibility is compared with, per class.
 _COMPARED = 1000

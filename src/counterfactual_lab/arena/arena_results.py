@@ -112,21 +112,21 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     rows = []
     for data, part in frame.groupby("data", sort=False):
         base = part[part["model"] == CONVENTIONAL].set_index("seed")
-        for name, own in part.groupby("model", sort=False):
-            own = own.set_index("seed").loc[base.index]
-            slower = float(own["seconds"].mean() / base["seconds"].mean())
+        for name, of_model in part.groupby("model", sort=False):
+            of_model = of_model.set_index("seed").loc[base.index]
+            slower = float(of_model["seconds"].mean() / base["seconds"].mean())
             about = {
                 "data": data,
                 "model": name,
-                "seconds": float(own["seconds"].mean()),
+                "seconds": float(of_model["seconds"].mean()),
                 "slower": slower,
             }
             about |= {
-                "input_gradients": own["input_gradients"].iloc[0],
-                "note": own["note"].iloc[0],
+                "input_gradients": of_model["input_gradients"].iloc[0],
+                "note": of_model["note"].iloc[0],
             }
             for metric in metrics:
-                a, b = (one[metric].to_numpy()[:, None] for one in (own, base))
+                a, b = (one[metric].to_numpy()[:, None] for one in (of_model, base))
                 row = {
                     **about,
                     "metric": metric,
@@ -148,7 +148,10 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
                     row |= {"low": nothing, "high": nothing}
                 rows.append(
                     row
-                    | {"p_value": estimate.p_value if estimate else nothing, "seeds": len(own)}
+                    | {
+                        "p_value": estimate.p_value if estimate else nothing,
+                        "seeds": len(of_model),
+                    }
                 )
     out = pd.DataFrame(rows)
     # Seeds that all differ by the same, as two may by chance, say nothing about how much others
@@ -203,10 +206,10 @@ def _overview(cells: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
                 f"{metric}_{word}": int((verdicts == word).sum())
                 for word in ("better", "worse")
             }
-        own = models[models["model"] == name].drop_duplicates("data")
+        of_model = models[models["model"] == name].drop_duplicates("data")
         row |= {
-            "slower": float(own["slower"].median()),
-            "input_gradients": float(own["input_gradients"].max()),
+            "slower": float(of_model["slower"].median()),
+            "input_gradients": float(of_model["input_gradients"].max()),
         }
         rows.append(row)
     return pd.DataFrame(rows)

@@ -261,21 +261,25 @@ def _at_key(error: CounterfactualTrainingError, key: str) -> InputError:
 def _measurement(flat: dict[str, Any]) -> Measurement:
     settings = {name.removeprefix("evaluation."): value for name, value in flat.items()}
     default = Measurement()
-    own = {name: settings.pop(name) for name in _MEASUREMENT if name in settings}
+    options = {name: settings.pop(name) for name in _MEASUREMENT if name in settings}
     check_name(
-        "rows of evaluation.on:", typed(own.get("on", default.on), "evaluation.on", str), ROWS
+        "rows of evaluation.on:",
+        typed(options.get("on", default.on), "evaluation.on", str),
+        ROWS,
     )
-    if own.get("protected", AS_TRAINED) != AS_TRAINED:
-        typed(own["protected"], "evaluation.protected", bool)
-    if own.get("protected_threshold") is not None:
-        threshold = typed(own["protected_threshold"], "evaluation.protected_threshold", float)
+    if options.get("protected", AS_TRAINED) != AS_TRAINED:
+        typed(options["protected"], "evaluation.protected", bool)
+    if options.get("protected_threshold") is not None:
+        threshold = typed(
+            options["protected_threshold"], "evaluation.protected_threshold", float
+        )
         KEYS["generator.decision_threshold"].check(threshold)
-    paired = own.get("paired", ALL_ROWS)
+    paired = options.get("paired", ALL_ROWS)
     if paired != ALL_ROWS and (type(paired) is not int or paired < 0):
         raise InputError(
             f'evaluation.paired is a number of individuals or "{ALL_ROWS}", got {paired!r}.'
         )
-    typed(own.get("own_draws", False), "evaluation.own_draws", bool)
+    typed(options.get("own_draws", False), "evaluation.own_draws", bool)
     protocol = default.protocol
     if "protocol" in settings:
         chosen = lookup(
@@ -289,7 +293,7 @@ def _measurement(flat: dict[str, Any]) -> Measurement:
         name: _protocol_value(name, value, getattr(EvaluationProtocol(), name))
         for name, value in settings.items()
     }
-    return Measurement(**own, protocol=_searchable(replace(protocol, **changes)))
+    return Measurement(**options, protocol=_searchable(replace(protocol, **changes)))
 
 
 def _searchable(protocol: EvaluationProtocol) -> EvaluationProtocol:

@@ -171,17 +171,17 @@ class Grid:
         if self.own_seeds:
             settings = {name: value for name, value in plain.items() if name != "method"}
             # Seven hexadecimal digits: a seed that every library takes.
-            own = int(digest({"seed": seed, "data": data, **settings})[:7], 16)
+            run_seed = int(digest({"seed": seed, "data": data, **settings})[:7], 16)
         else:
-            own = seed
+            run_seed = seed
         measurement = self._measurement_of(data)
         conventional = conventional_of(values, paper)
         return Point(
             data,
             seed,
             tuple(chosen.items()),
-            GridRun.from_method(data, own, method, values, measurement),
-            GridRun.from_method(data, own, conventional, plain, measurement),
+            GridRun.from_method(data, run_seed, method, values, measurement),
+            GridRun.from_method(data, run_seed, conventional, plain, measurement),
         )
 
     def _measurement_of(self, data: str) -> Measurement:

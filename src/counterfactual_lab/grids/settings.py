@@ -25,10 +25,10 @@ CONVENTIONAL = "conventional"
 # Settings of a run that are no settings of its method: who trains it, and what comes after.
 OF_RUN = ("protected", "alone", "gate", "model.hidden", "model.activation")
 _PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
-_WEIGHTS = tuple(own.name for own in fields(Objective))
+_WEIGHTS = tuple(weight.name for weight in fields(Objective))
 # The seed is a run's own; threads change no number.
 _TRAINING = tuple(
-    own.name for own in fields(TrainConfig) if own.name not in ("seed", "threads")
+    setting.name for setting in fields(TrainConfig) if setting.name not in ("seed", "threads")
 )
 # Of a training without counterfactuals, these have no effect.
 _OF_COUNTERFACTUALS = (
@@ -99,7 +99,7 @@ def _widths(value: tuple[int, ...]) -> None:
 
 
 def _accepted_by(make: Callable[..., object], name: str) -> Callable[[Any], object]:
-    """The check that whoever uses the setting makes; its limits are written once, there."""
+    """The check by the class that has the setting: limits are written once, there."""
     return lambda value: make(**{name: value})
 
 
@@ -153,7 +153,7 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
     base = make_method(method)
     # The paper's general numbers are those of CT as it is.
     general = Method().settings()
-    own = base.settings()
+    settings = base.settings()
     numbers = {
         "training.batch_size": paper.batch_size,
         "training.num_counterfactuals": paper.num_counterfactuals,
@@ -161,7 +161,7 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
         "objective.lambda_reg": paper.lambda_reg,
     }
     # A generator that learns from rows lists only the numbers that were stated.
-    left = {path: own.get(path, general[path]) for path in numbers}
+    left = {path: settings.get(path, general[path]) for path in numbers}
     return base.replace(
         {
             path: number
@@ -259,6 +259,6 @@ def canonical(method: Method) -> Settings:
 
 def method_from(values: Mapping[str, Any]) -> Method:
     """The inverse of :func:`canonical`; settings of a run are left out."""
-    own = {name: value for name, value in values.items() if name not in OF_RUN}
-    name = own.pop("method")
-    return make_method({"name": name, **own})
+    settings = {name: value for name, value in values.items() if name not in OF_RUN}
+    name = settings.pop("method")
+    return make_method({"name": name, **settings})

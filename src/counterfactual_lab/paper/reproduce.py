@@ -192,9 +192,9 @@ def reproduce(
             own_runs = ()
         else:
             continue
-        own = {run.label: failures[run.label] for run in own_runs if run.label in failures}
+        failed = {run.label: failures[run.label] for run in own_runs if run.label in failures}
         results = Results.load(Store(root), [run.id for run in own_runs])
-        out.append(reproduction_of(one, results, effort, own, command))
+        out.append(reproduction_of(one, results, effort, failed, command))
     return out
 
 

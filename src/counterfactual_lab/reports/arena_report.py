@@ -227,7 +227,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
     tau = cells["tau"].iloc[0]
     part = cells[(cells["setting"] == search) & (cells["tau"] == tau)]
     rows = []
-    for data, own in _by(part, "data"):
+    for data, rows_of_data in _by(part, "data"):
         line = [data]
         for metric, lowest in (
             ("nn5", True),
@@ -235,7 +235,9 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
             ("boosting", False),
             ("retrained", False),
         ):
-            column = own[(own["metric"] == metric) & (own["validity"] >= draw.ENOUGH)]
+            column = rows_of_data[
+                (rows_of_data["metric"] == metric) & (rows_of_data["validity"] >= draw.ENOUGH)
+            ]
             # Relative to the same individuals of the conventional model, whose own gain is none.
             gain = (column["value"] - column["reference_value"]) * (-1 if lowest else 1)
             if gain.notna().any():
@@ -286,9 +288,11 @@ def against_ct(table: pd.DataFrame) -> list[TextTable]:
             continue
         lists = []
         for metric in ("nn5", "cost"):
-            own = part[part["metric"] == metric]
+            of_metric = part[part["metric"] == metric]
             for verdict in ("better", "worse"):
-                lists.append(", ".join(own.loc[own["verdict"] == verdict, "data"]) or NOTHING)
+                lists.append(
+                    ", ".join(of_metric.loc[of_metric["verdict"] == verdict, "data"]) or NOTHING
+                )
         rows.append((name, search, f"τ {tau}", *lists))
     header = (
         "method",
@@ -325,8 +329,8 @@ def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
     out = []
     for (search, tau), cell in _by(part, "setting", "tau"):
         rows = []
-        for name, own in _by(cell, "model"):
-            by = own.set_index("metric").to_dict("index")
+        for name, of_model in _by(cell, "model"):
+            by = of_model.set_index("metric").to_dict("index")
             mark = {
                 metric: {"better": "*", "worse": "†"}.get(row["verdict"], "")
                 for metric, row in by.items()
@@ -366,12 +370,13 @@ def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
 def _model_table(models: pd.DataFrame) -> TextTable:
     metrics = list(dict.fromkeys(models["metric"]))
     rows = []
-    for name, own in _by(models, "model"):
-        marks = own["verdict"].map({"better": "*", "worse": "†"}).fillna("")
+    for name, of_model in _by(models, "model"):
+        marks = of_model["verdict"].map({"better": "*", "worse": "†"}).fillna("")
         values = (
-            number(value, 3) + mark for value, mark in zip(own["value"], marks, strict=True)
+            number(value, 3) + mark
+            for value, mark in zip(of_model["value"], marks, strict=True)
         )
-        first = own.iloc[0]
+        first = of_model.iloc[0]
         rows.append(
             (name, *values, number(first["seconds"], 1), number(first["input_gradients"], 0))
         )
@@ -396,8 +401,8 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
     seeds = arena.seeds_of
     models = tables["arena_models"]
     by_count: dict[int, list[str]] = {}
-    for data, own in seeds.items():
-        by_count.setdefault(len(own), []).append(data)
+    for data, its_seeds in seeds.items():
+        by_count.setdefault(len(its_seeds), []).append(data)
     trained = 0
     if len(models):
         trained = int(models.drop_duplicates(["data", "model"])["seeds"].sum())

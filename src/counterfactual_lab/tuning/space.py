@@ -25,7 +25,11 @@ GATES = ("none", *KINDS)
 Choice = Number | str  # a number of a method, or the kind of gate
 # What can be tuned of every method that has it, by dotted name, beside its own numbers.
 TUNABLE = (
-    *(f"objective.{own.name}" for own in fields(Objective) if own.name != "lambda_class"),
+    *(
+        f"objective.{weight.name}"
+        for weight in fields(Objective)
+        if weight.name != "lambda_class"
+    ),
     "training.learning_rate",
     "training.burn_in",
     "training.num_counterfactuals",
@@ -166,13 +170,13 @@ def make_space(
     check_tunable(start)
     values: dict[str, Any] = {**tunable_numbers(start), GATE: gate}
     domains = _read(changes) if isinstance(changes, str | Path) else dict(changes or {})
-    own = OF_METHODS.get(start.name, {})
-    if start.loss is not None and not own and not domains:
+    ranges = OF_METHODS.get(start.name, {})
+    if start.loss is not None and not ranges and not domains:
         raise InputError(
             f"No ranges are known for the method {start.name!r}: give those to search, such as "
             f"{{{_example(start)!r}: (low, high)}}."
         )
-    wanted = _usual_ranges(values, {**RANGES, **own})
+    wanted = _usual_ranges(values, {**RANGES, **ranges})
     for name, domain in _by_path(start, domains).items():
         if name not in values:
             raise InputError(
@@ -220,7 +224,7 @@ def _by_path(start: Method, domains: Mapping[str, Any]) -> dict[str, Any]:
     by_path: dict[str, Any] = {}
     for name, domain in domains.items():
         if name in ("objective", "generator", "training") and isinstance(domain, Mapping):
-            inner = {f"{name}.{own}": value for own, value in domain.items()}
+            inner = {f"{name}.{key}": value for key, value in domain.items()}
             by_path |= _by_path(start, inner)
         elif name == GATE:
             by_path[name] = domain
@@ -249,8 +253,8 @@ def neighbours(
     def neighbour() -> dict[str, Choice]:
         moved = rng.sample(sorted(space), -(-len(space) // 3))
         return {
-            name: own.near(start[name], rng) if name in moved else start[name]
-            for name, own in space.items()
+            name: choice.near(start[name], rng) if name in moved else start[name]
+            for name, choice in space.items()
         }
 
     return [neighbour() for _ in range(num)]

@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
         os.environ.get("CT_TOKEN") or None,
     )
     access = address.access()
-    # Before anything is loaded: a port in use is told at once.
+    # Before anything is loaded, so that a port in use is reported at once.
     with address.listen() as listener:
         _serve(arguments, address, access, listener)
 
@@ -137,7 +137,7 @@ def _serve(
     rows = _rows(opened, arguments.data, arguments.target_column, arguments.max_people)
     served = Served(model, other, rows)
     if rows is not None:
-        # Cells that the model cannot read are told now, not after the page is open.
+        # Cells that the model cannot read are reported now, not after the page is open.
         _ = served.decided
     port = listener.getsockname()[1]
     url = url_of(address, port, access.token)

@@ -21,7 +21,7 @@ from counterfactual_training.errors import InputError
 COMMA = r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?"
 THOUSANDS = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 POINTED_THOUSANDS = r"[+-]?\d{1,3}(?:\.\d{3})*"
-# A text column with this share of numbers is told.
+# A text column with this share of numbers is reported.
 _MOSTLY = 0.8
 # A note names at most this many columns.
 _SHOWN = 5
@@ -48,7 +48,7 @@ def read_table(
     flags: bool = True,
     empty: bool = False,
 ) -> pd.DataFrame:
-    """The rows of a CSV file, numbered from 0. What is left out or changed is told.
+    """The rows of a CSV file, numbered from 0. A note says what is left out or changed.
 
     Args:
         form: of the file, if it was looked at before.

@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    # First of all: a missing package or a folder without rights is told before anything is loaded.
+    # First, so that a missing package or a folder without rights is reported before any loading.
     need_extra("onnx", "onnx")
     out = arguments.out
     if out is None:

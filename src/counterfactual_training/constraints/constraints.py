@@ -462,12 +462,12 @@ class Constraints:
             group.narrow(x, lower, upper)
         for number, flags in self.coded:
             # A code hides the number.
-            stays, own = (
+            stays, factual = (
                 (x[..., list(flags)] > 0.5).any(-1),
                 x[..., number],
             )
             for bound in (lower, upper):
-                bound[..., number] = torch.where(stays, own, bound[..., number])
+                bound[..., number] = torch.where(stays, factual, bound[..., number])
         return lower, upper
 
     def _category_bounds(self, x: Tensor, box: tuple[Tensor, Tensor] | None = None) -> Bounds:
@@ -536,7 +536,7 @@ class Constraints:
         for lattice in (lattice for lattice in self.lattices if some[lattice.column]):
             j = lattice.column
             rows = moved[..., lattice.column]
-            own = x[..., j][rows]
-            low = torch.where(down[..., j][rows], lower[..., j][rows], own)
-            high = torch.where(up[..., j][rows], upper[..., j][rows], own)
-            x_cf[..., j][rows] = lattice.snap(x_cf[..., j][rows], own, low, high)
+            factual = x[..., j][rows]
+            low = torch.where(down[..., j][rows], lower[..., j][rows], factual)
+            high = torch.where(up[..., j][rows], upper[..., j][rows], factual)
+            x_cf[..., j][rows] = lattice.snap(x_cf[..., j][rows], factual, low, high)

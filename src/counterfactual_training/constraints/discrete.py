@@ -124,19 +124,19 @@ class OneHotGroup:
         """
         columns = self.index
         reachable = self.reachable(x)
-        own = x[..., columns]
+        factual = x[..., columns]
         low = lower[..., columns]
         high = upper[..., columns]
         # A single column has the categories (0, 1), of which the last one is "may be 1"; wider
         # groups, one per column.
         may_be_1 = reachable[..., -len(self.columns) :]
         may_be_0 = reachable[..., :1]
-        high = torch.where(may_be_1, high, torch.minimum(high, own))
+        high = torch.where(may_be_1, high, torch.minimum(high, factual))
         # A binary that may not leave 0 or 1 is not pulled back into the domain either.
         if len(self.columns) == 1:
-            low = torch.where(may_be_1, low, torch.minimum(low, own))
-            low = torch.where(may_be_0, low, torch.maximum(low, own))
-            high = torch.where(may_be_0, high, torch.maximum(high, own))
+            low = torch.where(may_be_1, low, torch.minimum(low, factual))
+            low = torch.where(may_be_0, low, torch.maximum(low, factual))
+            high = torch.where(may_be_0, high, torch.maximum(high, factual))
             lower[..., columns] = low
         upper[..., columns] = high
 

@@ -68,13 +68,13 @@ class Follower:
         """Lower and upper limits ``(..., n)`` of its encoded value in counterfactuals of x ``(...,
         n, d)``.
         """
-        own = x[..., self.column]
+        factual = x[..., self.column]
         # Outside its domain, it may stay where it is.
-        low = own.clamp(max=self.lower)
-        high = own.clamp(min=self.upper)
+        low = factual.clamp(max=self.lower)
+        high = factual.clamp(min=self.upper)
         return (
-            torch.maximum(low, own - self.reach) if self.may_decrease else own,
-            torch.minimum(high, own + self.reach) if self.may_increase else own,
+            torch.maximum(low, factual - self.reach) if self.may_decrease else factual,
+            torch.minimum(high, factual + self.reach) if self.may_increase else factual,
         )
 
     def derive(self, points: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -162,12 +162,14 @@ class Relations:
         is inside.
         """
         # Equations get no margin: two limits moved inward would cross.
-        own = x @ self.normals.mT
+        factual = x @ self.normals.mT
         both = self.lower == self.upper
         # Relative to the limit, as rounding errors are.
         inward = torch.where(both, 0.0, margin * (1 + self.upper.abs().nan_to_num(posinf=0.0)))
         # A factual beyond a limit moves the limit to where it stands.
-        return torch.minimum(self.lower + inward, own), torch.maximum(self.upper - inward, own)
+        return torch.minimum(self.lower + inward, factual), torch.maximum(
+            self.upper - inward, factual
+        )
 
     def project(
         self,
@@ -246,13 +248,13 @@ class Relations:
             if not bool(_outside(points @ normals.mT, low, high).any()):
                 return points
         # Box and limits are convex and ``before`` is inside: some share of the way is, too.
-        own = before @ normals.mT
+        origin = before @ normals.mT
         value = points @ normals.mT
-        room = torch.where(value > own, high - own, low - own)
+        room = torch.where(value > origin, high - origin, low - origin)
         # The tightest limit decides for the row; rows that are inside keep share 1 and their exact
         # values.
         share = (
-            torch.where(_outside(value, low, high), room / (value - own), 1.0)
+            torch.where(_outside(value, low, high), room / (value - origin), 1.0)
             .clamp(0, 1)
             .amin(-1, keepdim=True)
         )
@@ -363,15 +365,15 @@ class Relations:
             j = follower.column
             value = follower.derive(points)[0]
             expected = follower.derive(x)[0]
-            own = x[..., j]
+            factual = x[..., j]
             slack = (
                 follower.rounding
                 + ELSEWHERE * (follower.center + follower.scale * expected).abs()
             )
             # A factual that does not match keeps its distance: correcting it is not what a person
             # is asked to change.
-            off = ((own - expected) * follower.scale).abs() > slack
-            value = torch.where(off, own + value - expected, value)
+            off = ((factual - expected) * follower.scale).abs() > slack
+            value = torch.where(off, factual + value - expected, value)
             points[..., j] = torch.where(
                 moved, torch.where(value.isfinite(), value, points[..., j]), x[..., j]
             )
@@ -388,12 +390,12 @@ class Relations:
         # them on.
         for follower in reversed(self.followers):
             # Cloned before it is set to 0, or the view would read 0 as well.
-            own = grad[..., follower.column].clone()
+            upstream = grad[..., follower.column].clone()
             grad[..., follower.column] = 0
             for name, slope in follower.derive(points)[1].items():
                 # A slope may be infinite, as after a division by zero; one such cell must not make
                 # x′ NaN.
-                passed = torch.as_tensor(own * slope)
+                passed = torch.as_tensor(upstream * slope)
                 grad[..., follower.inputs[name][0]] += torch.where(
                     passed.isfinite(), passed, 0.0
                 )

@@ -175,7 +175,7 @@ def as_find(explainer: Find | Generator | Callable[..., Any], name: str = "") ->
     """Whatever explains, to be called as :func:`search` is.
 
     A function with a parameter ``generator`` already is; a :class:`Generator` is a search by that
-    recipe, at the τ of whoever measures; any other function is a :class:`ForeignExplainer`.
+    recipe, at the τ of the measurement; any other function is a :class:`ForeignExplainer`.
     """
     if isinstance(explainer, Generator):
         return ForeignExplainer(name or "generator", explainer)

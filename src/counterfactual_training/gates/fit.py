@@ -220,7 +220,7 @@ def odd_scales(x: Tensor, constraints: Constraints) -> str | None:
     least = both.amin(0)
     most = both.amax(0)
     names = columns.nonzero().flatten()
-    # One thing is told, the first that applies.
+    # One warning is enough: the first that applies.
     if bool(least.max() > _RATIO * most.min()):
         shown = [int(least.argmax()), int(most.argmin())]
         why = "differ in scale"

@@ -86,7 +86,7 @@ class SearchResult:
         confidence: ``(..., n)`` probability of the target class at x_cf.
         binding: ``(..., n, d)`` values of :class:`Binding`: for rows that did not converge, which
             constraint keeps which feature from moving further at x_cf; last dimension 0 where the
-            search was told not to diagnose.
+            search did not diagnose.
         path: ``(T + 1, ..., n, *features)`` all iterates if recorded, else ``None``.
         answers: all of a generator's ``num_answers`` k > 1 as ``(..., n, k, *features)`` and
             ``(..., n, k)``, of which the rest describes the best: the nearest by ‖Δ‖₁ that

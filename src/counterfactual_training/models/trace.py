@@ -118,7 +118,7 @@ def _traceable(model: nn.Module) -> bool:
         if _is_torch(kind.__module__) or any(True for _ in module.parameters(recurse=False)):
             return False
         if not _plain_class(kind) or not all(
-            _plain_value(own) for own in vars(module).values()
+            _plain_value(part) for part in vars(module).values()
         ):
             return False
     return True
@@ -202,10 +202,12 @@ def _of_torch(value: Any) -> bool:
 def _traced(model: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """The layers by a trace of a copy, which shares the parameters."""
     try:
-        clone = copy.deepcopy(model, {id(own): own for own in model.parameters()})
+        clone = copy.deepcopy(
+            model, {id(parameter): parameter for parameter in model.parameters()}
+        )
         before = _state(clone)
         nodes = list(fx.Tracer().trace(clone).nodes)
-    except Exception:  # whatever a copy or a proxy cannot do, in anybody's code
+    except Exception:  # a user's code may do what a copy or a proxy cannot
         return None
     if _state(clone) != before or len(nodes) < 3 or nodes[-1].args != (nodes[-2],):
         return None
@@ -251,9 +253,9 @@ def _held(value: Any, seen: set[int]) -> Any:
         return id(value)
     seen.add(id(value))
     if isinstance(value, dict):
-        return [(id(key), _held(own, seen)) for key, own in value.items()]
+        return [(id(key), _held(part, seen)) for key, part in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
-        return [_held(own, seen) for own in value]
+        return [_held(part, seen) for part in value]
     inside = getattr(value, "__dict__", None)
     if isinstance(inside, dict):
         return (id(value), _held(inside, seen))

@@ -93,7 +93,7 @@ def _add_given(digest: Digest, run: Run) -> None:
     data = run.data
     size = run.config.batch_size
     for method in run.methods:
-        # A run may go on with other threads.
+        # A run may continue with other threads.
         config = asdict(method.training) | {"threads": None}
         digest.add(
             [config, method.generator, method.constraints, method.objective, method.budget]
@@ -169,7 +169,7 @@ class Digest:
             known = _is_known(type(module).__module__)
             # Private attributes of torch's modules follow from the rest; their buffers are
             # statistics.
-            own = {
+            attributes = {
                 k: v
                 for k, v in vars(module).items()
                 if k not in _OF_MODULES and not (known and k.startswith("_"))
@@ -177,7 +177,7 @@ class Digest:
             weights = [
                 [part, w.requires_grad, w] for part, w in module.named_parameters(recurse=False)
             ]
-            self.add([name, type(module), own, module_hooks(module), weights])
+            self.add([name, type(module), attributes, module_hooks(module), weights])
             if not known:
                 self.add(dict(module.named_buffers(recurse=False)))
 
@@ -224,18 +224,20 @@ def _parts_of_function(function: types.FunctionType) -> list[Any]:
         if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
             attributes = _names(code, "LOAD_ATTR", "LOAD_METHOD")
             used |= {
-                f"{name}.{own}": vars(value)[own] for own in attributes if own in vars(value)
+                f"{name}.{attribute}": vars(value)[attribute]
+                for attribute in attributes
+                if attribute in vars(value)
             }
     return [*parts, code, function.__defaults__, function.__kwdefaults__, used]
 
 
 def _names(code: types.CodeType, *operations: str) -> list[str]:
     """Names loaded by these operations, including inner functions."""
-    own = [step.argval for step in dis.get_instructions(code) if step.opname in operations]
+    loaded = [step.argval for step in dis.get_instructions(code) if step.opname in operations]
     within = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return list(
         dict.fromkeys(
-            [*own, *(name for inner in within for name in _names(inner, *operations))]
+            [*loaded, *(name for inner in within for name in _names(inner, *operations))]
         )
     )
 
@@ -253,8 +255,8 @@ def _parts_of_class(kind: type) -> list[Any]:
     if _is_known(kind.__module__):
         return parts
     # Of the attributes that Python itself adds, only code matters.
-    own = {k: v for k, v in vars(kind).items() if callable(v) or not k.startswith("__")}
-    return [*parts, kind.__bases__, own]
+    members = {k: v for k, v in vars(kind).items() if callable(v) or not k.startswith("__")}
+    return [*parts, kind.__bases__, members]
 
 
 def _parts_of_instance(value: Any) -> list[Any]:

@@ -33,7 +33,7 @@ _DIGITS = 9
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a group of rows with the same rules was told; e entries, rows × options.
+    """The answers to a group of rows with the same rules; e entries, rows × options.
 
     Attributes:
         row: ``(e,)`` positions among all rows.
@@ -156,8 +156,8 @@ def _answer(
     options = find_options(finder, part, y_part, question, num_options)
     answers = options.found
     of = options.row
-    own = part.take(of)
-    frame, notes = _judged(finder, own, answers, question.max_changes)
+    people = part.take(of)
+    frame, notes = _judged(finder, people, answers, question.max_changes)
     # Only rows that nothing was found for are asked why.
     missed = (answers.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
     x = part.x[of[missed]]
@@ -178,7 +178,7 @@ def _answer(
         obstacles[place] = hindrance
     return Answers(
         rows[of.cpu().numpy()],
-        own,
+        people,
         answers,
         obstacles,
         question.max_changes,
@@ -414,8 +414,8 @@ def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
     option = np.arange(len(row)) - np.searchsorted(row, row) + 1
     levels = [index.get_level_values(level) for level in range(index.nlevels)]
     # A level of the user's own may be called so; two of that name could not be told apart.
-    own = [None if name == "option" else name for name in index.names]
-    return pd.MultiIndex.from_arrays([*levels, option], names=[*own, "option"])
+    names = [None if name == "option" else name for name in index.names]
+    return pd.MultiIndex.from_arrays([*levels, option], names=[*names, "option"])
 
 
 def _shortfalls(

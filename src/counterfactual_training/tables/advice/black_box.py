@@ -128,10 +128,10 @@ class BlackBox(nn.Module):
         z = x.detach().numpy()
         cells: dict[str, Any] = {}
         for j, column in enumerate(self.encoder.columns_):
-            own = z[:, self.encoder.slices_[column.feature.name]]
-            known = self._find(j, column, own)
+            codes = z[:, self.encoder.slices_[column.feature.name]]
+            known = self._find(j, column, codes)
             if known is None:
-                cells[column.feature.name] = self._cells(j, column, own)
+                cells[column.feature.name] = self._cells(j, column, codes)
             else:
                 cells[column.feature.name] = known[0].cells.take(known[1])
         return pd.DataFrame(cells)

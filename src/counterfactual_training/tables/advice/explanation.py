@@ -336,7 +336,7 @@ class Explanation:
 
     def _moved(self, i: int, most: int | None) -> str:
         """The changes of a row, the largest first."""
-        # Columns that only follow others have distance 0 and are told at the end.
+        # Columns that only follow others have distance 0 and come last.
         order = [
             j
             for j in np.argsort(-self.distance[i], kind="stable").tolist()
@@ -456,7 +456,7 @@ class Explanation:
             delta = None
         else:
             delta = float(after) - float(before)
-        # Else it follows others, to more digits than anybody reads.
+        # Otherwise it follows others, to more digits than a reader needs.
         exact = self.distance[i, j] > 0
         return (
             f"{say_cell(feature, before, decimals, delta)} → "

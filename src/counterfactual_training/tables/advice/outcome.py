@@ -1,4 +1,4 @@
-"""How answers about a classifier's decisions are told; :mod:`values` tells of numbers."""
+"""Answers about a classifier's decisions in words; :mod:`values` does the same for numbers."""
 
 from __future__ import annotations
 

@@ -122,11 +122,11 @@ class Shortener:
             self._undo_many(x_cf, x, y_target, floor, rows), x, y_target, floor, rows
         )
         while len(rows):
-            own = (x[rows], y_target[rows], floor[rows])
+            question = (x[rows], y_target[rows], floor[rows])
             # Smaller changes may make another one superfluous, so whole features are tried again
             # after easing.
-            eased = self._ease(x_cf[rows], *own, rows)
-            x_cf[rows] = self.undo(eased, *own, rows)
+            eased = self._ease(x_cf[rows], *question, rows)
+            x_cf[rows] = self.undo(eased, *question, rows)
             # Each turn takes back a whole feature of the rows that stay, so this ends.
             rows = rows[(x_cf[rows] != eased).any(-1)]
         return x_cf
@@ -175,14 +175,14 @@ class Shortener:
         x_cf = x_cf.clone()
         open_rows = torch.arange(len(x), device=x.device)
         while len(open_rows):
-            own = x_cf[open_rows], x[open_rows], y_target[open_rows], floor[open_rows]
-            size = self._by_feature((own[0] - own[1]).abs()) / self.difficulty
+            question = x_cf[open_rows], x[open_rows], y_target[open_rows], floor[open_rows]
+            size = self._by_feature((question[0] - question[1]).abs()) / self.difficulty
             # Only those that can go alone are tried in turn; of wide rows that is a small part.
             size = size.masked_fill(
-                ~self._superfluous(*own, places[open_rows], size > 0), torch.inf
+                ~self._superfluous(*question, places[open_rows], size > 0), torch.inf
             )
-            gone = self._undo_in_turn(*own, places[open_rows], size)
-            undone_any = (gone != own[0]).any(-1)
+            gone = self._undo_in_turn(*question, places[open_rows], size)
+            undone_any = (gone != question[0]).any(-1)
             x_cf[open_rows] = gone
             # Without one feature, another that was needed before may be superfluous.
             open_rows = open_rows[undone_any]
@@ -211,9 +211,9 @@ class Shortener:
             for rows in live.split(max(1, TOGETHER // (2 * _AHEAD * x.shape[-1]))):
                 ahead = turn[rows].unsqueeze(-1) + torch.arange(_AHEAD, device=x.device)
                 feature = order[rows].gather(-1, ahead.clamp_max(order.shape[-1] - 1))
-                own = x_cf[rows], x[rows], y_target[rows], floor[rows], places[rows]
+                question = x_cf[rows], x[rows], y_target[rows], floor[rows], places[rows]
                 together, alone, points = self._look_ahead(
-                    *own, feature, ahead < number[rows].unsqueeze(-1)
+                    *question, feature, ahead < number[rows].unsqueeze(-1)
                 )
                 # The first feature is the same in both, so that one of the runs is empty.
                 can, cannot = (mask.long().cumprod(-1).sum(-1) for mask in (together, ~alone))
@@ -244,8 +244,10 @@ class Shortener:
         place = (torch.arange(n, device=x.device).unsqueeze(-1) * 2 * ahead + point).flatten()
         points = take_back(x_cf[row], x[row], place, self._columns[feature[:, step].flatten()])
         asked = real.repeat(1, 2).flatten().nonzero().squeeze(-1)
-        own = row[asked]
-        points[asked], fine = self._tried(points[asked], y_target[own], floor[own], places[own])
+        rows_asked = row[asked]
+        points[asked], fine = self._tried(
+            points[asked], y_target[rows_asked], floor[rows_asked], places[rows_asked]
+        )
         reached = (
             torch.zeros_like(row, dtype=torch.bool).index_put((asked,), fine).view(n, 2, ahead)
         )

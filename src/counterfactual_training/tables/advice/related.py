@@ -62,9 +62,9 @@ class Related:
             known = np.isfinite(computed)
             # Encoded and decoded again, so that the value is what a cell of this column can hold.
             z = torch.as_tensor(column.encode(np.where(known, computed, 0.0))).to(printed)
-            own = factuals.numbers[factuals.place, self._place[rule.column]]
+            original = factuals.numbers[factuals.place, self._place[rule.column]]
             place = self.encoder.slices_[rule.column]
-            numbers, same = column.decode_like(z.cpu().double().numpy(), precision, own)
+            numbers, same = column.decode_like(z.cpu().double().numpy(), precision, original)
             code = torch.as_tensor(column.encode(stored(column, numbers))).to(printed)
             # What cannot be computed, or comes out as it was, keeps the factual's code bit by bit.
             new = moved & torch.as_tensor(known & ~same, device=printed.device)
@@ -128,17 +128,17 @@ class Related:
         found = {}
         for name in self.book.columns if names is None else names:
             column = self.columns[name]
-            own = factuals.numbers[factuals.place, self._place[name]]
-            numbers = own
+            original = factuals.numbers[factuals.place, self._place[name]]
+            numbers = original
             # The factuals' numbers are known exactly; decoding would cost their last digits.
             if points is not factuals.x:
                 numbers, same = column.decode_like(
-                    z[:, self.encoder.slices_[name]], precision, own
+                    z[:, self.encoder.slices_[name]], precision, original
                 )
                 # A whole number is stored as it is.
                 numbers = np.where(
                     same,
-                    own,
+                    original,
                     numbers if column.feature.kind == "integer" else stored(column, numbers),
                 )
             # Missing cells count as what the model sees in their place.

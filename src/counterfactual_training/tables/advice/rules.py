@@ -48,7 +48,7 @@ class Rules:
     relations: Sequence[str] | None = None
 
     def narrow(self, schema: Schema) -> Schema:
-        """The schema under these rules. What ``fit`` was told still holds."""
+        """The schema under these rules. Those stated in ``fit`` hold as well."""
         return self._by_name(schema.names)._narrow(schema)
 
     def _by_name(self, names: Sequence[str]) -> Rules:
@@ -193,7 +193,7 @@ def _coarser(feature: Feature, asked: Any) -> float:
 
 
 def _tighter(feature: Feature, rule: str, asked: Any) -> float:
-    """The smaller of what is asked and what ``fit`` was told, because nothing becomes freer."""
+    """The smaller of this question's number and that of ``fit``: nothing becomes freer."""
     checked = getattr(replace(feature, **{rule: asked}), rule)
     return min(checked or np.inf, getattr(feature, rule) or np.inf)
 
@@ -211,7 +211,7 @@ def _fewer_categories(feature: Feature, asked: Any) -> dict[str, Any]:
 
 
 def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
-    """Fields of a feature whose advice stays inside what is asked and what ``fit`` was told."""
+    """Fields of a feature whose advice keeps the rules of this question and those of ``fit``."""
     if feature.kind in ("binary", "categorical"):
         return _fewer_categories(feature, asked)
     # Checked without the feature's own list and step: a narrower domain may well leave out some of

@@ -207,9 +207,9 @@ class AdviceSpace(Bar):
             places = [self.encoder.slices_[column.feature.name] for column in columns]
             if len(here) == 1:
                 rows = moved[:, places[0]].any(-1).nonzero().squeeze(-1)
-                own = factuals.numbers[factuals.place[rows.cpu().numpy()], here[0]]
+                numbers = factuals.numbers[factuals.place[rows.cpu().numpy()], here[0]]
                 cells = (rows, places[0])
-                printed[cells] = _print(columns[0], points[cells], x[cells], own)
+                printed[cells] = _print(columns[0], points[cells], x[cells], numbers)
             elif here:
                 # Numbers that are printed alike, all at once: a frame may have thousands of
                 # columns.
@@ -217,10 +217,10 @@ class AdviceSpace(Bar):
                 rows, at = moved[:, starts].nonzero(as_tuple=True)
                 row = factuals.place[rows.cpu().numpy()]
                 cell = (rows, starts[at])
-                own = factuals.numbers[row, np.array(here)[at.cpu().numpy()]]
+                numbers = factuals.numbers[row, np.array(here)[at.cpu().numpy()]]
                 column = stack_columns(columns, at.cpu().numpy())
                 printed[cell] = _print(
-                    column, points[cell].unsqueeze(-1), x[cell].unsqueeze(-1), own
+                    column, points[cell].unsqueeze(-1), x[cell].unsqueeze(-1), numbers
                 ).squeeze(-1)
         if self.related is None:
             return printed

@@ -1,4 +1,4 @@
-"""Intervals of numbers as targets, and how answers about a regression are told."""
+"""Intervals of numbers as targets, and answers about a regression in words."""
 
 from __future__ import annotations
 

@@ -515,7 +515,7 @@ def _moments(feature: Feature, v: np.ndarray, low: float, high: float) -> tuple[
     """Mean and standard deviation of values between ``low`` and ``high``."""
     if high <= low:
         return low, 0.0
-    # Sums of numbers near 1e308 overflow; that is told below, in words.
+    # Sums of numbers near 1e308 overflow; an error below says so.
     with np.errstate(over="ignore"):
         mean = float(v.mean())
         std = float(v.std(ddof=1))

@@ -244,7 +244,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         factuals = self._accept(like)
         if len(factuals) != len(z):
             raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
-        # Whoever encoded them has been told.
+        # A warning came when they were encoded.
         return self.with_changes(X, factuals, self._read(factuals, warn=False))
 
     def with_changes(
@@ -287,11 +287,11 @@ class Encoder(TransformerMixin, BaseEstimator):
             for name in self.slices_:
                 if name in cells:
                     continue
-                own = factuals[name]
-                if own.dtype == object:
-                    whole[name] = own.reset_index(drop=True)
+                original = factuals[name]
+                if original.dtype == object:
+                    whole[name] = original.reset_index(drop=True)
                 else:
-                    whole[name] = own.array
+                    whole[name] = original.array
             frame = pd.DataFrame({name: whole[name] for name in self.slices_})
         frame.index = factuals.index
         return frame
@@ -305,9 +305,9 @@ class Encoder(TransformerMixin, BaseEstimator):
         plain = [j for j, column in enumerate(self.columns_) if column.affine]
         if plain:
             columns = [self.columns_[j] for j in plain]
-            own = np.stack([arrays[j] for j in plain], 1)
+            originals = np.stack([arrays[j] for j in plain], 1)
             places = [self.slices_[column.feature.name].start for column in columns]
-            kept[plain] = unchanged_numbers(columns, z[:, places], own).all(0)
+            kept[plain] = unchanged_numbers(columns, z[:, places], originals).all(0)
         for j, column in enumerate(self.columns_):
             if not column.affine:
                 kept[j] = column.is_unchanged(

@@ -196,7 +196,7 @@ def checked_num_std(content: Mapping[str, Any]) -> float:
 def _method(params: Mapping[str, Any], learned: Mapping[str, Any], source: str) -> Method:
     """The method of the training. One of the user's own, or its generator, may be unknown here."""
     if not is_known(params["method"]):
-        # Advice needs no loss; whoever trains on has to register it.
+        # Advice needs no loss; only more training needs the method to be registered.
         return Method(str(params["method"]))
     try:
         return method_of(params).with_rows(None, None, **learned)

@@ -255,7 +255,7 @@ def prepare(
 
     Args:
         seed: of the weights and of the training.
-        start: goes on with this encoder and a copy of this model.
+        start: training continues with this encoder and a copy of this model.
         values: labels are a regression's numbers, so there are no classes and one output.
     """
     base = parameters.method_of(params)

@@ -43,7 +43,7 @@ def explain(model: Any, X: Any, target: Any = None, **question: Any) -> Explanat
 
     A pipeline that ends in a :class:`CounterfactualClassifier` is explained in the columns that it
     takes, if its earlier steps can be inverted: the rows that the classifier's gate keeps are led
-    back through them and serve as background. Rules that the classifier was told hold if the steps
+    back through them and serve as background. Rules stated for the classifier hold if the steps
     keep the columns they concern. Everything else needs background rows: ``ct.Explainer(pipeline,
     frame).explain(X)``.
 
@@ -331,7 +331,7 @@ def _origins(steps: Pipeline, names: list[str], width: int) -> list[str | None]:
 def _rules(
     feature: Feature, name: str | None, inner: pd.Series, frame: pd.DataFrame
 ) -> dict[str, Any]:
-    """What the classifier was told about one of its columns, in the units of its original column
+    """The rules that the classifier has for one of its columns, in the units of its original column
     ``name``.
     """
     plain = Feature(feature.name, feature.kind, categories=feature.categories)
