@@ -145,10 +145,10 @@ def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
     assert out.exists()
 
 
-def test_conventional_training_has_no_mature_counterfactuals_and_says_null(capsys, tmp_path):
+def test_training_without_counterfactuals_says_null_of_mature_ones(capsys, tmp_path):
     out = str(tmp_path / "m.safetensors")
     document = ask(capsys, "train", "loan", "--epochs", "1", "--out", out)
-    assert document["share_mature"] is None and document["method"] == "conventional"
+    assert document["share_mature"] is None and document["method"] == "bag"
 
 
 def test_explain_holds_protected_columns_and_speaks_in_units(capsys, loan_model):

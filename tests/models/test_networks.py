@@ -253,7 +253,7 @@ def test_searches_respect_their_box(name, rule):
 # ---- ensembles as one network --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hidden", [(8,), (8, 6), (7, 5, 4)], ids=str)
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 6), (7, 5, 4)], ids=str)
 @pytest.mark.parametrize("squash", [False, True])
 def test_joined_members_compute_the_mean_of_their_logits(hidden, squash):
     model = ct.Ensemble([ct.mlp(5, 3, hidden, "swish", squash) for _ in range(4)]).double()
@@ -261,7 +261,9 @@ def test_joined_members_compute_the_mean_of_their_logits(hidden, squash):
     assert_close(nn.Sequential(*layers)(X.double()), model(X.double()))
     # The first layer is all members', the last one plain.
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    assert linear[0].out_features == 4 * hidden[0] and linear[-1].in_features == 4 * hidden[-1]
+    if hidden:
+        assert linear[0].out_features == 4 * hidden[0]
+        assert linear[-1].in_features == 4 * hidden[-1]
 
 
 def test_members_without_biases_are_joined_too():
@@ -278,11 +280,10 @@ def test_members_without_biases_are_joined_too():
     "model",
     [
         ct.mlp(5, 3),
-        ct.Ensemble([ct.linear(5, 3), ct.linear(5, 3)]),
         ct.Ensemble([ct.mlp(5, 3, (8,)), ct.mlp(5, 3, (9,))]),
         ct.Ensemble([ct.neurotree(5, 3), ct.neurotree(5, 3)]),
     ],
-    ids=["one", "no hidden layer", "not alike", "no chains"],
+    ids=["one", "not alike", "no chains"],
 )
 def test_what_cannot_be_joined_is_left_as_it_is(model):
     assert joined_layers(model) is None

@@ -97,7 +97,8 @@ def test_without_labels_advice_is_measured_and_the_rest_is_said(fitted):
 
 def test_what_decides_is_called_by_its_name(fitted):
     classifier, frame, y = fitted
-    assert "A neural network decides" in section(make_card(classifier), "what")["paragraphs"][0]
+    sentence = section(make_card(classifier), "what")["paragraphs"][0]
+    assert "A mean of several neural networks decides" in sentence
     line = CounterfactualClassifier(
         model="linear", epochs=1, gate="none", random_state=0, mutability={}
     ).fit(frame, y)

@@ -143,7 +143,7 @@ def test_rows_that_do_not_fit():
 
 def test_bags_by_name():
     assert str(ct.make_method("bag of pgd(epsilon=0.2)")) == "bag of pgd(epsilon=0.2)"
-    assert ct.make_method("bag").members == 10
+    assert ct.make_method("bag").members == 5
     assert str(methods.bag(members=3)) == "bag of conventional(members=3)"
     assert ct.make_method(methods.bag("jem").to_dict()).bootstrap
     for text in ("bag of bag", "ensemble of bag of pgd", "bag of ensemble of pgd"):

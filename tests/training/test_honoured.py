@@ -302,7 +302,9 @@ def test_restarts_honour_a_model_of_ones_own(blobs):
             nn.Linear(features, 6), nn.Dropout(0.2), nn.ReLU(), nn.Linear(6, classes)
         )
 
-    estimator = ct.CounterfactualClassifier(model=dropping, epochs=2, n_restarts=3)
+    estimator = ct.CounterfactualClassifier(
+        "conventional", model=dropping, epochs=2, n_restarts=3
+    )
     with pytest.warns(UserWarning, match="one by one.*Dropout"):
         estimator.fit(x, y)
     assert len(estimator.predict(x)) == len(x)

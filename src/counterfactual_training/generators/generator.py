@@ -74,7 +74,8 @@ class Generator:
         step_rule: ``"fixed"`` is plain gradient descent with η, the published search. ``"line"`` is
             a line search that ends on τ and whose result depends on neither η nor the scale of the
             logits (:mod:`line_search`); its steps are at most η·max(1, √(d/8)) long, and T limits
-            how many it tries. ``"normalised"``, ``"signed"``, ``"adam"`` and rules such as :class:`Greedy` change
+            how many it tries. ``"normalised"``, ``"signed"``,
+            ``"adam"`` and rules such as :class:`Greedy` change
             what a step does (:mod:`steps`).
         num_answers: how many counterfactuals to search for each row, together. A result holds the
             best one, and all of them in ``answers``. They differ if penalties and steps see to it,

@@ -77,8 +77,7 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
     """The layers of one network of rows ``(n, d)`` that computes what an ensemble does, with copies
     of its weights: its first layer has the columns of every member's, its last one adds them up.
 
-    ``None`` unless the members are chains of linear layers and elementwise ones, all alike, with a
-    hidden layer.
+    ``None`` unless the members are chains of linear layers and elementwise ones, all alike.
     """
     if type(model) is not Ensemble:
         return None
@@ -86,11 +85,14 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
     if len({repr(chain) for chain in chains}) > 1:
         return None
     linear = [i for i, layer in enumerate(chains[0]) if isinstance(layer, nn.Linear)]
-    if len(linear) < 2:
+    if not linear or (len(linear) == 1 and linear[0] < len(chains[0]) - 1):
         return None
     joined: list[nn.Module] = []
     for i, layers in enumerate(zip(*chains, strict=True)):
-        if i == linear[0]:
+        if len(linear) == 1 and i == linear[0]:
+            weight = torch.stack([own.weight for own in layers]).mean(0)
+            joined.append(_linear(weight, _biases(layers).view(len(layers), -1).mean(0)))
+        elif i == linear[0]:
             joined.append(_linear(torch.cat([own.weight for own in layers]), _biases(layers)))
         elif i == linear[-1]:
             num = len(layers)

@@ -164,8 +164,13 @@ def _kind(classifier: Any) -> str:
         shape = describe(model)
     except ModelError:  # of the user's own
         return "neural network"
+    several = shape["kind"] == "ensemble"
+    if several:
+        shape = shape["member"]
     if shape["kind"] == "mlp" and not shape["hidden"]:
-        return "linear classifier"
+        return "linear classifier"  # and so is a mean of such
+    if several:
+        return "mean of several neural networks"
     return "neural network"
 
 

@@ -217,8 +217,9 @@ def test_the_scale_of_the_logits_does_not_change_best_efforts(asked, question):
     before = classifier.explain(people, 1, **question)
     scaled = copy.deepcopy(classifier)
     with torch.no_grad():
-        for weight in scaled.model_[-1].parameters():
-            weight *= 64
+        for network in getattr(scaled.model_, "members", [scaled.model_]):
+            for weight in network[-1].parameters():
+                weight *= 64
     assert not before.answered.all()
     pd.testing.assert_frame_equal(scaled.explain(people, 1, **question).frame, before.frame)
 
@@ -240,7 +241,8 @@ def test_answers_hold_in_any_batch_of_a_network_that_rounds(asked):
     classifier, people = asked
     rounding = copy.deepcopy(classifier)
     finder = classifier._finder()
-    model = cancelling(finder.model, 300.0)
+    network = next(iter(getattr(finder.model, "members", [finder.model])))
+    model = cancelling(network, 300.0)
     rounding.model_ = model
     rounding._finder = lambda: replace(finder, model=model)
     answers = rounding.explain(people, 1)

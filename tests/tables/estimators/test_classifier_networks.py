@@ -88,7 +88,7 @@ def test_training_goes_on_from_the_same_bins(loans, make_quick):
 
 def test_neuro_trees_have_their_own_rate_unless_one_is_stated(loans):
     def rate(**params):
-        classifier = ct.CounterfactualClassifier(**params)
+        classifier = ct.CounterfactualClassifier(**{"method": "conventional", **params})
         return prepare(
             classifier.get_params(deep=False), *loans, 0
         ).method.training.learning_rate
@@ -250,7 +250,7 @@ def test_a_member_that_diverges_is_left_out(loans, make_quick, monkeypatch):
 def test_weights_of_rows_reach_the_members_of_a_bag(loans, make_quick):
     frame, y = loans
     weight = np.where(np.asarray(y) == np.asarray(y)[0], 1.0, 1e-6)
-    bag = make_quick("bag(members=2)", gate="none", epochs=30, random_state=0)
+    bag = make_quick("bag(members=2)", gate="none", early_stopping=False, random_state=0)
     bag.fit(frame, y, sample_weight=weight)
     assert (bag.predict(frame) == np.asarray(y)[0]).mean() > 0.95
 

@@ -126,7 +126,8 @@ def test_every_class_is_on_both_sides_of_the_split():
 
 def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
     x, y = blobs[0].numpy(), blobs[1].numpy()
-    classifier = ct.CounterfactualClassifier(epochs=2, random_state=0).fit(x, y)
+    classifier = ct.CounterfactualClassifier("conventional", epochs=2, random_state=0)
+    classifier.fit(x, y)
     before = classifier.predict_proba(x)
 
     def interrupted(*_, **__):
@@ -136,7 +137,7 @@ def test_an_interrupted_fit_leaves_the_model_before(monkeypatch, blobs):
     with pytest.raises(KeyboardInterrupt):
         classifier.fit(x + 1, 1 - y)
     assert np.array_equal(classifier.predict_proba(x), before)
-    fresh = ct.CounterfactualClassifier()
+    fresh = ct.CounterfactualClassifier("conventional")
     with pytest.raises(KeyboardInterrupt):
         fresh.fit(x, y)
     assert not hasattr(fresh, "model_")
@@ -146,6 +147,7 @@ def test_early_stopping_keeps_the_best_epoch_of_rows_it_did_not_train_on(make_bl
     x, y = make_blobs(n=200)
     noisy = y.where(torch.rand(len(y), generator=torch.Generator().manual_seed(0)) > 0.3, 1 - y)
     params = {
+        "method": "conventional",
         "learning_rate": 0.05,
         "random_state": 0,
         "n_iter_no_change": 4,

@@ -26,7 +26,11 @@ def same(a, b):
 # ---- sample weights ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", [{}, {"method": "ct_published"}, {"n_restarts": 2}], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"method": "ct_published"}, {"n_restarts": 2, "method": "conventional"}],
+    ids=str,
+)
 def test_heavier_rows_count_more(loans, params):
     frame, _ = loans
     noise = (
@@ -90,7 +94,9 @@ def test_a_warm_start_goes_on(loans):
 
 def test_a_warm_start_that_cannot_go_on(loans):
     frame, y = loans
-    classifier = quick(gate="none", epochs=1, warm_start=True).fit(frame, y)
+    classifier = quick(method="conventional", gate="none", epochs=1, warm_start=True).fit(
+        frame, y
+    )
     before = weights(classifier)
     for x, labels, match in (
         (
@@ -162,7 +168,11 @@ class Count(ct.Callback):
         type(self).epochs += 1
 
 
-@pytest.mark.parametrize("params", [{}, {"early_stopping": False}, {"n_restarts": 2}], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"early_stopping": False}, {"n_restarts": 2, "method": "conventional"}],
+    ids=str,
+)
 def test_callbacks_are_called(loans, params, tmp_path):
     Count.epochs = 0
     classifier = quick(gate="none", epochs=3, callbacks=[Count()], **params).fit(*loans)
@@ -174,14 +184,14 @@ def test_callbacks_are_called(loans, params, tmp_path):
 
 
 def test_verbose_prints_the_loss(loans, capsys):
-    classifier = quick(gate="none", epochs=2, verbose=True).fit(*loans)
+    classifier = quick(method="conventional", gate="none", epochs=2, verbose=True).fit(*loans)
     lines = capsys.readouterr().out.splitlines()
     record = classifier.history_.records[1]
     assert (
         lines[1] == f"Epoch 2, loss = {record['loss']:.8f}, validation loss = "
         f"{record['validation_loss']:.8f}"
     )
-    quick(gate="none", epochs=1, n_restarts=2, verbose=True).fit(*loans)
+    quick(method="conventional", gate="none", epochs=1, n_restarts=2, verbose=True).fit(*loans)
     assert [line[:16] for line in capsys.readouterr().out.splitlines()] == [
         "Model 0, Epoch 1",
         "Model 1, Epoch 1",

@@ -32,7 +32,7 @@ def moved(classifier, rows):
 
 
 def test_mutability_and_domain_hold_from_the_next_explanation_on(own, rejected):
-    rows, weights = rejected.head(20), own.model_[0]
+    rows, weights = rejected.head(20), own.model_.members[0]
     assert "debt" in moved(own, rows) and "age" not in moved(own, rows)
     own.set_params(mutability={"debt": "none"})
     assert "debt" not in moved(own, rows)
@@ -43,7 +43,7 @@ def test_mutability_and_domain_hold_from_the_next_explanation_on(own, rejected):
     changed = told.changed["debt"]
     assert changed.any() and (told.frame["debt"][changed] >= 9).all()
     assert own.constraints_.directions[:2] == ("both", "both")
-    assert own.model_[0] is weights  # nothing was trained
+    assert own.model_.members[0] is weights  # nothing was trained
 
 
 def test_a_dict_changed_in_place_is_noticed(own, rejected):

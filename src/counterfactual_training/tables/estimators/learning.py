@@ -244,7 +244,8 @@ class LearningMethods:
         if restarts > 1 and method.members > 1:
             raise InputError(
                 f"n_restarts={restarts} keeps one of several models, the method {method.name!r} "
-                f"keeps all {method.members}: state one."
+                f"keeps all {method.members}: choose n_restarts=1, or a method of one network, "
+                "such as method='conventional'."
             )
         return restarts, method.members
 
