@@ -59,7 +59,12 @@ def answers() -> Any:
         frame, y = draw(rng)
         gate = ("density", "none")[table % 2]
         classifier = ct.CounterfactualClassifier(
-            epochs=15, gate=gate, random_state=0, progress=False, **rules_of_fit(rng)
+            "conventional",
+            epochs=15,
+            gate=gate,
+            random_state=0,
+            progress=False,
+            **rules_of_fit(rng),
         ).fit(frame, y)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.safetensors"
@@ -82,9 +87,9 @@ def answers() -> Any:
 def http() -> Any:
     """What the server says of its model, of rows and of advice."""
     frame, y = draw(np.random.default_rng(1))
-    classifier = ct.CounterfactualClassifier(epochs=15, random_state=0, progress=False).fit(
-        frame, y
-    )
+    classifier = ct.CounterfactualClassifier(
+        "conventional", epochs=15, random_state=0, progress=False
+    ).fit(frame, y)
     served = Served(Model(classifier, "model.safetensors", "a" * 64))
     denied = frame[classifier.predict(frame) == 0].head(3).astype(object).to_dict("records")
     questions = {
