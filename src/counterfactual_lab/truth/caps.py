@@ -27,8 +27,8 @@ methods: those of docs/reference/methods.md, with settings in brackets, and thos
 file makes. `pgd + density` adds a gate to pgd, and so do `+ learned`, `+ both` and `+ best`: both,
 of images a learned one. Densities mean nothing to images, which are left out. Three texts stand for
 more than a method: `conventional rescaled`, a control that changes the scale of the logits only,
-`counternet itself`, which answers without a search, and `default network`, what the classifier
-trains by default."""
+`counternet itself`, which answers without a search, and `default network`, one network as the
+classifier makes it, trained conventionally."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ A text is a method, maybe with a gate as a part of its own:
 ``pgd rescaled``              a control: logits times the factor by which the published steps look
                               best
 ``counternet itself``         answers without a search
-``default network``           what :class:`CounterfactualClassifier` trains by default
+``default network``           a network as :class:`CounterfactualClassifier` makes it
 ============================  =====================================================================
 
 :data:`counterfactual_lab.truth.caps.METHODS_HELP` says the same to those who ask the commands.
@@ -59,6 +59,8 @@ from counterfactual_training.training.train import train
 SCALES = (0.125, 0.18, 0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0)
 _CONTROL_ROWS = 200
 DEFAULT_NETWORK = "default network"
+# By which it is trained.
+_USUAL = "conventional"
 _RESCALED = "rescaled"
 _ITSELF = "itself"
 _BEST = "best"
@@ -136,7 +138,7 @@ class Compared:
     def trains_by(self) -> str:
         """The method that trains its network."""
         if self.method == DEFAULT_NETWORK:
-            return _usual_method()
+            return _USUAL
         return self.method
 
     @property
@@ -183,13 +185,6 @@ def _canonical(text: str) -> str:
     if bare == DEFAULT_NETWORK or bare in method_names():
         return bare
     return str(make_method(bare))
-
-
-def _usual_method() -> str:
-    """By which :class:`CounterfactualClassifier` trains by default."""
-    from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
-
-    return str(make_method(CounterfactualClassifier().method))
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,8 +335,8 @@ def _network(fit: Fit, name: str) -> nn.Module:
 
 
 def default_network(fit: Fit) -> nn.Module:
-    """The network that :class:`CounterfactualClassifier` trains by default, stopped by the
-    validation rows.
+    """One network as :class:`CounterfactualClassifier` makes it, trained conventionally and stopped
+    by the validation rows.
 
     Width, activation, asinh, bends, batches and patience are the default's, epochs as capped;
     numbers come standardised here, not by median and quartiles.
@@ -354,7 +349,7 @@ def default_network(fit: Fit) -> nn.Module:
     shape = (fit.x.shape[-1], fit.data.num_classes, usual.hidden, usual.activation)
     model = with_weights(fit.seed, lambda: mlp(*shape, squash=True))
     bend(model, fit.x, BENT)
-    method = make_method(usual.method).replace(
+    method = make_method(_USUAL).replace(
         {
             "training.shuffle": True,
             "training.epochs": fit.caps.epochs,

@@ -142,6 +142,15 @@ class Frontier:
         cost: ``(bars, people)`` of the advice found at each bar.
         accepted: ``(bars, people)`` share of independent models that accept it.
         answered: ``(bars, people)`` who got advice.
+
+    Examples:
+        >>> import numpy as np
+        >>> import counterfactual_training as ct
+        >>> everybody = np.ones((2, 10), dtype=bool)
+        >>> accepted = np.repeat([[0.4], [0.8]], 10, axis=1)
+        >>> frontier = ct.Frontier(np.repeat([[1.0], [3.0]], 10, axis=1), accepted, everybody)
+        >>> frontier.curve(everybody[0])
+        (array([0.4, 0.8]), array([1., 3.]))
     """
 
     cost: Array
@@ -163,6 +172,18 @@ def cost_at_equal_acceptance(one: Frontier, other: Frontier, fewest: int = 8) ->
     Both are asked at several bars; costs between two bars are interpolated. Only people count whom
     both answer at every bar. NaN with fewer people than ``fewest``, or without a level that both
     reach.
+
+    Examples:
+        >>> import numpy as np
+        >>> import counterfactual_training as ct
+        >>> everybody = np.ones((2, 10), dtype=bool)
+        >>> accepted = np.repeat([[0.4], [0.8]], 10, axis=1)
+        >>> dear, cheap = (
+        ...     ct.Frontier(np.repeat([[1.0], [most]], 10, axis=1), accepted, everybody)
+        ...     for most in (3.0, 2.0)
+        ... )
+        >>> ct.cost_at_equal_acceptance(cheap, dear) < 1
+        True
     """
     people = np.asarray(one.answered.all(0) & other.answered.all(0))
     if people.sum() < fewest:

@@ -169,8 +169,8 @@ class Fleet:
             sample_weight: as for :func:`train`.
             class_weight: as for :func:`train`.
             callbacks: called for one group of members after the other.
-            checkpoint: files beside this path are written while training, and resumed from if they
-                exist.
+            checkpoint: a file to save to while training, and to resume from if it exists; members
+                that train in several groups have one for each group, beside this path.
             progress: show a status line; by default on a terminal.
         """
         values = {member.method.values for member in self.members}
@@ -199,7 +199,11 @@ class Fleet:
                 validation_rows and validation_rows.for_members(whose),
             )
             run = Run(models, group_methods, *rows, group, callbacks=listeners)
-            fit(run, None if checkpoint is None else Checkpoint(checkpoint, run, shared=True))
+            saver = None
+            if checkpoint is not None:
+                # Groups that train one after the other have a file each.
+                saver = Checkpoint(checkpoint, run, shared=len(group) < len(methods))
+            fit(run, saver)
             return dict(zip(group, run.results(), strict=True))
 
         results: dict[int, TrainResult] = {}
