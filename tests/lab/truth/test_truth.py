@@ -214,9 +214,9 @@ def test_the_default_is_its_network_and_a_gate_on_the_same_rows():
     gated, network = fit.model("default network + density"), fit.model("default network")
     assert gated.model is network
     assert Compared.of("default network + density").reference == "default network"
-    classifier = ct.CounterfactualClassifier(epochs=1, random_state=0, progress=False).fit(
-        fit.x.numpy(), fit.y.numpy()
-    )
+    classifier = ct.CounterfactualClassifier(
+        "conventional", epochs=1, random_state=0, progress=False
+    ).fit(fit.x.numpy(), fit.y.numpy())
     assert [type(layer) for layer in network] == [type(layer) for layer in classifier.model_]
     assert [p.shape for p in network.parameters()] == [
         p.shape for p in classifier.model_.parameters()
