@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -133,6 +134,7 @@ def test_an_early_epoch_within_the_budget_is_not_kept():
     for epoch in range(1, 9):
         weights_now = {"epoch": epoch}
         run = SimpleNamespace(
+            validation=None,
             epoch=epoch,
             epochs=8,
             running=[0],
@@ -284,3 +286,27 @@ def test_the_recipe_shortens_the_way_of_people_who_cannot_change_all():
         cost.append(float((found.x_cf - refused).abs().sum(-1).mean()))
         accuracy.append(float((model(x).argmax(-1) == y).float().mean()))
     assert cost[1] < 0.9 * cost[0] and accuracy[1] > accuracy[0] - 0.02
+
+
+def test_validation_rows_count_where_they_lose_more():
+    """Against the reference's best epoch, which early stopping would have kept."""
+    x, y = rows(overlap=2.0)
+    held = rows(overlap=1.5)
+    budget = AccuracyBudget(0.001)
+    result = train(fresh(), x, y, METHOD, validation=held, callbacks=[budget])
+    columns = result.history.to_frame()
+    reference = train(fresh(), x, y, METHOD.conventional(), validation=held).history.to_frame()
+    best = reference["validation_accuracy"].cummax()
+    lost = pd.concat(
+        [
+            columns["reference_accuracy"] - columns["accuracy"],
+            best - columns["validation_accuracy"],
+        ],
+        axis=1,
+    ).max(axis=1)
+    kept = lost[columns["epoch"] > 4]
+    within = kept[kept <= 0.001]
+    expected = kept.idxmin() if within.empty else within.index[-1]
+    with torch.no_grad():
+        accuracy = (result.model(held[0]).argmax(1) == held[1]).double().mean()
+    assert float(accuracy) == pytest.approx(columns["validation_accuracy"][expected])

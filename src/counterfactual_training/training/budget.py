@@ -24,9 +24,11 @@ class AccuracyBudget(Callback):
 
     A conventional reference, with the same initial weights, seed, rows and optimizer, trains
     alongside every member. After each epoch ``s ← clip(s·exp(−0.15·clip((d − b)/b, −1, 2)), 0.02,
-    1)``, where d is the reference's accuracy on the training batches minus the member's. A member
-    ends with its last epoch of the second half that was within b, if there was one. The history has
-    s as ``strength``, and ``reference_accuracy``.
+    1)``, where d is what the member loses on the training batches, against the same epoch of the
+    reference; or on validation rows, if there are any and it is more, against the reference's best
+    epoch. A member ends with its last epoch of the second half that was within b; without one, and
+    with validation rows, with the one that lost least. The history has s as ``strength``, and
+    ``reference_accuracy``.
 
     Other callbacks, such as schedules or clipping, do not act on the reference.
 
@@ -54,14 +56,16 @@ class AccuracyBudget(Callback):
         self.budget = budget
         self.start = start
         self.reference: Run = None  # type: ignore[assignment]  # made when training begins
-        self.kept: dict[
-            int, dict[str, Tensor]
-        ] = {}  # weights of the last epoch within the budget, by member
+        # By member: weights of the last epoch within the budget, or that lost least; and what it
+        # lost.
+        self.kept: dict[int, dict[str, Tensor]] = {}
+        self.least: dict[int, float] = {}
 
     def on_train_begin(self, run: Run) -> None:
         """Make the reference."""
         self.reference = conventional_run(run)
         self.kept = {}
+        self.least = {}
         if run.epoch == 0:  # a resumed run has its strengths already
             for i in self._bound(run):
                 run.strength[i] = self.start
@@ -77,18 +81,34 @@ class AccuracyBudget(Callback):
             budget = self._of(run, i)
             counterpart = reference.slots[run.slots.index(i)]
             aim = column(reference, counterpart, "accuracy")
-            lost = aim - column(run, i, "accuracy")
+            lost = max(
+                aim - column(run, i, "accuracy"),
+                _lost_on_validation(run, reference, i, counterpart),
+            )
             run.histories[i].records[-1] |= {
                 "strength": run.strength[i],
                 "reference_accuracy": aim,
             }
-            if lost <= budget and run.epoch > run.epochs // 2:
-                self.kept[i] = run.snapshot(i).state_dict()
+            self._remember(run, i, lost, budget)
             if run.epoch > run.methods[i].training.burn_in_epochs and not math.isnan(lost):
                 excess = min(max((lost - budget) / budget, -1.0), 2.0)
                 run.strength[i] = min(
                     max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST
                 )
+
+    def _remember(self, run: Run, i: int, lost: float, budget: float) -> None:
+        """Keep the weights of this epoch if they are those to end with so far."""
+        # At first, a reference that has hardly learned is no aim.
+        if run.epoch <= run.epochs // 2:
+            return
+        within = lost <= budget
+        best = run.validation is not None and lost < self.least.get(i, math.inf)
+        if within or best:
+            self.kept[i] = run.snapshot(i).state_dict()
+        if within:
+            self.least[i] = -math.inf
+        elif best:
+            self.least[i] = lost
 
     def on_stop(self, run: Run, i: int) -> None:
         """Give member i the weights of its last epoch within the budget."""
@@ -108,23 +128,24 @@ class AccuracyBudget(Callback):
         """The reference, and the weights of the last epochs within the budget."""
         reference = self.reference
         if reference is None:
-            return {"kept": self.kept, "reference": None}
+            return {"kept": self.kept, "least": self.least, "reference": None}
         histories = [reference.histories[i] for i in reference.slots]
         state = {
             "epoch": reference.epoch,
             "bad_updates": reference.bad_updates,
-            "records": [history.records[-1:] for history in histories],
+            "records": [history.records for history in histories],
             "stopped": [history.stopped for history in histories],
             "model": reference.model.state_dict(),
             "optimizer": reference.optimizer.state_dict(),
         }
-        return {"kept": self.kept, "reference": state}
+        return {"kept": self.kept, "least": self.least, "reference": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the reference and these weights."""
         reference = self.reference
         saved = state["reference"]
         self.kept = state["kept"]
+        self.least = state["least"]
         reference.epoch = saved["epoch"]
         reference.model.load_state_dict(saved["model"])
         reference.optimizer.load_state_dict(saved["optimizer"])
@@ -150,13 +171,37 @@ class AccuracyBudget(Callback):
         return [i for i in needs if self._of(run, i) < math.inf]
 
 
+def _lost_on_validation(run: Run, reference: Run, i: int, counterpart: int) -> float:
+    """The accuracy that member i lacks on validation rows, against the best epoch of its reference:
+    training rows alone flatter who overfits.
+    """
+    if run.validation is None:
+        return -math.inf
+    name = "validation_accuracy"
+    best = max(record[name] for record in reference.histories[counterpart].records)
+    return best - column(run, i, name)
+
+
 def conventional_run(run: Run) -> Run:
     """A run with the class loss only for every row of the stack, from current weights."""
     if not run.lead and not isinstance(run.optimizer, AdamOptimizer):
         # Copied together, so that the optimizer's copy holds the parameters of the model's copy.
         models, optimizer = copy.deepcopy((run.models, run.optimizer))
-        return Run(models, [run.methods[0].conventional()], run.data, optimizer=optimizer)
+        return Run(
+            models,
+            [run.methods[0].conventional()],
+            run.data,
+            run.validation,
+            optimizer=optimizer,
+        )
     models = [copy.deepcopy(run.models[i]) for i in run.slots]
     methods = [run.methods[i].conventional() for i in run.slots]
     # The rows of a fleet have a leading dimension, even if only one member is left.
-    return Run(models, methods, run.data, members=range(len(models)), stack=bool(run.lead))
+    return Run(
+        models,
+        methods,
+        run.data,
+        run.validation,
+        members=range(len(models)),
+        stack=bool(run.lead),
+    )

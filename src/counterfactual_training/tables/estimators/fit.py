@@ -61,8 +61,8 @@ class PreparedFit:
         x, y: ``(n, d)`` rows in model space and ``(n,)`` class indices, or numbers of a regression.
         method: how to train; its seed also drew the model's weights.
         make_model: another untrained model, its weights drawn by a seed.
-        held_out: row numbers ``(v,)`` kept from training to stop early by; empty without early
-            stopping.
+        held_out: row numbers ``(v,)`` kept from training, to stop early or keep a budget of
+            accuracy by; empty without either.
         class_weight: the weight of rows by class index, or ``"balanced"``.
         patience: epochs without a lower loss on the rows held out before training stops; ``None``:
             never.
@@ -288,7 +288,9 @@ def prepare(
     else:
         learned = parameters.learned_by(start.generator)
     method = parameters.method_for_rows(params, x, limits, seed, y, learned)
-    if parameters.stops_early(params, base):
+    stops_early = parameters.stops_early(params, base)
+    # A budget of accuracy is kept on rows that training has not seen.
+    if stops_early or base.budget is not None:
         stopping_share = params["validation_fraction"]
     else:
         stopping_share = 0.0
@@ -308,7 +310,7 @@ def prepare(
         make_model,
         held_out.to(y.device),
         _by_index(params["class_weight"], classes),
-        params["n_iter_no_change"] if len(held_out) else None,
+        params["n_iter_no_change"] if len(held_out) and stops_early else None,
         params["gate"],
         weight,
         parameters.make_callbacks(params),
