@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from counterfactual_training.models.tabm import tabm
     from counterfactual_training.models.vae import fit_vae
     from counterfactual_training.tables.advice import Explanation
+    from counterfactual_training.tables.advice.lasting import LastingAdvice, lasting
     from counterfactual_training.tables.audits import Audit, audit
     from counterfactual_training.tables.columns.encode import Encoder
     from counterfactual_training.tables.columns.feature import Feature
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.explainer import Explainer
     from counterfactual_training.tables.estimators.pipeline import explain
+    from counterfactual_training.tables.estimators.refits import refits
     from counterfactual_training.tables.estimators.regressor import CounterfactualRegressor
     from counterfactual_training.tables.export import export_onnx
     from counterfactual_training.training import methods
@@ -149,6 +151,7 @@ __all__ = [
     "History",
     "InputError",
     "Jury",
+    "LastingAdvice",
     "LossTerms",
     "Measured",
     "Member",
@@ -187,6 +190,7 @@ __all__ = [
     "greedy",
     "growing_spheres",
     "implausibility",
+    "lasting",
     "line",
     "linear",
     "load_dataset",
@@ -201,6 +205,7 @@ __all__ = [
     "neurotree",
     "pgd",
     "probe",
+    "refits",
     "register_generator",
     "register_method",
     "revise",
@@ -242,6 +247,7 @@ _MODULES = {
     "models.tabm": "tabm",
     "models.vae": "fit_vae",
     "tables.advice": "Explanation",
+    "tables.advice.lasting": "LastingAdvice lasting",
     "tables.audits": "Audit audit",
     "tables.columns.encode": "Encoder",
     "tables.columns.feature": "Feature",
@@ -249,6 +255,7 @@ _MODULES = {
     "tables.estimators.classifier": "CounterfactualClassifier",
     "tables.estimators.explainer": "Explainer",
     "tables.estimators.pipeline": "explain",
+    "tables.estimators.refits": "refits",
     "tables.estimators.regressor": "CounterfactualRegressor",
     "tables.export": "export_onnx",
     "training": "methods",
