@@ -1,9 +1,9 @@
 """Laws of advice on random tables with all kinds of rules: how often is one broken?
 
 ``python -m benchmarks.advice_laws results`` draws tables (numbers, amounts, counts, few values,
-categories) and rules, fits the default classifier with and without a gate, and asks pairs of
-questions, one of which is freer. The price of an answer is its cost and a little for each column.
-``--answers`` says how many answers to look at.
+categories) and rules, fits the default or a single network, with and without a gate, and asks pairs
+of questions, one of which is freer. The price of an answer is its cost and a little for each
+column. ``--answers`` says how many answers to look at.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
     while answers < num_answers:
         frame, y = draw(rng)
         gate = ("none", "density")[int(rng.integers(2))]
+        method = ("conventional", "bag")[int(rng.integers(2))]
         classifier = ct.CounterfactualClassifier(
-            epochs=15, gate=gate, random_state=0, progress=False, **rules_of_fit(rng)
+            method, epochs=15, gate=gate, random_state=0, progress=False, **rules_of_fit(rng)
         ).fit(frame, y)
         people = frame[classifier.predict(frame) == 0].head(PEOPLE)
         if len(people) < 5:

@@ -281,7 +281,7 @@ def _network(x: pd.DataFrame, labels: np.ndarray) -> tuple[Any, dict[str, Any]]:
     """Classifiers of one network, by explainer."""
     ours = {
         who: ct.CounterfactualClassifier(
-            gate=gate, mutability={}, random_state=0, progress=False
+            "conventional", gate=gate, mutability={}, random_state=0, progress=False
         ).fit(x, labels)
         for who, gate in OURS.items()
     }
