@@ -191,8 +191,9 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
         )
         answers += 2 * len(people) + 5
         with torch.no_grad():
-            for weight in classifier.model_[-1].parameters():
-                weight *= 4
+            for network in getattr(classifier.model_, "members", [classifier.model_]):
+                for weight in network[-1].parameters():
+                    weight *= 4
         scaled = classifier.explain(people, 1).frame
         count(
             "scaling all logits changes nothing",
