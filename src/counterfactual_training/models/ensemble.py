@@ -77,7 +77,8 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
     """The layers of one network of rows ``(n, d)`` that computes what an ensemble does, with copies
     of its weights: its first layer has the columns of every member's, its last one adds them up.
 
-    ``None`` unless the members are chains of linear layers and elementwise ones, all alike.
+    ``None`` unless the members are chains of linear layers and elementwise ones, all alike, whose
+    last layer is linear.
     """
     if type(model) is not Ensemble:
         return None
@@ -85,34 +86,37 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
     if len({repr(chain) for chain in chains}) > 1:
         return None
     linear = [i for i, layer in enumerate(chains[0]) if isinstance(layer, nn.Linear)]
-    if not linear or (len(linear) == 1 and linear[0] < len(chains[0]) - 1):
+    # Activations behind the last layer would be of the mean, not of each member.
+    if not linear or linear[-1] < len(chains[0]) - 1:
         return None
     joined: list[nn.Module] = []
     for i, layers in enumerate(zip(*chains, strict=True)):
-        if len(linear) == 1 and i == linear[0]:
-            weight = torch.stack([own.weight for own in layers]).mean(0)
-            joined.append(_linear(weight, _biases(layers).view(len(layers), -1).mean(0)))
-        elif i == linear[0]:
-            joined.append(_linear(torch.cat([own.weight for own in layers]), _biases(layers)))
-        elif i == linear[-1]:
-            num = len(layers)
-            weight = torch.cat([own.weight for own in layers], 1) / num
-            joined.append(_linear(weight, _biases(layers).view(num, -1).mean(0)))
-        elif i in linear:
-            joined.append(SideBySide(layers))
-        else:
+        if i not in linear:
             joined.append(layers[0])
+        elif i == linear[-1]:
+            joined.append(_mean(layers, shared=len(linear) == 1))
+        elif i == linear[0]:
+            weight = torch.cat([layer.weight for layer in layers])
+            joined.append(_linear(weight, torch.cat([_bias(layer) for layer in layers])))
+        else:
+            joined.append(SideBySide(layers))
     return joined
+
+
+def _mean(layers: Sequence[nn.Linear], shared: bool) -> nn.Linear:
+    """The mean of what the members' last layers compute, each of its own columns, or all of the
+    same if these are shared.
+    """
+    bias = torch.stack([_bias(layer) for layer in layers]).mean(0)
+    if shared:
+        return _linear(torch.stack([layer.weight for layer in layers]).mean(0), bias)
+    return _linear(torch.cat([layer.weight for layer in layers], 1) / len(layers), bias)
 
 
 def _bias(layer: nn.Linear) -> Tensor:
     if layer.bias is None:
         return layer.weight.new_zeros(layer.out_features)
     return layer.bias
-
-
-def _biases(layers: Sequence[nn.Linear]) -> Tensor:
-    return torch.cat([_bias(layer) for layer in layers])
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

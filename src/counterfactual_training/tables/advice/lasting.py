@@ -274,10 +274,8 @@ def _log_odds(witness: Witness, rows: pd.DataFrame, target: np.ndarray) -> Array
 
 def _of_rows(question: dict[str, Any], rows: NDArray[np.int64], count: int) -> dict[str, Any]:
     """The rules of a question for some of its rows: those given once for all stay."""
-    per_row = ("vary", "lock", "domain", "step", "max_change", "difficulty", "max_changes")
     own = dict(question)
-    for name in (*per_row, "relations"):
-        value: Any = own.get(name)
+    for name, value in question.items():
         whole = isinstance(value, list | tuple) and len(value) == count
         # A list of names holds for all rows, a list of rules has one for each.
         if whole and any(not isinstance(part, str) for part in value):
