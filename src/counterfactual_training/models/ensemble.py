@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,27 +81,37 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
     ``None`` unless the members are chains of linear layers and elementwise ones, all alike, whose
     last layer is linear.
     """
-    if type(model) is not Ensemble:
-        return None
-    chains = [[layer for _, layer in named_layers(member) or []] for member in model.members]
-    if len({repr(chain) for chain in chains}) > 1:
+    chains = _chains(model)
+    if chains is None:
         return None
     linear = [i for i, layer in enumerate(chains[0]) if isinstance(layer, nn.Linear)]
     # Activations behind the last layer would be of the mean, not of each member.
     if not linear or linear[-1] < len(chains[0]) - 1:
         return None
-    joined: list[nn.Module] = []
-    for i, layers in enumerate(zip(*chains, strict=True)):
-        if i not in linear:
-            joined.append(layers[0])
-        elif i == linear[-1]:
-            joined.append(_mean(layers, shared=len(linear) == 1))
-        elif i == linear[0]:
-            weight = torch.cat([layer.weight for layer in layers])
-            joined.append(_linear(weight, torch.cat([_bias(layer) for layer in layers])))
-        else:
-            joined.append(SideBySide(layers))
-    return joined
+    places = enumerate(zip(*chains, strict=True))
+    return [_joined(layers, i == linear[0], i == linear[-1]) for i, layers in places]
+
+
+def _chains(model: nn.Module) -> list[list[nn.Module]] | None:
+    """The layers of every member; ``None`` unless they are alike."""
+    if type(model) is not Ensemble:
+        return None
+    chains = [[layer for _, layer in named_layers(member) or []] for member in model.members]
+    if len({repr(chain) for chain in chains}) > 1:
+        return None
+    return chains
+
+
+def _joined(layers: Sequence[Any], first: bool, last: bool) -> nn.Module:
+    """One layer for the same layer of all members."""
+    if not isinstance(layers[0], nn.Linear):
+        return layers[0]
+    if last:
+        return _mean(layers, shared=first)
+    if first:
+        weight = torch.cat([layer.weight for layer in layers])
+        return _linear(weight, torch.cat([_bias(layer) for layer in layers]))
+    return SideBySide(layers)
 
 
 def _mean(layers: Sequence[nn.Linear], shared: bool) -> nn.Linear:

@@ -288,12 +288,7 @@ def prepare(
     else:
         learned = parameters.learned_by(start.generator)
     method = parameters.method_for_rows(params, x, limits, seed, y, learned)
-    stops_early = parameters.stops_early(params, base)
-    # A budget of accuracy is kept on rows that training has not seen.
-    if stops_early or base.budget is not None:
-        stopping_share = params["validation_fraction"]
-    else:
-        stopping_share = 0.0
+    stopping_share = parameters.held_out_share(params, base)
     held_out = stopping_rows(torch.zeros_like(y) if values else y, stopping_share, seed)
     if sample_weight is None:
         weight = None
@@ -310,7 +305,7 @@ def prepare(
         make_model,
         held_out.to(y.device),
         _by_index(params["class_weight"], classes),
-        params["n_iter_no_change"] if len(held_out) and stops_early else None,
+        parameters.patience(params, base, len(held_out)),
         params["gate"],
         weight,
         parameters.make_callbacks(params),

@@ -90,6 +90,20 @@ def stops_early(params: Params, method: Method) -> bool:
     return bool(params["early_stopping"])
 
 
+def held_out_share(params: Params, method: Method) -> float:
+    """Share of the rows to stop early by, or to keep a budget of accuracy on."""
+    if stops_early(params, method) or method.budget is not None:
+        return float(params["validation_fraction"])
+    return 0.0
+
+
+def patience(params: Params, method: Method, num_held_out: int) -> int | None:
+    """Epochs without a lower loss after which training stops; ``None`` runs all."""
+    if num_held_out and stops_early(params, method):
+        return int(params["n_iter_no_change"])
+    return None
+
+
 def method_for_rows(
     params: Params,
     x_train: Tensor,
