@@ -207,20 +207,13 @@ def cut(frame: pd.DataFrame, y: np.ndarray, seed: int) -> Cut:
     return Cut(x, labels, others, other_labels, people, target, points, jury)
 
 
-def fit(
-    rows: Cut, method: Any, seed: int, drawn: np.ndarray | None = None, **settings: Any
-) -> tuple[ct.CounterfactualClassifier, float]:
-    """A classifier of all rows, or of those drawn, and the seconds of processor time it took."""
-    x = rows.x
-    labels = rows.labels
-    if drawn is not None:
-        x = x.iloc[drawn]
-        labels = labels[drawn]
+def fit(rows: Cut, method: Any, seed: int) -> tuple[ct.CounterfactualClassifier, float]:
+    """A classifier, and the seconds of processor time it took."""
     started = time.process_time()
     classifier = ct.CounterfactualClassifier(
-        method=method, random_state=seed, progress=False, unseen="unknown", **settings
+        method=method, random_state=seed, progress=False, unseen="unknown"
     )
-    classifier.fit(x, labels)
+    classifier.fit(rows.x, rows.labels)
     return classifier, time.process_time() - started
 
 
@@ -276,16 +269,11 @@ def predictions(rows: Cut, classifier: ct.CounterfactualClassifier) -> dict[str,
 def measure(frame: pd.DataFrame, y: np.ndarray, seed: int, methods: Any) -> pd.DataFrame:
     """A line per method; what is compared is compared with the first."""
     rows = cut(frame, y, seed)
-    rng = np.random.default_rng(1000 + seed)
-    samples = [rng.integers(len(rows.labels), size=len(rows.labels)) for _ in range(REFITS)]
     lines = []
     first: Asked | None = None
     for method in methods:
         classifier, seconds = fit(rows, method, seed)
-        refits = [
-            fit(rows, method, 100 + seed + i, drawn, gate="none")[0]
-            for i, drawn in enumerate(samples)
-        ]
+        refits = ct.refits(classifier, rows.x, rows.labels, REFITS, seed=100 + seed)
         asked = ask(rows, classifier, refits)
         first = first or asked
         lines.append(

@@ -95,8 +95,11 @@ def test_only_people_count_whom_both_answer_at_every_bar():
 
 
 def test_people_may_ask_for_more_and_get_less():
-    curve = frontier([1, 2, 3], [0.3, 0.2, 0.5]).curve(np.ones(10, dtype=bool))
-    np.testing.assert_allclose(curve[0], [0.3, 0.3, 0.5])
+    less = frontier([1, 9, 3], [0.3, 0.2, 0.5])
+    accepted, cost = less.curve(np.ones(10, dtype=bool))
+    np.testing.assert_allclose(accepted, [0.3, 0.5])
+    np.testing.assert_allclose(cost, [1, 3])
+    assert cost_at_equal_acceptance(less, frontier([1, 3], [0.3, 0.5])) == pytest.approx(1)
 
 
 def test_a_jury_is_part_of_the_package():

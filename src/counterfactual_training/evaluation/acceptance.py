@@ -158,11 +158,14 @@ class Frontier:
     answered: NDArray[np.bool_]
 
     def curve(self, people: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Mean acceptance and mean cost ``(bars,)`` of these people ``(people,)``, acceptance
-        rising: where asking for more brought less, the bar before stands for both.
+        """Mean acceptance and mean cost of these people ``(people,)``, bar by bar; bars that ask
+        for more and are believed no more than one before are left out.
         """
         accepted = self.accepted[:, people].mean(1)
-        return np.maximum.accumulate(accepted), self.cost[:, people].mean(1)
+        cost = self.cost[:, people].mean(1)
+        before = np.maximum.accumulate(np.concatenate([[-np.inf], accepted[:-1]]))
+        rising = accepted > before
+        return accepted[rising], cost[rising]
 
 
 def cost_at_equal_acceptance(one: Frontier, other: Frontier, fewest: int = 8) -> float:

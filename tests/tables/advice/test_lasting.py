@@ -122,16 +122,36 @@ def test_refits_are_of_other_rows_and_repeatable(classifier, witnesses):
     assert witnesses[0].get_params()["mutability"] == {"age": "none"}
 
 
+def test_refits_train_as_long_as_the_classifier_and_stop_by_no_row_they_train_on(
+    classifier, witnesses
+):
+    losses = classifier.history_.to_frame()["validation_loss"]
+    for refit in witnesses:
+        history = refit.history_.to_frame()
+        assert len(history) == losses.idxmin() + 1 and history["validation_loss"].isna().all()
+
+
 def test_refits_have_every_class():
     rare = PEOPLE.labels.astype(object).copy()
-    rare[:2] = "undecided"
-    made = ct.refits(
-        ct.CounterfactualClassifier("conventional", **RULES), PEOPLE.frame, rare, 3
-    )
+    rare[0] = "undecided"
+    fitted = ct.CounterfactualClassifier("conventional", **RULES).fit(PEOPLE.frame, rare)
+    made = ct.refits(fitted, PEOPLE.frame, rare, 4)
     assert all(len(one.classes_) == 3 for one in made)
-    rare[1] = "loan granted"
-    with pytest.raises(InputError, match="Only one row is of class 'undecided'"):
-        ct.refits(ct.CounterfactualClassifier(**RULES), PEOPLE.frame, rare, 3)
+
+
+def test_weights_go_with_the_rows(classifier):
+    weight = np.where(PEOPLE.labels == "loan granted", 1.0, 1e-6)
+    plain, heavy = (
+        ct.refits(classifier, PEOPLE.frame, PEOPLE.labels, 1, sample_weight=own)[0]
+        for own in (None, weight)
+    )
+    granted = [one.predict_proba(PEOPLE.frame)[:, 0].mean() for one in (plain, heavy)]
+    assert granted[1] > granted[0] + 0.1
+
+
+def test_refits_are_of_a_classifier(classifier):
+    with pytest.raises(InputError, match="refits are of a CounterfactualClassifier, got Below"):
+        ct.refits(Below(1.0), PEOPLE.frame, PEOPLE.labels)
 
 
 @pytest.mark.parametrize(
