@@ -276,15 +276,22 @@ def test_members_without_biases_are_joined_too():
     assert_close(nn.Sequential(*joined_layers(model))(X), model(X))
 
 
+def hooked_ensemble():
+    model = ct.Ensemble([ct.mlp(5, 3), ct.mlp(5, 3)])
+    model.register_forward_hook(lambda module, args, output: -output)
+    return model
+
+
 @pytest.mark.parametrize(
     "model",
     [
         ct.mlp(5, 3),
         ct.Ensemble([ct.mlp(5, 3, (8,)), ct.mlp(5, 3, (9,))]),
-        ct.Ensemble([nn.Sequential(nn.Linear(5, 3), nn.Tanh()) for _ in range(2)]),
+        ct.Ensemble([nn.Sequential(*ct.mlp(5, 3), nn.Tanh()) for _ in range(2)]),
+        hooked_ensemble(),
         ct.Ensemble([ct.neurotree(5, 3), ct.neurotree(5, 3)]),
     ],
-    ids=["one", "not alike", "bent at the end", "no chains"],
+    ids=["one", "not alike", "bent at the end", "hooked", "no chains"],
 )
 def test_what_cannot_be_joined_is_left_as_it_is(model):
     assert joined_layers(model) is None

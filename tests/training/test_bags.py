@@ -151,3 +151,13 @@ def test_bags_by_name():
             ct.make_method(text)
     with pytest.raises(InputError, match="bootstrap"):
         ct.make_method("ct_published(bootstrap=2)")
+
+
+def test_a_network_alone_is_one_member_of_ct():
+    x, y = blobs()
+    alone, fleet = model_of(0), [model_of(0), model_of(1)]
+    ct.train(alone, x, y, "ct(epochs=2)")
+    ct.Fleet([ct.Member(model, "ct(epochs=2)") for model in fleet]).train(x, y)
+    assert_close(weights_of(fleet[0]), weights_of(alone), atol=1e-9, rtol=1e-7)
+    with pytest.raises(InputError, match="is an ensemble"):
+        ct.Fleet([ct.Member(model_of(0), "ct(members=5)")])

@@ -244,7 +244,8 @@ def canonical(method: Method) -> Settings:
     settings = method.settings()
     for name in ("training.seed", "training.threads"):
         settings.pop(name)
-    if method.needs_counterfactuals:
+    # A generator of the method's own, as that of ct, has no recipe by its name.
+    if method.needs_counterfactuals and method.generator.name in GENERATORS:
         settings["generator"] = method.generator.name
     if method.members == 1:
         settings.pop("members")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_training.errors import ModelError
-from counterfactual_training.models.trace import named_layers
+from counterfactual_training.models.trace import hooked, named_layers
 
 # More members than anyone trains: a file must not keep us busy making them.
 _MOST_MEMBERS = 1000
@@ -94,7 +94,7 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
 
 def _chains(model: nn.Module) -> list[list[nn.Module]] | None:
     """The layers of every member; ``None`` unless they are alike."""
-    if type(model) is not Ensemble:
+    if type(model) is not Ensemble or hooked(model) or hooked(model.members):
         return None
     chains = [[layer for _, layer in named_layers(member) or []] for member in model.members]
     if len({repr(chain) for chain in chains}) > 1:

@@ -23,6 +23,7 @@ from counterfactual_training.constraints.stack_constraints import constraint_str
 from counterfactual_training.errors import InputError, from_outside
 from counterfactual_training.generators import Generator
 from counterfactual_training.generators.stack_generators import compatible, generator_structure
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
 from counterfactual_training.torch_modes import ordinary, with_gradients
 from counterfactual_training.training import arguments
@@ -32,7 +33,7 @@ from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.methods import ct_published
 from counterfactual_training.training.objective import Objective
-from counterfactual_training.training.registry import make_method
+from counterfactual_training.training.registry import make_method, of_one_network
 from counterfactual_training.training.rows import (
     DrawnRows,
     FetchedRows,
@@ -72,7 +73,10 @@ class Member:
     rows: Tensor | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", make_method(self.method))  # the class is frozen
+        method = make_method(self.method)
+        if not isinstance(self.model, Ensemble):
+            method = of_one_network(method)
+        object.__setattr__(self, "method", method)  # the class is frozen
 
 
 def members_of(models: Sequence[nn.Module], method: Method, y: Tensor | None) -> list[Member]:

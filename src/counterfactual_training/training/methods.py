@@ -1,6 +1,6 @@
 """Published methods, each a function of its numbers. All honour the constraints: no attack, sample
-or target moves what may not. Every other setting may be stated, too: ``ct(epochs=20)``,
-``ct(lambda_adv=0)``.
+or target moves what may not. Every other setting may be stated, too: ``pgd(epochs=20)``,
+``ct_published(lambda_adv=0)``.
 
 Formulas are for a batch of rows x with classes y; f are the logits, LSE f(x) their logsumexp, P the
 projection onto what the constraints allow. Numbers such as ε are in the units of the inputs, which

@@ -253,8 +253,9 @@ def is_published(method: Method) -> bool:
 
 
 def _of_package(make: Callable[..., Method] | None) -> bool:
-    if isinstance(make, partial):  # an ensemble or a bag
-        make = make.func
+    if isinstance(make, partial):  # an ensemble or a bag, of a method that may be the user's
+        _, table, of = make.args
+        make = table[of]
     package = __name__.partition(".")[0]
     return getattr(make, "__module__", "").partition(".")[0] == package
 

@@ -421,3 +421,11 @@ def test_a_grid_extends_a_file_beside_it_but_not_itself(tmp_path):
     (tmp_path / "base.toml").write_text('extends = "more.toml"\n')
     with pytest.raises(InputError, match="circle"):
         load_grid(tmp_path / "more.toml")
+
+
+def test_a_method_with_a_generator_of_its_own_is_a_run_like_any():
+    (point,) = points('data = "LS"\nmethod = "ct(members=1, bootstrap=False)"\n')
+    again = point.run.method
+    assert again.generator.name == "nascent" and again.generator.epsilon == pytest.approx(
+        0.1001
+    )

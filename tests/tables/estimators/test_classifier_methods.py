@@ -189,6 +189,7 @@ def test_what_a_registered_method_states_is_honoured():
         for method in ("small", ct.methods.ct_published(training=small().training)):
             used = fitted(method, epochs=1).method_.training
             assert (used.batch_size, used.num_counterfactuals) == (7, 50)
+        assert fitted("bag of small(members=2)", epochs=1).method_.training.batch_size == 7
     finally:
         del METHODS["small"]
     with pytest.raises(InputError, match="epochs=0 would leave"):

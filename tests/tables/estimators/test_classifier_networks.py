@@ -247,6 +247,38 @@ def test_a_member_that_diverges_is_left_out(loans, make_quick, monkeypatch):
     assert np.isfinite(bag.predict_proba(frame)).all()
 
 
+def test_training_goes_on_with_the_members_that_are_left(loans, make_quick):
+    bag = make_quick("bag", gate="none", epochs=1).fit(*loans)
+    del bag.model_.members[3]
+    assert len(bag.partial_fit(*loans).model_.members) == 4
+
+
+def test_several_networks_do_not_become_one_nor_one_several(loans, make_quick):
+    bag = make_quick("bag(members=2)", gate="none", epochs=1, warm_start=True).fit(*loans)
+    bag.set_params(method="conventional")
+    for again in (bag.fit, bag.partial_fit):
+        with pytest.raises(
+            InputError, match="goes on with 2 networks, and .* has one: fit anew"
+        ):
+            again(*loans)
+    one = make_quick("conventional", gate="none", epochs=1, warm_start=True).fit(*loans)
+    with pytest.raises(InputError, match="goes on with one network, and .* has 5: fit anew"):
+        one.set_params(method="bag").fit(*loans)
+
+
+def test_a_network_of_ones_own_may_be_an_ensemble(loans, make_quick):
+    def make(features, classes):
+        return ct.Ensemble([ct.mlp(features, classes, (4,)) for _ in range(3)])
+
+    bag = make_quick("bag(members=2)", model=make, gate="none", epochs=1).fit(*loans)
+    assert [len(member.members) for member in bag.model_.members] == [3, 3]
+
+
+def test_one_member_has_all_rows(loans, make_quick):
+    one = make_quick("ct(members=1)", gate="none", epochs=1).fit(*loans)
+    assert not one.method_.bootstrap and not isinstance(one.model_, ct.Ensemble)
+
+
 def test_weights_of_rows_reach_the_members_of_a_bag(loans, make_quick):
     frame, y = loans
     weight = np.where(np.asarray(y) == np.asarray(y)[0], 1.0, 1e-6)

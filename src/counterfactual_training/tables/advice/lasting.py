@@ -147,9 +147,13 @@ class LastingAdvice:
         """Sentences for each row: what lasts first, and what is just enough where that differs."""
         told = []
         for i, (k, j) in enumerate(self.place.tolist()):
-            text = f"{self.answers[k].changes()[j]} {self.testimony.sentence(i)}"
+            text = self.answers[k].changes()[j]
+            # Refits are asked about answers.
+            if self.answers[k].answered[j]:
+                text += f" {self.testimony.sentence(i)}"
             if not np.isnan(self.bar[i]):
                 enough = self.just_enough.sentence(i)
+                enough = enough[:1].lower() + enough[1:]
                 text += f" Just enough today: {enough} {self.of_just_enough.sentence(i)}"
             told.append(text)
         return told
@@ -177,7 +181,7 @@ def lasting(
         target: as for ``explain``; a label for all rows, or one per row.
         share: of refits that should accept.
         question: the rules of this question, as for ``explain``; neither ``confidence`` nor
-            ``n_options``.
+            ``n_options``. A ``time_limit`` holds for each of at most six searches.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -234,7 +238,8 @@ def lasting(
             bar[mine] = confidence
         best[mine] = agreed[better]
         answers.append(answer)
-        left = left[agreed < share]
+        # Who cannot get the decision cannot get more.
+        left = left[(agreed < share) & answer.answered]
     return LastingAdvice(
         tuple(answers),
         place,
@@ -259,7 +264,7 @@ def _log_odds(witness: Witness, rows: pd.DataFrame, target: np.ndarray) -> Array
     probability = np.asarray(witness.predict_proba(rows), dtype=np.float64)
     known = list(np.asarray(witness.classes_))
     labels = list(target)
-    missing = sorted({str(label) for label in labels} - {str(label) for label in known})
+    missing = [str(label) for label in dict.fromkeys(labels) if label not in known]
     if missing:
         raise InputError(
             f"A witness knows the classes {', '.join(map(str, known))}, not {', '.join(missing)}."

@@ -78,12 +78,13 @@ class CounterfactualClassifier(
             ``"swish"`` or ``"tanh"``.
         epochs, learning_rate: passes over the data, and the step size of Adam; by default the
             method's (``"neurotree"`` has its own rate).
-        batch_size: rows per update; ``"auto"`` is the method's if it states one, else a hundredth
-            of the rows, from 30 to 1000.
+        batch_size: rows per update; ``"auto"`` is a hundredth of the rows, from 30 to 1000, and no
+            less than a published method has; a method of your own that states one keeps it.
         early_stopping: hold out some rows, stop when the loss on them no longer falls, and keep the
             best epoch; by default unless the method has a budget of accuracy, which stops by
             itself.
-        validation_fraction: share of every class to hold out for that, if it is ten rows or more.
+        validation_fraction: share of every class to hold out for that, or to keep a budget of accuracy
+            on, if it is ten rows or more.
         n_iter_no_change: epochs without a lower loss on these rows after which training stops.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are
             not weighted.

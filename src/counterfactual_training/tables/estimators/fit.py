@@ -72,6 +72,7 @@ class PreparedFit:
         stopping_share: share of the rows that early stopping holds out, if there are enough; 0
             without it.
         checkpoint: a file to save to while training, and to resume from if it exists.
+        goes_on: whether the model is one that was trained before.
     """
 
     model: nn.Module
@@ -90,6 +91,7 @@ class PreparedFit:
     listeners: tuple[Callback, ...] = ()
     stopping_share: float = 0.0
     checkpoint: str | Path | None = None
+    goes_on: bool = False
 
     def callbacks(self) -> list[Callback]:
         """Early stopping, if there is any, which restores the best epoch; and the user's own."""
@@ -173,12 +175,18 @@ class PreparedFit:
     def networks(self) -> list[nn.Module]:
         """The members to train: new ones, or those of the ensemble that training goes on from."""
         num = self.method.members
-        if not isinstance(self.model, Ensemble):
+        if not self.goes_on:
             # Weights and draws of a member come from one seed, as if it were trained alone.
             first = self.method.training.seed
             return [self.make_model(seed) for seed in range(first, first + num)]
+        if not isinstance(self.model, Ensemble):
+            raise InputError(
+                f"Training goes on with one network, and the method {self.method.name!r} has "
+                f"{num}: fit anew."
+            )
         models = list(self.model.members)
-        if len(models) != num:
+        # Of five members, one that diverged may be missing.
+        if len(models) != num and "members" in self.method.stated:
             raise InputError(
                 f"Training goes on with the {len(models)} members there are, and the method "
                 f"{self.method.name!r} is about {num}: state members={len(models)}, or fit anew."
@@ -310,6 +318,7 @@ def prepare(
         weight,
         parameters.make_callbacks(params),
         stopping_share,
+        goes_on=start is not None,
     )
 
 

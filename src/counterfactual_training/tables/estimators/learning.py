@@ -16,6 +16,7 @@ from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
 from counterfactual_training.houses import find
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.fit import (
     VALIDATION_SHARE,
@@ -34,6 +35,7 @@ class LearningMethods:
     """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
 
     n_restarts: int
+    model: Any
     random_state: Any
     progress: bool | None
     warm_start: bool
@@ -260,6 +262,13 @@ class LearningMethods:
                 row_weights(sample_weight, len(rows[1])),
             )
         self._follow_rules()
+        members: Any = getattr(self.model_, "members", ())
+        several = isinstance(self.model_, Ensemble) and len(members) > 1
+        if several and self._counts()[1] == 1 and isinstance(self.model, str):
+            raise InputError(
+                f"Training goes on with {len(members)} networks, and the method "
+                f"{method_of(self.get_params(deep=False)).name!r} has one: fit anew."
+            )
         rows = frame_and_labels(self, x, y, reset=False)
         start = Start(self.encoder_, self.classes_, self.model_, self.generator_)
         # Other draws than those of the epochs before.

@@ -135,6 +135,8 @@ def method_for_rows(
         )
     one = replace(
         method,
+        # One network has all rows.
+        bootstrap=method.bootstrap and method.members > 1,
         constraints=constraints,
         training=replace(method.training, **sizes),
     )
