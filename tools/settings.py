@@ -127,7 +127,7 @@ def _methods() -> list[str]:
     lines[-1] += "[Methods](methods.md) has their sources."
     lines += [
         "",
-        "| method | what it is | its own numbers | others that differ from those of `ct_published` |",
+        "| method | what it is | its own numbers | others that differ from `ct_published` |",
         "|---|---|---|---|",
     ]
     return [*lines, *(_method(name, usual) for name in METHODS)]

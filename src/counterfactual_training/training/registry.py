@@ -242,7 +242,8 @@ def of_one_network(method: Method) -> Method:
     and those whose user wants several, as they are.
     """
     kind, _ = kind_and_method(method.name)
-    if kind is not None or method.make is None or "members" in method.stated:
+    stated = kind is not None or method.make is None or "members" in method.stated
+    if stated or method.members == 1:
         return method
     return replace(method, members=1, bootstrap=False)
 

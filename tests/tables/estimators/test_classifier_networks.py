@@ -258,11 +258,11 @@ def test_several_networks_do_not_become_one_nor_one_several(loans, make_quick):
     bag.set_params(method="conventional")
     for again in (bag.fit, bag.partial_fit):
         with pytest.raises(
-            InputError, match="goes on with 2 networks, and .* has one: fit anew"
+            InputError, match=r"goes on with 2 networks, and .* has one: fit anew"
         ):
             again(*loans)
     one = make_quick("conventional", gate="none", epochs=1, warm_start=True).fit(*loans)
-    with pytest.raises(InputError, match="goes on with one network, and .* has 5: fit anew"):
+    with pytest.raises(InputError, match=r"goes on with one network, and .* has 5: fit anew"):
         one.set_params(method="bag").fit(*loans)
 
 

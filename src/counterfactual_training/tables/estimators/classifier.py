@@ -83,8 +83,8 @@ class CounterfactualClassifier(
         early_stopping: hold out some rows, stop when the loss on them no longer falls, and keep the
             best epoch; by default unless the method has a budget of accuracy, which stops by
             itself.
-        validation_fraction: share of every class to hold out for that, or to keep a budget of accuracy
-            on, if it is ten rows or more.
+        validation_fraction: share of every class to hold out for that, or to keep a budget of
+            accuracy on, if it is ten rows or more.
         n_iter_no_change: epochs without a lower loss on these rows after which training stops.
         class_weight: as in scikit-learn: a number by label, or ``"balanced"``. Rows held out are
             not weighted.
