@@ -102,6 +102,16 @@ class LastingAdvice:
         testimony: of the other refits.
         just_enough: the explanation that asks for the decision alone.
         of_just_enough: what the same refits say of it.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> people = ct.loan(300)
+        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=5, random_state=0)
+        >>> clf = clf.fit(people.frame, people.labels)
+        >>> again = ct.refits(clf, people.frame, people.labels, 4)
+        >>> advice = ct.lasting(clf, people.frame[:2], again)
+        >>> len(advice), list(advice.frame), len(advice.changes())
+        (2, ['age', 'debt'], 2)
     """
 
     answers: tuple[Explanation, ...]
