@@ -65,7 +65,7 @@ class Subject:
 
 
 def make_subject(folder: Path, seed: int, quick: bool = False) -> Subject:
-    """The default classifier of Adult, its test rows, and those of them that it denies; the loan
+    """One network with a gate for Adult, its test rows, and those of them that it denies; the loan
     data if ``quick``.
     """
     import numpy as np
@@ -79,7 +79,7 @@ def make_subject(folder: Path, seed: int, quick: bool = False) -> Subject:
         data = ct.load_dataset("loan")
     names = np.array(data.class_names, dtype=object)
     classifier = ct.CounterfactualClassifier(
-        schema=data.schema, random_state=seed, progress=False
+        "conventional", schema=data.schema, random_state=seed, progress=False
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what may change is not the question here
@@ -663,7 +663,7 @@ def load_note(subject: Subject, arguments: argparse.Namespace) -> str:
     return f"""{arguments.clients} clients ask for {OPTIONS} options for a random test row of
     {subject.name} that is denied, one request after the other, for {arguments.seconds:g} s, and
     one more asks for a prediction ten times a second; seed {arguments.seed}, {workers} workers;
-    default classifier with a density gate. Clients, server and workers share the cores.
+    one network with a density gate. Clients, server and workers share the cores.
     *Complete*: the search tried everything within its time. *With a plan*: at least one option
     that leads to the target."""
 
