@@ -378,7 +378,10 @@ def test_data_that_cannot_be_loaded_fails_its_own_runs(tmp_path, tiny, monkeypat
     assert found.failures == dict.fromkeys(
         ("OL conventional seed 0", "OL ct_published seed 0"), "no such file, anywhere"
     )
-    assert len(Store(tmp_path).done()) == 2 and "OL ct_published seed 0 failed" in stream.getvalue()
+    assert (
+        len(Store(tmp_path).done()) == 2
+        and "OL ct_published seed 0 failed" in stream.getvalue()
+    )
     assert "[1/4] LS " in stream.getvalue()
 
 
