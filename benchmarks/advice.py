@@ -229,6 +229,9 @@ def times_page(lines: pd.DataFrame) -> str:
     for name, line in lines.iterrows():
         cells = [f"{line[f'{time}{kind}']:.2f}" for time in TIMES for kind in ("", ", bag")]
         text.append(f"| {name} | " + " | ".join(cells) + " |")
+    ratios = [(lines[f"{time}, bag"] / lines[time]).median() for time in TIMES]
+    medians = " | ".join(f" | × {ratio:.2f}" for ratio in ratios)
+    text.append(f"| **median ratio** | {medians} |")
     return "\n".join(text) + "\n"
 
 

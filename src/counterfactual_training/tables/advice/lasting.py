@@ -155,7 +155,7 @@ class LastingAdvice:
 
     def changes(self) -> list[str]:
         """Sentences for each row: what lasts first, and what is just enough where that differs."""
-        told = []
+        sentences = []
         for i, (k, j) in enumerate(self.place.tolist()):
             text = self.answers[k].changes()[j]
             # Refits are asked about answers.
@@ -165,8 +165,8 @@ class LastingAdvice:
                 enough = self.just_enough.sentence(i)
                 enough = enough[:1].lower() + enough[1:]
                 text += f" Just enough today: {enough} {self.of_just_enough.sentence(i)}"
-            told.append(text)
-        return told
+            sentences.append(text)
+        return sentences
 
 
 def lasting(
@@ -205,6 +205,26 @@ def lasting(
         >>> print(advice.changes()[0])  # doctest: +ELLIPSIS
         Row 0: with debt ... It holds in ... of 2 refits that had no part in it (another one: ...
     """
+    _check(share, witnesses, question)
+    half = len(witnesses) // 2
+    first = _pandas(explainer.explain(X, target, **question))
+    search = _Search(explainer, witnesses[:half], first, question)
+    for confidence in BARS:
+        search.ask(confidence, share)
+    reporting = witnesses[half:]
+    labels = np.asarray(first.target)
+    return LastingAdvice(
+        tuple(search.answers),
+        search.place,
+        search.bar,
+        search.best >= share,
+        Testimony.of(reporting, _frame(search.answers, search.place), labels),
+        first,
+        Testimony.of(reporting, first.frame, labels),
+    )
+
+
+def _check(share: float, witnesses: Sequence[Witness], question: dict[str, Any]) -> None:
     for name in ("confidence", "n_options"):
         if name in question:
             raise InputError(f"{name} is chosen here, for each row: leave it out.")
@@ -215,50 +235,60 @@ def lasting(
             "At least four witnesses are needed, two to steer and two to report; got "
             f"{len(witnesses)}."
         )
-    half = len(witnesses) // 2
-    steering = witnesses[:half]
-    reporting = witnesses[half:]
-    first = _pandas(explainer.explain(X, target, **question))
-    count = len(first)
-    answers: list[Explanation] = []
-    place = np.zeros((count, 2), dtype=np.int64)
-    bar = np.full(count, np.nan)
-    best = np.full(count, -np.inf)
-    left = np.arange(count)
-    labels = np.asarray(first.target)
-    for confidence in BARS:
-        if confidence is not None and not len(left):
-            break
-        if confidence is None:
-            answer = first
-        else:
-            rows = first.original.iloc[left]
-            own = _of_rows(question, left, count)
-            answer = _pandas(
-                explainer.explain(rows, list(labels[left]), confidence=confidence, **own)
-            )
-        agreed = Testimony.of(steering, answer.frame, answer.target).probability
+
+
+class _Search:
+    """Asks for more and more, of the rows that the refits that steer leave in doubt.
+
+    Attributes:
+        answers, place, bar: as in :class:`LastingAdvice`.
+        best: ``(n,)`` the probability that a further refit accepts the answer at its place.
+        rows: ``(r,)`` numbers of the rows that are still in doubt.
+    """
+
+    def __init__(
+        self,
+        explainer: Advises,
+        steering: Sequence[Witness],
+        first: Explanation,
+        question: dict[str, Any],
+    ) -> None:
+        self.explainer = explainer
+        self.steering = steering
+        self.first = first
+        self.question = question
+        self.answers: list[Explanation] = []
+        self.place = np.zeros((len(first), 2), dtype=np.int64)
+        self.bar = np.full(len(first), np.nan)
+        self.best = np.full(len(first), -np.inf)
+        self.rows = np.arange(len(first))
+
+    def ask(self, confidence: float | None, share: float) -> None:
+        """Ask for this confidence; the first time, for the decision."""
+        answer = self.first
+        if confidence is not None:
+            if not len(self.rows):
+                return
+            answer = self._explained(confidence)
+        agreed = Testimony.of(self.steering, answer.frame, answer.target).probability
         # What misses the bar, or no real row looks like, is not advised, whatever refits say of it.
         agreed = np.where(answer.converged, agreed, -1.0)
-        better = agreed > best[left]
-        mine = left[better]
-        place[mine, 0] = len(answers)
-        place[mine, 1] = np.flatnonzero(better)
+        better = agreed > self.best[self.rows]
+        chosen = self.rows[better]
+        self.place[chosen, 0] = len(self.answers)
+        self.place[chosen, 1] = np.flatnonzero(better)
+        self.best[chosen] = agreed[better]
         if confidence is not None:
-            bar[mine] = confidence
-        best[mine] = agreed[better]
-        answers.append(answer)
+            self.bar[chosen] = confidence
+        self.answers.append(answer)
         # Who cannot get the decision cannot get more.
-        left = left[(agreed < share) & answer.answered]
-    return LastingAdvice(
-        tuple(answers),
-        place,
-        bar,
-        best >= share,
-        Testimony.of(reporting, _frame(answers, place), labels),
-        first,
-        Testimony.of(reporting, first.frame, labels),
-    )
+        self.rows = self.rows[(agreed < share) & answer.answered]
+
+    def _explained(self, confidence: float) -> Explanation:
+        own = _of_rows(self.question, self.rows, len(self.first))
+        rows = self.first.original.iloc[self.rows]
+        target = list(np.asarray(self.first.target)[self.rows])
+        return _pandas(self.explainer.explain(rows, target, confidence=confidence, **own))
 
 
 def _frame(answers: Sequence[Explanation], place: NDArray[np.int64]) -> pd.DataFrame:
