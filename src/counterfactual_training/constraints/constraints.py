@@ -340,7 +340,7 @@ class Constraints:
         upper: Tensor,
         before: Tensor | None = None,
     ) -> Tensor:
-        """Move points ``(..., n, d)``, in place, into a box and what relations leave; the step
+        """Move points ``(..., n, d)``, in place, into a box and the limits of relations; the step
         began at ``before``.
         """
         points.clamp_(lower, upper)
@@ -351,7 +351,9 @@ class Constraints:
         )
 
     def follow(self, points: Tensor, x: Tensor) -> Tensor:
-        """Points ``(..., n, d)`` in which features that follow others do so; x are the factuals."""
+        """Points ``(..., n, d)`` with features that follow others computed from these; x are the
+        factuals.
+        """
         if self.relations is None:
             return points
         return self.relations.follow(points, x)
@@ -369,8 +371,8 @@ class Constraints:
         cells under ``held``.
         """
         loose, fixed = self._without_fixed_groups
-        # What nobody may change, and did not change, needs no rounding: often most categories of a
-        # person.
+        # Immutable and unchanged columns need no rounding; often these are most categories of a
+        # row.
         if loose is not self and torch.equal(x_cf[..., fixed], x[..., fixed]):
             return loose.snap(x_cf, x, held)
         x_cf = x_cf.clone()
@@ -486,7 +488,7 @@ class Constraints:
             low = lower[..., columns]
             high = upper[..., columns]
             categories = self._categories(group, x, low, high)
-            own = group.own(x)
+            current = group.own(x)
             inside = ((part >= low) & (part <= high)).all(-1, keepdim=True)
             # Outside the box and without a category to go to: widen the box so that the row may
             # stay as it is.
@@ -496,7 +498,7 @@ class Constraints:
                 upper = upper.expand_as(x).clone()
                 lower[..., columns] = torch.where(trapped, torch.minimum(low, part), low)
                 upper[..., columns] = torch.where(trapped, torch.maximum(high, part), high)
-            decoded = (categories & own).any(-1, keepdim=True)
+            decoded = (categories & current).any(-1, keepdim=True)
             # A group that was no clean category before need not become one.
             if self.category_projection == "end":
                 decoded = decoded & ~inside
@@ -505,7 +507,7 @@ class Constraints:
                 home = home.clone() if home is x else home  # x is the caller's
                 home[..., columns] = torch.where(decoded, clean, part)
             stay = inside | trapped
-            choices += [categories | (own & stay), ~own.any(-1, keepdim=True) & stay]
+            choices += [categories | (current & stay), ~current.any(-1, keepdim=True) & stay]
         return Bounds(
             lower,
             upper,

@@ -81,9 +81,9 @@ class OneHotGroup:
 
     def own(self, x: Tensor) -> Tensor:
         """Mask ``(..., n, max(k, 2))`` of the category that each row is in."""
-        return self._own(self.category(x))
+        return self._one_hot_mask(self.category(x))
 
-    def _own(self, category: Tensor) -> Tensor:
+    def _one_hot_mask(self, category: Tensor) -> Tensor:
         return category.unsqueeze(-1) == torch.arange(
             self.num_categories, device=category.device
         )
@@ -107,7 +107,7 @@ class OneHotGroup:
             )
         category = self.category(x)
         # Category −1 reads the last line.
-        return self._may_become.to(x.device)[category] | self._own(category)
+        return self._may_become.to(x.device)[category] | self._one_hot_mask(category)
 
     @cached_property
     def _may_become(self) -> Tensor:

@@ -35,12 +35,14 @@ def imply(
             # Only now: most calls find nothing broken and return the points they were given.
             x_cf = x_cf.clone()
             needed = list(rule.needed)
-            given = list(rule.given)
+            condition_columns = list(rule.given)
             code = x_cf.new_tensor(rule.needed_code)
             x_cf[..., needed] = torch.where(may.unsqueeze(-1), code, x_cf[..., needed])
             # Giving up means the factual's own category, which is always allowed.
-            x_cf[..., given] = torch.where(
-                (broken & ~may).unsqueeze(-1), x[..., given], x_cf[..., given]
+            x_cf[..., condition_columns] = torch.where(
+                (broken & ~may).unsqueeze(-1),
+                x[..., condition_columns],
+                x_cf[..., condition_columns],
             )
         # A full round without a change: no later round would make one. The loop bounds cycles of
         # rules.
@@ -60,7 +62,7 @@ def may_take_code(
     already.
     """
     wanted = x.new_tensor(code)
-    own = ((x[..., list(columns)] - wanted).abs() < 1e-3).all(-1)
+    has_code = ((x[..., list(columns)] - wanted).abs() < 1e-3).all(-1)
     group = next(
         (group for group in constraints.groups if group.columns == tuple(columns)), None
     )
@@ -84,4 +86,4 @@ def may_take_code(
                     upper[..., 0],
                 )
                 may = may & ((snapped - wanted).abs() < 1e-3)
-    return own | (may if held is None else may & ~held[..., list(columns)].any(-1))
+    return has_code | (may if held is None else may & ~held[..., list(columns)].any(-1))

@@ -19,7 +19,7 @@ from torch import Tensor
 from counterfactual_training.constraints.discrete import Lattice
 from counterfactual_training.constraints.expression import Expression
 
-# Rounds of Dykstra's algorithm; what they leave is taken back along the way to the factual.
+# Rounds of Dykstra's algorithm; the remaining excess is removed by moving back towards the factual.
 _SWEEPS = 8
 # Points keep this far inside a limit, in standard deviations, so that rounding errors cannot cross
 # it.
@@ -220,7 +220,7 @@ class Relations:
         """Near the nearest points ``(a, c)`` of box and limits, by projecting onto each in turn;
         related columns only.
 
-        What that leaves goes back towards ``before``, which is inside.
+        Points still outside move back towards ``before``, which is inside.
         """
         normals = self.normals[:, self._related]
         # The projection onto a limit moves only what may move, and shares the whole excess among

@@ -1,4 +1,4 @@
-"""Eq. 2, stated once: what a row counts, by what it is for. All that trains by Eq. 2 runs this.
+"""Eq. 2, stated once: the weight of a row by its role. Every training by Eq. 2 runs this code.
 
 ``L = CE(x, y) + λ_div·[E(x⁺) − E(x′)] + λ_reg·[E(x⁺)² + E(x′)²] + λ_adv·CE(x_adv, y)``, each a mean
 over rows, with ``E(x) = −M(x)[y⁺]``. Beyond the paper: ``λ_recourse·CE(x_adv, y⁺)``, one more role,
@@ -36,7 +36,7 @@ _ROLES = tuple(Role)
 
 
 class Counts(NamedTuple):
-    """What the means over the rows of a role count in the loss."""
+    """Weights of the means over the rows of a role in the loss."""
 
     cross_entropy: Number = 0.0
     energy: Number = 0.0
@@ -247,7 +247,7 @@ class Eq2:
         for role, sums in means.items():
             for entry, mean in zip(self.entries[role], sums[:-1], strict=True):
                 if isinstance(entry, Tensor):
-                    # 0·∞ is no number, and what does not count may be infinite.
+                    # 0·∞ is NaN, and values of weight 0 may be infinite.
                     total = total + torch.where(entry != 0, entry * mean, 0.0)
                 elif entry != 0:
                     total = total + entry * mean

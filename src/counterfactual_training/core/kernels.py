@@ -116,12 +116,14 @@ def _kernel_sum(
             s if len(s) == 1 else s[first : first + slab] for s in (sets_x, sets_y)
         )
         for i in range(0, x.shape[-2], chunk):
-            left, left_half = _halved(part_x[:, i : i + chunk], centre, length_scale)
+            chunk_x, half_x = _halved(part_x[:, i : i + chunk], centre, length_scale)
             # Two more columns carry the norms, so that one matrix product yields whole exponents.
-            left = torch.cat([left, left_half, torch.ones_like(left_half)], -1)
+            chunk_x = torch.cat([chunk_x, half_x, torch.ones_like(half_x)], -1)
             for j in range(i if same else 0, y.shape[-2], chunk):
-                right, half = _halved(part_y[:, j : j + chunk], centre, length_scale)
-                tile = _tile(left, torch.cat([right, torch.ones_like(half), half], -1), buffer)
+                chunk_y, half_y = _halved(part_y[:, j : j + chunk], centre, length_scale)
+                tile = _tile(
+                    chunk_x, torch.cat([chunk_y, torch.ones_like(half_y), half_y], -1), buffer
+                )
                 if same and i == j:
                     tile.diagonal(dim1=-2, dim2=-1).zero_()
                 # Each unordered pair of chunks is visited once.
@@ -148,12 +150,12 @@ def _halved(rows: Tensor, centre: Tensor, length_scale: float) -> tuple[Tensor, 
     return scaled, -0.5 * scaled.square().sum(-1, keepdim=True)
 
 
-def _tile(left: Tensor, right: Tensor, buffer: Tensor) -> Tensor:
+def _tile(rows_x: Tensor, rows_y: Tensor, buffer: Tensor) -> Tensor:
     """Kernel values ``(sets, rows, columns)``, written into the buffer because allocation costs
     more than the sums.
     """
-    shape = (max(len(left), len(right)), left.shape[-2], right.shape[-2])
+    shape = (max(len(rows_x), len(rows_y)), rows_x.shape[-2], rows_y.shape[-2])
     tile = buffer[: prod(shape)].view(shape)
-    torch.bmm(left.expand(shape[0], -1, -1), right.mT.expand(shape[0], -1, -1), out=tile)
+    torch.bmm(rows_x.expand(shape[0], -1, -1), rows_y.mT.expand(shape[0], -1, -1), out=tile)
     # Rounding can make the exponent of two equal points positive, but no kernel value exceeds 1.
     return tile.clamp_(max=0.0).exp_()

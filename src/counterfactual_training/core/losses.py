@@ -15,7 +15,7 @@ def class_loss(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tenso
     Args:
         logits: ``(..., n, k)``.
         y: ``(..., n)`` classes.
-        weight: ``(..., n)`` what each row counts; see :func:`mean_rows`.
+        weight: ``(..., n)`` weight of each row; see :func:`mean_rows`.
 
     Examples:
         >>> import torch

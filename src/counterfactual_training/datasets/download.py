@@ -163,10 +163,10 @@ def _unpack(data: bytes, member: str, is_archive: bool = False) -> bytes:
 def _checked(content: bytes, file: DataFile) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest not in file.sha256:
-        known = " or ".join(f"{digest[:12]}…" for digest in file.sha256)
+        expected = " or ".join(f"{digest[:12]}…" for digest in file.sha256)
         content_text = f"{len(content):,} bytes with sha256 {digest[:12]}…"
         raise FileError(
-            f"not {file.name}, truncated or altered: found {content_text}, expected {known}"
+            f"not {file.name}, truncated or altered: found {content_text}, expected {expected}"
         )
     return content
 

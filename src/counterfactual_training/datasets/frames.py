@@ -40,12 +40,12 @@ def frame_dataset(
     classes = np.unique(np.asarray(labels))
     unseen = sorted(set(np.asarray(test_labels).tolist()) - set(classes.tolist()))
     if len(classes) < 2 or unseen:
-        known = f"{len(classes)} class(es) in the training rows" + (
+        classes_text = f"{len(classes)} class(es) in the training rows" + (
             f", and {unseen} only among others" * bool(unseen)
         )
         raise InputError(
             f"A data set needs two classes or more, all among the training rows; {name!r} has "
-            f"{known}."
+            f"{classes_text}."
         )
     encoder = Encoder(
         schema if schema is not None else Schema.infer(train), missing=missing

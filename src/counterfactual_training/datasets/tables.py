@@ -176,7 +176,7 @@ def _number(name: str, unit: str, low: float | None = None, **rules: Any) -> Fea
     return Feature(name, "numeric", unit, domain=(low, None), **rules)
 
 
-def _whole(
+def _integer(
     name: str, unit: str | None, low: int | None = 0, high: int | None = None, **rules: Any
 ) -> Feature:
     return Feature(name, "integer", unit, domain=(low, high), **rules)
@@ -189,57 +189,57 @@ def _category(
 
 
 ADULT = (
-    _whole("age", "years", 0, 120, mutability="none"),
+    _integer("age", "years", 0, 120, mutability="none"),
     _category("workclass"),
-    _whole("fnlwgt", "people represented", mutability="none"),
+    _integer("fnlwgt", "people represented", mutability="none"),
     _category("education", "increase", EDUCATION_LEVELS),
     # The rank of education again. Changed alone, it would contradict education, so education
     # carries the change.
-    _whole("education_num", None, 1, 16, mutability="none"),
+    _integer("education_num", None, 1, 16, mutability="none"),
     _category("marital_status", "none"),
     _category("occupation"),
     _category("relationship", "none"),
     _category("race", "none"),
     _category("sex", "none"),
-    _whole("capital_gain", "dollars"),
-    _whole("capital_loss", "dollars"),
-    _whole("hours_per_week", "hours", 1, 99),
+    _integer("capital_gain", "dollars"),
+    _integer("capital_loss", "dollars"),
+    _integer("hours_per_week", "hours", 1, 99),
     _category("country", "none"),
 )
 
 CALIFORNIA_HOUSING = (
     _number("MedInc", "10,000 dollars", 0),
-    _whole("HouseAge", "years", mutability="none"),
+    _integer("HouseAge", "years", mutability="none"),
     _number("AveRooms", "rooms per household", 0),
     _number("AveBedrms", "bedrooms per household", 0),
-    _whole("Population", "people"),
+    _integer("Population", "people"),
     _number("AveOccup", "people per household", 0),
     _number("Latitude", "degrees north", mutability="none"),
     _number("Longitude", "degrees east", mutability="none"),
 )
 
 CREDIT_DEFAULT = (
-    _whole("limit_bal", "NT dollars"),
+    _integer("limit_bal", "NT dollars"),
     _category("sex", "none"),
     _category("education"),
     _category("marriage", "none"),
-    _whole("age", "years", 0, 120, mutability="none"),
-    *(_whole(f"pay_{month}", "months late", -2, 9) for month in (0, 2, 3, 4, 5, 6)),
-    *(_whole(f"bill_amt{month}", "NT dollars", None) for month in range(1, 7)),
-    *(_whole(f"pay_amt{month}", "NT dollars") for month in range(1, 7)),
+    _integer("age", "years", 0, 120, mutability="none"),
+    *(_integer(f"pay_{month}", "months late", -2, 9) for month in (0, 2, 3, 4, 5, 6)),
+    *(_integer(f"bill_amt{month}", "NT dollars", None) for month in range(1, 7)),
+    *(_integer(f"pay_amt{month}", "NT dollars") for month in range(1, 7)),
 )
 
 GMSC = (
     _number("RevolvingUtilizationOfUnsecuredLines", "share of limits", 0),
-    _whole("age", "years", 0, 120, mutability="none"),
-    _whole("NumberOfTime30-59DaysPastDueNotWorse", "times in two years"),
+    _integer("age", "years", 0, 120, mutability="none"),
+    _integer("NumberOfTime30-59DaysPastDueNotWorse", "times in two years"),
     _number("DebtRatio", "share of income", 0),
-    _whole("MonthlyIncome", "dollars"),
-    _whole("NumberOfOpenCreditLinesAndLoans", "lines"),
-    _whole("NumberOfTimes90DaysLate", "times in two years"),
-    _whole("NumberRealEstateLoansOrLines", "loans"),
-    _whole("NumberOfTime60-89DaysPastDueNotWorse", "times in two years"),
-    _whole("NumberOfDependents", "people", mutability="none"),
+    _integer("MonthlyIncome", "dollars"),
+    _integer("NumberOfOpenCreditLinesAndLoans", "lines"),
+    _integer("NumberOfTimes90DaysLate", "times in two years"),
+    _integer("NumberRealEstateLoansOrLines", "loans"),
+    _integer("NumberOfTime60-89DaysPastDueNotWorse", "times in two years"),
+    _integer("NumberOfDependents", "people", mutability="none"),
 )
 
 
@@ -323,8 +323,8 @@ def _read_gmsc(read: Read, full: bool) -> TableRows:
     # Income is missing in 20 % of the rows, dependents in 3 %. Both are whole numbers, so the
     # median is rounded.
     frame = frame.fillna(frame.iloc[:num_train].median().round())
-    whole = {feature.name: int for feature in GMSC if feature.kind == "integer"}
-    return TableRows(frame.astype(whole), y, num_train)
+    integer_types = {feature.name: int for feature in GMSC if feature.kind == "integer"}
+    return TableRows(frame.astype(integer_types), y, num_train)
 
 
 TABLES = (

@@ -163,7 +163,7 @@ def set_up_worker() -> None:
     Two processes of one thread each use two cores well; threads that compete do not. The library
     itself never calls this: the threads of a process belong to whoever started it.
     """
-    # Not above: the command line asks this module for the usual engine, and must not wait.
+    # Not above: the command line imports this module, and loading torch takes seconds.
     import torch
 
     torch.set_num_threads(1)

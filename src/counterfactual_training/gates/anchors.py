@@ -124,7 +124,7 @@ def _anchor(
     x_cf[rows] = points[better]
     status[rows] = arrived
     reached[rows] = confidence[better]
-    # Nothing binds a row that has arrived.
+    # No constraint binds a row that reached τ.
     binding = result.binding.masked_fill((status == int(Status.CONVERGED)).unsqueeze(-1), 0)
     return replace(
         result,
@@ -252,8 +252,10 @@ def _nearest(
         ).squeeze(1)[better]
         best[missed[better]] = reached[better]
         missed = missed[best[missed] < threshold]
-    there = best >= threshold
-    anchors[there] = _back(gated, anchors[there], x[there], target, threshold, constraints)
+    reached_threshold = best >= threshold
+    anchors[reached_threshold] = _back(
+        gated, anchors[reached_threshold], x[reached_threshold], target, threshold, constraints
+    )
     return anchors
 
 

@@ -77,26 +77,26 @@ def calibrate(scores: Tensor, y: Tensor, num_classes: int, quantile: float) -> L
     """
     slope, origin = torch.zeros(2, num_classes, dtype=scores.dtype, device=scores.device)
     for label in range(num_classes):
-        own_scores = scores[y == label, label]
+        class_scores = scores[y == label, label]
         # An overflown score would make the quantiles NaN and the gate with them.
-        own_scores = own_scores[torch.isfinite(own_scores)]
-        if len(own_scores) >= FEWEST_ROWS:
+        class_scores = class_scores[torch.isfinite(class_scores)]
+        if len(class_scores) >= FEWEST_ROWS:
             # torch.quantile refuses long tensors, and this many rows are more than enough.
             low, high = torch.quantile(
-                own_scores[:100_000], own_scores.new_tensor([quantile, quantile + _SPREAD])
+                class_scores[:100_000], class_scores.new_tensor([quantile, quantile + _SPREAD])
             )
             # Relative: a steeper line would judge the rounding errors of large scores.
             least = _STEEPEST * (1 + low.abs())
             width = high - low
             origin[label] = low
             # The score at the quantile or just above it: do many rows share it?
-            above = own_scores[own_scores >= low].min()
-            near = own_scores[(own_scores - above).abs() <= _ROUNDING * (1 + above.abs())]
+            above = class_scores[class_scores >= low].min()
+            near = class_scores[(class_scores - above).abs() <= _ROUNDING * (1 + above.abs())]
             # A mass at the quantile: with the line through it, σ(g) = ½ for all of them, though
             # they are typical rows.
-            if len(near) >= max(2, _MASS * len(own_scores)):
+            if len(near) >= max(2, _MASS * len(class_scores)):
                 tied = near.min()
-                lower = own_scores[own_scores < tied - _ROUNDING * (1 + tied.abs())]
+                lower = class_scores[class_scores < tied - _ROUNDING * (1 + tied.abs())]
                 width = (_OF_THE_WAY * (tied - scores[:, label].min())).clamp_max(_BELOW_MASS)
                 # The next lower score must stay rejected.
                 width = torch.minimum(

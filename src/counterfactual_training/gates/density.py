@@ -72,13 +72,13 @@ class Density(Calibrated):
     @property
     def real_rows(self) -> Tensor:
         """Rows ``(k, m, d)``, NaN where a class has fewer."""
-        # Padding has width 0. As NaN, nobody can take it for a row of zeros.
+        # Padding has width 0. NaN cannot be mistaken for a row of zeros.
         return self.centres.masked_fill((self.width == 0).unsqueeze(-1), torch.nan)
 
     def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
         super().__init__(Line(*width.new_zeros(2, len(width))))
-        self._made: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
-        whole = {
+        self._cached_kernels: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
+        unconditional_line = {
             "whole_slope": width.new_zeros(len(width)),
             "whole_origin": width.new_zeros(len(width)),
         }
@@ -86,7 +86,7 @@ class Density(Calibrated):
             "centres": centres,
             "width": width,
             "given": given,
-            **whole,
+            **unconditional_line,
         }.items():
             self.register_buffer(name, tensor)
         self.register_load_state_dict_post_hook(_make_anew)
@@ -143,9 +143,9 @@ class Density(Calibrated):
         if bool(given.any()):
             # The same kernels without conditioning have other scores, so they need a line of their
             # own.
-            whole = cls(centres, width, torch.zeros_like(given))
+            unconditional = cls(centres, width, torch.zeros_like(given))
             gate.whole_slope, gate.whole_origin = calibrate(
-                *whole._calibration_scores(judged), num_classes, quantile
+                *unconditional._calibration_scores(judged), num_classes, quantile
             )
         gate.feature_dims = feature_dims
         return gate
@@ -198,13 +198,13 @@ class Density(Calibrated):
         a low value.
         """
         x = x.flatten(x.dim() - self.feature_dims)
-        whole = self._kernels_in(torch.ones_like(self.given))
+        all_kernels = self._kernels_in(torch.ones_like(self.given))
         if x.shape[-2]:
             parts = x.split(_BLOCK, -2)
         else:
             parts = (x,)
         scores = torch.cat(
-            [torch.logsumexp(self._at(part, whole, None), -1) for part in parts], -2
+            [torch.logsumexp(self._at(part, all_kernels, None), -1) for part in parts], -2
         )
         return torch.where(
             self.judged, torch.sigmoid(self.whole_slope * (scores - self.whole_origin)), 1.0
@@ -258,8 +258,8 @@ class Density(Calibrated):
         tensors = (self.centres, self.width, self.given)
         # Moving a module replaces its tensors, so identity tells whether the kernels are still of
         # this device.
-        if self._made is None or any(
-            a is not b for a, b in zip(self._made[0], tensors, strict=True)
+        if self._cached_kernels is None or any(
+            a is not b for a, b in zip(self._cached_kernels[0], tensors, strict=True)
         ):
             if bool(self.given.any()):
                 masks = [~self.given, self.given]
@@ -267,8 +267,8 @@ class Density(Calibrated):
                 masks = [~self.given]
             # Later calls may need gradients, even if this one is in inference_mode.
             with torch.inference_mode(False), torch.no_grad():
-                self._made = tensors, [self._kernels_in(columns) for columns in masks]
-        return self._made[1]
+                self._cached_kernels = tensors, [self._kernels_in(columns) for columns in masks]
+        return self._cached_kernels[1]
 
     def _kernels_in(self, columns: Tensor) -> _Kernels:
         centres = self.centres[..., columns]
@@ -281,7 +281,7 @@ class Density(Calibrated):
         centres = centres - middle
         # Padding has width 0, and dividing by that would put NaN into the matrix product.
         width = self.width.clamp_min(1e-12)
-        # (x, ‖x‖², 1) · (−2c, 1, ‖c‖²) = ‖x − c‖², so that all distances are one matrix product.
+        # (x, ‖x‖², 1) · (−2c, 1, ‖c‖²) = ‖x − c‖², so all distances are one matrix product.
         norms = torch.stack([torch.ones_like(width), centres.square().sum(-1)], -1)
         weights = torch.cat([-2 * centres, norms], -1) / (HEAVY * width.square()).unsqueeze(-1)
         peak = (-centres.shape[-1] * width.log()).masked_fill(~real, _NOTHING)
@@ -289,7 +289,7 @@ class Density(Calibrated):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or pickle makes its kernels anew instead of carrying them along.
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_cached_kernels": None}
 
     def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Scores ``(a, k)`` and classes ``(a,)`` of rows that are not centres; of the centres if
@@ -308,15 +308,15 @@ class Density(Calibrated):
                 leave_out = torch.eye(num_kernels, dtype=torch.bool, device=rows.device)[
                     : len(rows)
                 ]
-            own_parts = rows.split(250)
+            row_parts = rows.split(250)
             if leave_out is not None:
-                left_out = leave_out.split(250)
+                mask_parts = leave_out.split(250)
             else:
-                left_out = [None] * len(own_parts)
+                mask_parts = [None] * len(row_parts)
             # In parts, because each row meets all kernels of all classes.
             scores += [
                 self.scores(part, without)
-                for part, without in zip(own_parts, left_out, strict=True)
+                for part, without in zip(row_parts, mask_parts, strict=True)
             ]
             sizes.append(len(rows))
         classes = torch.arange(len(by_class)).repeat_interleave(torch.tensor(sizes))
@@ -327,7 +327,7 @@ def _make_anew(gate: nn.Module, _: object) -> None:
     """Loading writes into the same tensors, so nothing else tells that the kernels are no longer
     theirs.
     """
-    gate._made = None  # type: ignore[assignment]
+    gate._cached_kernels = None  # type: ignore[assignment]
 
 
 def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:

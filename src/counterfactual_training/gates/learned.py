@@ -145,7 +145,7 @@ class Learned(Calibrated):
         )
         optimizer = torch.optim.Adam(gate.network.parameters(), config.learning_rate)
         for epoch in range(config.epochs):
-            # First noise alone, so that there is a gate to search through.
+            # Train on noise alone first: the search needs a gate.
             if epoch >= config.burn_in:
                 negatives.search()
             shuffled = torch.randperm(len(rows), generator=rng)[: config.most_rows].to(x.device)

@@ -28,7 +28,7 @@ _FEWEST = 64
 _LOWEST = 1e30
 
 
-class _Known(NamedTuple):
+class _LabelTerms(NamedTuple):
     """What does not depend on points."""
 
     weights: Tensor  # (b + 1, m) of numbers and of the norm
@@ -73,7 +73,7 @@ class Nearby:
         self._place = place[:num_numbers]
         self._hot = place[num_numbers:]
         self._others = (~inside).nonzero().squeeze(-1)
-        self._known: dict[int, _Known] = {}
+        self._terms_by_label: dict[int, _LabelTerms] = {}
 
     @classmethod
     def of(
@@ -97,24 +97,24 @@ class Nearby:
 
         With a ``bar``, bounds on g where these tell on which side of the bar it lies.
         """
-        known = self._of_label(label)
-        if known.slope == 0:
+        terms = self._of_label(label)
+        if terms.slope == 0:
             return points.new_full((len(points),), math.inf)
         z = (points - self.middle).clamp_(-FARTHEST, FARTHEST)
         norm = z.square().sum(-1, keepdim=True)
         z = torch.cat([z[:, : self._num_numbers], norm], -1)
-        if len(known.far) == 1:
-            distance = torch.addmm(known.far, z, known.weights)
+        if len(terms.far) == 1:
+            distance = torch.addmm(terms.far, z, terms.weights)
         else:
-            distance = known.far.index_select(0, row).addmm_(z, known.weights)
-        if len(known.of_codes):
-            self._add_codes(distance, row, points, known.of_codes)
-        given = known.given
+            distance = terms.far.index_select(0, row).addmm_(z, terms.weights)
+        if len(terms.of_codes):
+            self._add_codes(distance, row, points, terms.of_codes)
+        given = terms.given
         if bar is not None and given is None and len(points) >= _FEWEST:
-            score = self._bounded(distance, known, label, bar / known.slope + known.origin)
-            return score.sub_(known.origin).mul_(known.slope)
+            score = self._bounded(distance, terms, label, bar / terms.slope + terms.origin)
+            return score.sub_(terms.origin).mul_(terms.slope)
         logs = log2_heights(distance, self._free, label)
-        total = known.total
+        total = terms.total
         if given is not None and total is not None:
             # Of one row, all points share it.
             if len(given) > 1:
@@ -123,19 +123,19 @@ class Nearby:
             score = log_sum(logs.add_(given)) - total
         else:
             score = log_sum(logs)
-        return score.sub_(known.origin).mul_(known.slope)
+        return score.sub_(terms.origin).mul_(terms.slope)
 
-    def _bounded(self, distance: Tensor, known: _Known, label: int, bar: float) -> Tensor:
+    def _bounded(self, distance: Tensor, terms: _LabelTerms, label: int, bar: float) -> Tensor:
         """log p̂ ``(a,)`` where that could be on either side of a bar, elsewhere a bound on it.
 
-        It is no less than the log of the largest kernel, and no more than if all were as large. To
-        sum kernels takes many times as long as to find the largest.
+        It is no less than the log of the largest kernel, and no more than if all were as large.
+        Summing kernels takes many times as long as finding the largest.
         """
         # Rounding can make the distance to a kernel's own centre negative.
-        nearest = torch.addcmul(known.low, distance, known.low).amin(-1).clamp_min_(1.0)
+        nearest = torch.addcmul(terms.low, distance, terms.low).amin(-1).clamp_min_(1.0)
         power = (HEAVY + len(self._free.middle)) / 2
-        least = nearest.log_().mul_(-power).add_(known.peak)
-        most = least + math.log(known.size)
+        least = nearest.log_().mul_(-power).add_(terms.peak)
+        most = least + math.log(terms.size)
         doubt = ((least < bar) & (most >= bar)).nonzero().squeeze(-1)
         logs = log2_heights(distance.index_select(0, doubt), self._free, label)
         return torch.where(least < bar, most, least).index_copy_(0, doubt, log_sum(logs))
@@ -143,7 +143,9 @@ class Nearby:
     def _add_codes(
         self, distance: Tensor, row: Tensor, points: Tensor, weights: Tensor
     ) -> None:
-        """Add what codes that differ from the row's count to the distances ``(a, m)``, in place."""
+        """Add the contribution of codes that differ from the row's to the distances ``(a, m)``, in
+        place.
+        """
         codes = points[:, self._num_numbers :]
         changed = codes - self._codes.index_select(0, row)
         place, code = changed.nonzero(as_tuple=True)
@@ -154,8 +156,8 @@ class Nearby:
             code, weights, starts, mode="sum", per_sample_weights=changed[place, code]
         )
 
-    def _of_label(self, label: int) -> _Known:
-        if label not in self._known:
+    def _of_label(self, label: int) -> _LabelTerms:
+        if label not in self._terms_by_label:
             weights_of_label = self._free.weights.unflatten(0, self._free.peak.shape)[label]
             weights = torch.cat(
                 [weights_of_label[:, self._place], weights_of_label[:, -2:-1]], -1
@@ -166,13 +168,13 @@ class Nearby:
                 z = (self.x[:, self._free.columns] - self._free.middle).clamp(
                     -FARTHEST, FARTHEST
                 )
-                known = torch.cat([self._others, self._hot])
+                shared_columns = torch.cat([self._others, self._hot])
                 # The norm of a point counts its codes of categories.
                 norm = z[:, self._others].square().sum(-1, keepdim=True)
                 far = (
                     far
                     + norm * weights_of_label[:, -2]
-                    + z[:, known] @ weights_of_label[:, known].mT
+                    + z[:, shared_columns] @ weights_of_label[:, shared_columns].mT
                 )
             given = total = None
             for kernels in self._given:
@@ -186,7 +188,7 @@ class Nearby:
             power = (HEAVY + len(self._free.middle)) / 2
             low = ((peak - peaks) / power).exp().clamp_max(_LOWEST)
             size = int((self.gate.width[label] > 0).sum())
-            self._known[label] = _Known(
+            self._terms_by_label[label] = _LabelTerms(
                 weights, of_codes, far, given, total, slope, origin, low, float(peak), size
             )
-        return self._known[label]
+        return self._terms_by_label[label]

@@ -204,12 +204,12 @@ class Typicality:
         out = x.new_zeros(len(x))
         for label in y.unique().tolist():
             # Without rows to compare with, 0: treated as implausible.
-            known = self.distances.get(label, x.new_empty(0))
-            if len(known):
-                further = len(known) - torch.searchsorted(
-                    known, self._distance(x[y == label], label)
+            class_distances = self.distances.get(label, x.new_empty(0))
+            if len(class_distances):
+                further = len(class_distances) - torch.searchsorted(
+                    class_distances, self._distance(x[y == label], label)
                 )
-                out[y == label] = further.to(x) / len(known)
+                out[y == label] = further.to(x) / len(class_distances)
         return out
 
     def _distance(self, x: Tensor, label: int) -> Tensor:

@@ -69,9 +69,7 @@ def _asinh(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def squash(x: Tensor) -> None:
-    """Replace rows x ``(n, d)`` by what :class:`Asinh` makes of them, a few at a time, which takes
-    no more memory.
-    """
+    """Apply :class:`Asinh` to rows x ``(n, d)`` in place, a few at a time, to save memory."""
     for part in x.split(max(1, _VALUES // max(1, x.shape[-1]))):
         part.copy_(Asinh()(part))
 
@@ -150,7 +148,7 @@ def shape_of(model: nn.Module) -> dict[str, Any]:
         layers = [model]
     linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
     between = {type(layer) for layer in layers if not isinstance(layer, (nn.Linear, Asinh))}
-    names = {made: name for name, made in ACTIVATIONS.items()}
+    names = {activation: name for name, activation in ACTIVATIONS.items()}
     squash = isinstance(layers[0], Asinh)
     if (
         not linears

@@ -208,7 +208,7 @@ def counternet(num_features: int, num_classes: int = 2, **shape: Any) -> Counter
 
 
 def _layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    made: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
-        made += [nn.Linear(fan_in, fan_out), nn.LeakyReLU(), nn.Dropout(dropout)]
-    return made
+        layers += [nn.Linear(fan_in, fan_out), nn.LeakyReLU(), nn.Dropout(dropout)]
+    return layers

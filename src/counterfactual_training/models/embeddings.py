@@ -29,8 +29,10 @@ class Embedding(nn.Module):
             columns = tuple(range(num_features))
         else:
             columns = tuple(columns)
-        known = all(type(column) is int and 0 <= column < num_features for column in columns)
-        if not known or len(set(columns)) < len(columns):
+        all_valid = all(
+            type(column) is int and 0 <= column < num_features for column in columns
+        )
+        if not all_valid or len(set(columns)) < len(columns):
             raise InputError(
                 f"columns to embed are different numbers from 0 to {num_features - 1}, got "
                 f"{columns}."
@@ -41,11 +43,11 @@ class Embedding(nn.Module):
         self.width = len(self.others) + len(columns) * size
 
     def forward(self, x: Tensor) -> Tensor:
-        others, own = (
+        others, categories = (
             x.index_select(-1, torch.tensor(columns, dtype=torch.long, device=x.device))
             for columns in (self.others, self.columns)
         )
-        return torch.cat([others, self.embed(own.unsqueeze(-1)).flatten(-2)], -1)
+        return torch.cat([others, self.embed(categories.unsqueeze(-1)).flatten(-2)], -1)
 
     def embed(self, numbers: Tensor) -> Tensor:
         """``(..., c, 1)`` → ``(..., c, e)``."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from counterfactual_training.errors import ModelError
 from counterfactual_training.models.trace import hooked, named_layers
 
-# More members than anyone trains: a file must not keep us busy making them.
+# More members than anyone trains; limits the work that loading a file can cause.
 _MOST_MEMBERS = 1000
 
 

@@ -13,7 +13,8 @@ from torch.nn import functional
 from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.models.classifiers import Asinh
 
-# A tree of this depth has 65,536 leaves; deeper ones are a slip, or a file made to fill the memory.
+# A tree of this depth has 65,536 leaves; deeper trees are a mistake, or a file made to exhaust
+# memory.
 _DEEPEST = 16
 # softplus of this is 1: at first every split is as steep as a plain logistic function.
 _STEEPNESS = 0.5413248546129181  # log(e − 1)

@@ -21,8 +21,7 @@ def knots(values: Tensor, num_bins: int) -> Tensor:
     shares = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64)
     places = (shares * (len(values) - 1)).round().long().to(values.device)
     edges = values.sort().values[places].unique()
-    # Rows are scaled, so a smaller distance is a rounding error; its slope would be one that no one
-    # means.
+    # Rows are scaled, so a smaller distance is a rounding error; its slope would be meaningless.
     apart = edges.diff() > 1e-6 * (1 + edges[1:].abs())
     return torch.cat([edges[:1], edges[1:][apart]])
 

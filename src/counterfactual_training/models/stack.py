@@ -44,9 +44,10 @@ class StackedModel(nn.Module):
             for model in models
         ]
         self.weights = nn.Parameter(torch.stack(rows))
-        held = [dict(model.named_buffers()) for model in models]
+        buffers_of_models = [dict(model.named_buffers()) for model in models]
         self.stacked_buffers = {
-            name: torch.stack([own[name] for own in held]) for name in held[0]
+            name: torch.stack([buffers[name] for buffers in buffers_of_models])
+            for name in buffers_of_models[0]
         }
         # The skeleton defines the computation; its own weights are never used. A tuple keeps torch
         # from registering it.
@@ -82,7 +83,7 @@ class StackedModel(nn.Module):
                 else:
                     x = torch.baddbmm(bias.unsqueeze(-2), x, weight)
             else:
-                # No one else holds the output of a linear layer, so the most common activation may
+                # Nothing else uses the output of a linear layer, so the most common activation may
                 # overwrite it.
                 if fresh and type(layer) is nn.ReLU:
                     x = x.relu_()

@@ -21,7 +21,7 @@ class SharedLinear(nn.Module):
     Attributes:
         weight: W, ``(h, d)``, Glorot-uniform.
         before, behind: r, ``(K, d)``, and s, ``(K, h)``: one at first. In a ``first`` layer r is ±1
-            by chance, which is what makes members differ.
+            at random, so that members differ.
         bias: b, ``(K, h)``, zero at first.
     """
 

@@ -127,21 +127,25 @@ def _traceable(model: nn.Module) -> bool:
 def _plain_value(value: Any) -> bool:
     """Whether an attribute holds no function that might do more than compute."""
     if isinstance(value, dict):
-        return all(_plain_value(own) for own in value.values())
+        return all(_plain_value(item) for item in value.values())
     if isinstance(value, list | tuple | set):
-        return all(_plain_value(own) for own in value)
+        return all(_plain_value(item) for item in value)
     return isinstance(value, nn.Module) or not callable(value) or _of_torch(value)
 
 
 @functools.lru_cache(maxsize=1000)
 def _plain_class(kind: Any) -> bool:
     """Whether ``forward``, with the methods it calls, only calls layers and functions of torch."""
-    own_call = kind.__call__ is not nn.Module.__call__
-    own_access = kind.__getattr__ is not nn.Module.__getattr__
-    if own_call or own_access or kind.__getattribute__ is not object.__getattribute__:
+    overrides_call = kind.__call__ is not nn.Module.__call__
+    overrides_getattr = kind.__getattr__ is not nn.Module.__getattr__
+    if (
+        overrides_call
+        or overrides_getattr
+        or kind.__getattribute__ is not object.__getattribute__
+    ):
         return False
     waiting = ["forward"]
-    known = set(waiting)
+    seen = set(waiting)
     while waiting:
         name = waiting.pop()
         for base in kind.__mro__:  # all of them: a method may call that of its parent
@@ -153,13 +157,15 @@ def _plain_class(kind: Any) -> bool:
             for code in _codes(method.__code__):
                 if not _plain_code(code, method):
                     return False
-                called = {other for other in code.co_names if _is_own(kind, other)} - known
+                called = {
+                    other for other in code.co_names if _is_user_attribute(kind, other)
+                } - seen
                 waiting += called
-                known |= called
+                seen |= called
     return True
 
 
-def _is_own(kind: type, name: str) -> bool:
+def _is_user_attribute(kind: type, name: str) -> bool:
     """Whether a class of the user's has this attribute."""
     return any(name in vars(base) for base in kind.__mro__ if not _is_torch(base.__module__))
 
@@ -177,8 +183,8 @@ def _plain_code(code: types.CodeType, method: types.FunctionType) -> bool:
         if any(word in step.opname for word in _UNTRACEABLE):
             return False
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            known = _of_torch(method.__globals__.get(step.argval))
-            if step.argval not in _HARMLESS and not known:
+            is_of_torch = _of_torch(method.__globals__.get(step.argval))
+            if step.argval not in _HARMLESS and not is_of_torch:
                 return False
         if step.opname in ("LOAD_DEREF", "LOAD_CLASSDEREF") and step.argval not in _HARMLESS:
             return False
