@@ -32,7 +32,8 @@ from counterfactual_serve.served import API, Served
 from counterfactual_serve.worker import make_workers
 from counterfactual_training.errors import CounterfactualTrainingError, InputError
 
-# Seconds in which a body has to arrive: a client that sends a byte now and then is not waited for.
+# Seconds in which a body has to arrive: a client that sends a byte now and then must not hold a
+# connection open.
 _BODY_SECONDS = 15.0
 _BY_DEFAULT = Limits()
 _ANYBODY = Access()
@@ -111,7 +112,7 @@ class _Application:
             lifespan=self._life,
             exception_handlers={HTTPException: _http_error, Exception: _fault},
         )
-        inner.router.redirect_slashes = False  # /health/ is simply not there
+        inner.router.redirect_slashes = False  # /health/ is not found
         self.app = Guard(
             inner,
             access,

@@ -91,27 +91,30 @@ class Atlas:
         classifier = model.classifier
         like = device_and_dtype(classifier.model_)
         mean, directions = self._components
-        asked = encode_rows(classifier.encoder_, frame, like)
-        theirs = encode_rows(classifier.encoder_, people, like)
-        at_asked, at_theirs = (
-            ((x - mean.to(x)) @ directions.to(x)).cpu().numpy() for x in (asked, theirs)
+        person = encode_rows(classifier.encoder_, frame, like)
+        crowd = encode_rows(classifier.encoder_, people, like)
+        person_place, crowd_places = (
+            ((x - mean.to(x)) @ directions.to(x)).cpu().numpy() for x in (person, crowd)
         )
         # Without the few farthest people, who would squeeze all others together.
-        ends = np.quantile(at_theirs, _BULK, axis=0)
+        ends = np.quantile(crowd_places, _BULK, axis=0)
         axes = [
-            _Axis.plain(f"component {i + 1}", [*at_asked[:, i], *ends[:, i]]) for i in range(2)
+            _Axis.plain(f"component {i + 1}", [*person_place[:, i], *ends[:, i]])
+            for i in range(2)
         ]
         places = [axis.centres(size) for axis in axes]
-        across, up = (torch.as_tensor(part.ravel()).to(asked) for part in np.meshgrid(*places))
+        across, up = (torch.as_tensor(part.ravel()).to(person) for part in np.meshgrid(*places))
         # Through the person: what the components do not tell stays as it is.
-        steps = torch.stack([across - float(at_asked[0, 0]), up - float(at_asked[0, 1])], -1)
+        steps = torch.stack(
+            [across - float(person_place[0, 0]), up - float(person_place[0, 1])], -1
+        )
         return self._document(
             model,
             axes,
             places,
-            asked[:1] + steps @ directions.T.to(asked),
-            at_asked,
-            at_theirs,
+            person[:1] + steps @ directions.T.to(person),
+            person_place,
+            crowd_places,
             frame,
         )
 
@@ -155,8 +158,8 @@ class Atlas:
         axes: Sequence[_Axis],
         places: Sequence[np.ndarray],
         x: torch.Tensor,
-        asked: np.ndarray,
-        theirs: np.ndarray | None,
+        person: np.ndarray,
+        crowd: np.ndarray | None,
         frame: pd.DataFrame,
     ) -> dict[str, Any]:
         probability = in_blocks(model.classifier.model_, x).softmax(-1)
@@ -165,11 +168,11 @@ class Atlas:
         sure = probability.amax(-1).reshape(shape)
         now = model.classifier.predict_proba(frame.iloc[[0]]).argmax(1)
         people = []
-        if theirs is not None:
+        if crowd is not None:
             decided = model.classifier.predict_proba(
                 self.served.people.iloc[self._shown]
             ).argmax(1)
-            numbers = zip(theirs.tolist(), decided.tolist(), self._shown.tolist(), strict=True)
+            numbers = zip(crowd.tolist(), decided.tolist(), self._shown.tolist(), strict=True)
             people = [
                 {"x": x0, "y": y0, "decision": k, "row": row} for (x0, y0), k, row in numbers
             ]
@@ -183,11 +186,11 @@ class Atlas:
             },
             "people": people,
             "person": {
-                "x": float(asked[0, 0]),
-                "y": float(asked[0, 1]),
+                "x": float(person[0, 0]),
+                "y": float(person[0, 1]),
                 "decision": int(now[0]),
             },
-            "paths": [[asked[0].tolist(), plan.tolist()] for plan in asked[1:]],
+            "paths": [[person[0].tolist(), plan.tolist()] for plan in person[1:]],
         }
 
 
@@ -247,8 +250,8 @@ class _Axis:
         """Cells of the column at these places."""
         if self._levels is not None:
             return pd.Series([self._levels[int(place)] for place in places], dtype=object)
-        whole = self.column is not None and self.column.feature.kind == "integer"
-        if whole:
+        is_integer = self.column is not None and self.column.feature.kind == "integer"
+        if is_integer:
             return np.round(places).astype(np.int64)
         return places
 
@@ -256,8 +259,8 @@ class _Axis:
         """Places of cells of the column; unknown and missing ones are in the middle."""
         middle = (self.low + self.high) / 2
         if self._levels is not None:
-            known = {level: float(i) for i, level in enumerate(self._levels)}
-            return np.array([known.get(cell, middle) for cell in cells.tolist()])
+            places = {level: float(i) for i, level in enumerate(self._levels)}
+            return np.array([places.get(cell, middle) for cell in cells.tolist()])
         return cells.astype(float).fillna(middle).to_numpy()
 
     def document(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Connections that do not wait for ever."""
+"""Connections with a time limit for the headers of a request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_SECONDS = 15.0
 
 
-class ImpatientProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1, but a client that never ends its headers is not waited for.
+class HeaderTimeoutProtocol(H11Protocol):
+    """Uvicorn's HTTP/1.1; closes connections whose headers do not arrive in time.
 
     Uvicorn itself has a limit between requests, and none inside of one: a thousand silent
     connections would keep all others out.
@@ -37,7 +37,7 @@ class ImpatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _wait(self) -> None:
-        # Once per request: one more byte now and then does not buy more time.
+        # Once per request: further bytes do not extend the limit.
         if self._timer is None:
             self._timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
 

@@ -1,5 +1,4 @@
-"""Takes questions, and gives them to workers that are free: questions that wait, and ask the same,
-in one batch.
+"""The queue of questions: free workers get them in batches of requests that ask the same.
 
 The more clients, the larger the batches, and rows that are searched together take less time each.
 """
@@ -72,7 +71,7 @@ class Desk:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start the processes: the first question is not to wait for them."""
+        """Start the processes before the first question arrives."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(
             *(loop.run_in_executor(self._threads, worker.start) for worker in self._workers)
@@ -173,9 +172,9 @@ class Desk:
         *arguments: Any,
         seconds: float,
     ) -> Any:
-        """What a task comes to.
+        """The result of a task.
 
-        Its worker gives it up once ``gone`` is set, or whoever called this is cancelled.
+        Its worker stops once ``gone`` is set or the caller is cancelled.
         """
         loop = asyncio.get_running_loop()
         ask = partial(worker.ask, task, *arguments, seconds=seconds, gone=gone)
@@ -204,7 +203,7 @@ class Desk:
             self._metrics.restarted(max(0, worker.starts - max(starts, 1)))
 
     async def _take(self) -> list[Entry]:
-        """Who has waited longest, and all who ask the same, as far as they fit into one batch."""
+        """The request that has waited longest, and all that ask the same and fit into one batch."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(self._queue) > 0)
             batch: list[Entry] = []

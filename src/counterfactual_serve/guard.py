@@ -1,4 +1,4 @@
-"""What every request passes before anything else looks at it, and what every answer carries.
+"""The checks that every request passes first, and the headers that every answer carries.
 
 * The ``Host`` must be one that the server is known by. A page of another site whose name was
   pointed to this machine (DNS rebinding) sends its own.
@@ -6,7 +6,7 @@
   may ask.
 * Bodies are JSON and nothing else (:func:`check_json`): what a form of another page can send is
   refused, so no request can be forged.
-* With a token, the API answers only to who has it.
+* With a token, the API answers only requests that carry it.
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ def route_of(scope: Scope) -> str:
 
 
 def _open(path: str) -> bool:
-    """The empty page, its style and script, and the answer that the server lives. All else may hold
-    data.
-    """
+    """The empty page, its style and script, and the health check. All else may hold data."""
     return path in ("/", "/health") or path.startswith("/static/")
 
 

@@ -124,7 +124,7 @@ class ColumnValue:
 
 
 def _cell(feature: Feature, classifier: CounterfactualClassifier) -> ColumnValue:
-    value: Kind = Number(-_LARGEST, _LARGEST, whole=feature.kind == "integer")
+    value: Kind = Number(-_LARGEST, _LARGEST, integer=feature.kind == "integer")
     if feature.is_category:
         value = OneOf([plain_value(level) for level in feature.levels], "category")
         # Real rows may hold categories that training never saw: for the model, none of its own.
@@ -156,8 +156,8 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         columns = names
     else:
         columns = [str(name) for name in served.rows.frame.columns]
-    asked: dict[str, Kind] = {
-        "options": Number(1, limits.options, whole=True),
+    question_fields: dict[str, Kind] = {
+        "options": Number(1, limits.options, integer=True),
         "model": model,
     }
     pair = Many(Maybe(Number()), 2, 2)
@@ -167,8 +167,8 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         one_of=["between", "in"],
     )
     page: dict[str, Kind] = {
-        "offset": Number(0, 1e9, whole=True),
-        "limit": Number(1, 500, whole=True),
+        "offset": Number(0, 1e9, integer=True),
+        "limit": Number(1, 500, integer=True),
         "sort": OneOf(["row", "decision", "confidence", "label", *names]),
         "descending": Flag(),
         "decision": Maybe(OneOf(served.model.classes)),
@@ -189,7 +189,9 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         ),
         "predict": Fields({"rows": rows, "model": model}, ["rows"], main),
         "explain": Fields(
-            {"rows": Many(row, limits.rows), **rules, **asked}, ["rows"], {**main, "options": 1}
+            {"rows": Many(row, limits.rows), **rules, **question_fields},
+            ["rows"],
+            {**main, "options": 1},
         ),
         "map": Fields(
             {
@@ -197,7 +199,7 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
                 "columns": Maybe(Many(OneOf(names, "column"), 2, 2, unique=True)),
                 "plans": Many(row, limits.options),
                 "model": model,
-                "size": Number(2, 80, whole=True),
+                "size": Number(2, 80, integer=True),
             },
             ["row"],
             {**main, "plans": [], "size": 40},
@@ -205,7 +207,7 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         "audit": Fields(
             {
                 "groups": Many(GroupColumns(columns), 5, 1),
-                "people": Number(10, limits.audited, whole=True),
+                "people": Number(10, limits.audited, integer=True),
                 "model": model,
                 "target": Maybe(OneOf(served.model.classes)),
             },
@@ -237,7 +239,7 @@ def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]
             rule: Maybe(ByName(names, _BOUNDS.get(rule, _POSITIVE)))
             for rule in with_trait("number")
         },
-        "max_changes": Maybe(Number(1, len(names), whole=True)),
+        "max_changes": Maybe(Number(1, len(names), integer=True)),
         "relations": Maybe(Many(Text(500), _MOST_RELATIONS)),
     }
 
@@ -310,11 +312,13 @@ def _range(feature: Feature, values: Sequence[Any]) -> list[Any]:
 
 
 def _level(feature: Feature, value: Any, where: str) -> Any:
-    known = [plain_value(level) for level in feature.levels]
-    for level, plain in zip(feature.levels, known, strict=True):
+    plain_levels = [plain_value(level) for level in feature.levels]
+    for level, plain in zip(feature.levels, plain_levels, strict=True):
         if plain == value and isinstance(value, bool) == isinstance(plain, bool):
             return level
-    raise RefusedError(f"{where}: {unknown('category', shown_value(value), known)}", where)
+    raise RefusedError(
+        f"{where}: {unknown('category', shown_value(value), plain_levels)}", where
+    )
 
 
 # ---- rows ----------------------------------------------------------------------------------------

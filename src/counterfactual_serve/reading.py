@@ -142,11 +142,11 @@ def _expected(where: str, what: str, value: Any) -> RefusedError:
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number from ``low`` to ``high``; with ``whole``, an integer."""
+    """A finite number from ``low`` to ``high``; with ``integer``, a whole one."""
 
     low: float = -1e300
     high: float = 1e300
-    whole: bool = False
+    integer: bool = False
 
     def read(self, value: Any, where: str) -> Any:
         plain = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -155,22 +155,22 @@ class Number:
             not plain
             or not self.low <= value <= self.high
             or not math.isfinite(value)
-            or (self.whole and value % 1)
+            or (self.integer and value % 1)
         ):
             if self.high >= 1e300 and self.low <= -1e300:
                 span = ""
             else:
                 span = f" from {self.low:g} to {self.high:g}"
             raise _expected(
-                where, f"{'a whole number' if self.whole else 'a number'}{span}", value
+                where, f"{'a whole number' if self.integer else 'a number'}{span}", value
             )
-        if self.whole:
+        if self.integer:
             return int(value)
         return value
 
     def schema(self) -> dict[str, Any]:
         return {
-            "type": "integer" if self.whole else "number",
+            "type": "integer" if self.integer else "number",
             "minimum": self.low,
             "maximum": self.high,
         }

@@ -30,7 +30,7 @@ _COMPARED = 1000
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A classifier, and what people call it.
+    """A classifier and its name.
 
     Attributes:
         name: its file, without folders.
@@ -156,9 +156,7 @@ class Served:
         return probability.argmax(1), probability.max(1)
 
     def prepare(self) -> None:
-        """Work out what most questions need, before anybody asks: workers then have it, and share
-        it.
-        """
+        """Compute what most questions need before the first one, so that workers share it."""
         if self.rows is None or self.rows.frame.empty:
             return
         for which in ["main"] if self.against is None else ["main", "against"]:
@@ -195,10 +193,10 @@ class Served:
         fresh = self.rows.fresh
         labels = self.rows.labels
         if labels is None:
-            known = self.decided[0] == place
+            in_class = self.decided[0] == place
         else:
-            known = labels.to_numpy() == model.classifier.classes_[place]
-        chosen = fresh[known[fresh]]
+            in_class = labels.to_numpy() == model.classifier.classes_[place]
+        chosen = fresh[in_class[fresh]]
         chosen = np.sort(np.random.default_rng(self.seed).permutation(chosen)[:_COMPARED])
         if len(chosen) == 0:
             return np.zeros(0)

@@ -20,7 +20,7 @@ from types import FrameType
 import uvicorn
 
 from counterfactual_serve.app import make_app
-from counterfactual_serve.connection import ImpatientProtocol
+from counterfactual_serve.connection import HeaderTimeoutProtocol
 from counterfactual_serve.desk import GRACE
 from counterfactual_serve.guard import LOOPBACK, Access, Guard, host_name, is_loopback
 from counterfactual_serve.metrics import log_to_stderr
@@ -68,8 +68,8 @@ class Address:
         # A proxy that has a name for it shows it to others, too.
         if token is None and (self.names or not is_loopback(self.host)):
             token = secrets.token_urlsafe(24)
-        known = (*LOOPBACK, *([] if self.host in ("0.0.0.0", "::") else [self.host.lower()]))  # noqa: S104
-        return Access(tuple(dict.fromkeys([*known, *map(host_name, self.names)])), token)
+        hosts = (*LOOPBACK, *([] if self.host in ("0.0.0.0", "::") else [self.host.lower()]))  # noqa: S104
+        return Access(tuple(dict.fromkeys([*hosts, *map(host_name, self.names)])), token)
 
     def listen(self) -> socket.socket:
         """A socket; an error that names a free port if this one is taken."""
@@ -152,7 +152,7 @@ def make_server(app: Guard, limits: Limits, root_path: str = "") -> uvicorn.Serv
         server_header=False,
         ws="none",
         root_path=f"/{root_path.strip('/')}" if root_path.strip("/") else "",
-        http=ImpatientProtocol,
+        http=HeaderTimeoutProtocol,
         limit_concurrency=_CONNECTIONS,
         timeout_keep_alive=15,
         # As long as a search may take, even one that has to be ended.

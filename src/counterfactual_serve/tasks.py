@@ -47,9 +47,7 @@ def explain_served(
 
 
 def _stated(rules: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The rules of a question that may be why nothing was found: those that its asker can take
-    back.
-    """
+    """Rules of a question that may be why nothing was found; its user can withdraw them."""
     stated = [(name, "is locked in this question") for name in rules.get("lock", ())]
     stated += [
         (name, "is limited in this question")
@@ -102,9 +100,9 @@ def card(served: Served) -> dict[str, Any]:
     model = served.model
     rows = served.rows
     about = ModelFacts(facts=model.facts, sha256=model.sha256)
-    asked: dict[str, Any] = {"target": model.wanted, "seed": served.seed}
+    card_settings: dict[str, Any] = {"target": model.wanted, "seed": served.seed}
     if rows is None or rows.labels is None:
-        return make_card(model.classifier, about, **asked).to_dict()
+        return make_card(model.classifier, about, **card_settings).to_dict()
     frame, labels = _measured(served)
     names = list(model.classifier.schema_.names)
     if rows.trained_on is None:
@@ -112,7 +110,7 @@ def card(served: Served) -> dict[str, Any]:
     else:
         held_out = " that training did not use"
     measured = CardRows(frame[names], labels, f"{len(frame):,} rows of {rows.name}{held_out}")
-    return make_card(model.classifier, about, measured, **asked).to_dict()
+    return make_card(model.classifier, about, measured, **card_settings).to_dict()
 
 
 def _measured(served: Served) -> tuple[pd.DataFrame, pd.Series | None]:

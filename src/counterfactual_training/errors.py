@@ -270,10 +270,10 @@ def _suggestion(value: object, valid: Iterable[object]) -> str:
     names = {str(name): repr(name) for name in valid}
     # Case alone is no reason to find nothing near.
     folded = {name.casefold(): text for name, text in names.items()}
-    asked = str(value).casefold()
+    written = str(value).casefold()
     # Eps is rather epsilon than steps.
-    begun = [name for name in folded if len(asked) > 1 and name.startswith(asked)]
-    close = begun or difflib.get_close_matches(asked, folded, n=1, cutoff=0.5)
+    begun = [name for name in folded if len(written) > 1 and name.startswith(written)]
+    close = begun or difflib.get_close_matches(written, folded, n=1, cutoff=0.5)
     if close:
         hint = f" Did you mean {folded[close[0]]}?"
     else:

@@ -35,8 +35,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write bit by bit; it takes its place when it is complete, and leaves nothing behind
-    if it never is.
+    """A file to write in parts; it replaces the target once it is complete, and is removed if it
+    never is.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
 
 def one_line(text: str) -> str:
     """The text with line breaks and the like escaped, since a name may hold them."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def align(

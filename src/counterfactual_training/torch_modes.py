@@ -1,6 +1,5 @@
-"""What a caller may have told torch.
-
-That is ``no_grad``, ``inference_mode``, ``autocast``, or another default dtype.
+"""Modes of torch that a caller may have set: ``no_grad``, ``inference_mode``, ``autocast``, or
+another default dtype.
 """
 
 from __future__ import annotations

@@ -234,12 +234,12 @@ def _columns(classifier: Any) -> CardSection:
     )
 
 
-def _limits(classifier: Any, found: Audit | None) -> CardSection:
+def _limits(classifier: Any, audit: Audit | None) -> CardSection:
     items = [
         "Proxies: a column that is held fixed can still be guessed from others, so holding it "
         "fixed does not hide it."
     ]
-    items += _proxies(found)
+    items += _proxies(audit)
     items += [
         "Causes: advice changes columns as if nothing else followed from that; in the world, "
         "other things change too.",
@@ -253,19 +253,19 @@ def _limits(classifier: Any, found: Audit | None) -> CardSection:
             "Gate: plausible means like rows seen in training; groups that are rare there are "
             "judged by few rows."
         )
-    if found is not None:
+    if audit is not None:
         items += [
-            f"{check['title']}: {_check_words(check)}" for check in found.to_dict()["later"]
+            f"{check['title']}: {_check_words(check)}" for check in audit.to_dict()["later"]
         ]
-        items += list(found.notes)
+        items += list(audit.notes)
     return CardSection("limits", "Limits", items=tuple(items))
 
 
-def _proxies(found: Audit | None) -> list[str]:
-    if found is None:
+def _proxies(audit: Audit | None) -> list[str]:
+    if audit is None:
         return []
     items = []
-    for proxy in found.to_dict()["proxies"]:
+    for proxy in audit.to_dict()["proxies"]:
         features = proxy["features"]
         advice = proxy["advice"][0]
         if features["value"] is not None:

@@ -82,7 +82,7 @@ class Portfolio:
 
 @dataclass(frozen=True)
 class PortfolioResult:
-    """What became of a portfolio.
+    """The outcome of a portfolio.
 
     Attributes:
         out: the file of the answers.
@@ -170,9 +170,9 @@ def explain_file(
         decimal=options["decimal"],
         block_rows=block_rows,
     )
-    asked = {"target": None, **question}
+    all_questions = {"target": None, **question}
     return explain_portfolio(
-        explainer, portfolio, out, asked, file_mark(model), engine=engine, stream=stream
+        explainer, portfolio, out, all_questions, file_mark(model), engine=engine, stream=stream
     )
 
 
@@ -203,7 +203,8 @@ def explain_portfolio(
     # Before any work: whether the question makes sense, whose rows these are, and whether each can
     # be explained.
     parts = Parts(
-        out, {"model": model_mark, "data": portfolio.mark, **_asked(question, portfolio)}
+        out,
+        {"model": model_mark, "data": portfolio.mark, **_question_texts(question, portfolio)},
     )
     sizes = _checked(explainer, portfolio, question, status)
     form = Form(schema, question, portfolio)
@@ -253,8 +254,8 @@ def file_mark(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def _asked(question: Mapping[str, Any], portfolio: Portfolio) -> dict[str, str]:
-    """What is asked, as text by name; what was not said is left out."""
+def _question_texts(question: Mapping[str, Any], portfolio: Portfolio) -> dict[str, str]:
+    """The question as text by name, without what is not stated."""
     written = {
         "label": portfolio.label,
         "rows per block": portfolio.block_rows,
@@ -267,8 +268,8 @@ def _asked(question: Mapping[str, Any], portfolio: Portfolio) -> dict[str, str]:
 def _checked(
     explainer: Explains, portfolio: Portfolio, question: Mapping[str, Any], status: StatusLine
 ) -> list[int]:
-    """The number of rows of each block, after every row was looked at; a row that cannot be
-    explained raises now.
+    """The number of rows of each block, after every row was checked; a row that cannot be explained
+    raises now.
 
     Otherwise it would be found after hours, and a file that is then corrected is another file: all
         begins anew.
@@ -374,7 +375,7 @@ class Pending(Sequence[Block]):
         return self._held[number]
 
     def release(self, block: Block) -> None:
-        """Forget a block, whose answers are safe."""
+        """Drop a block whose answers are stored."""
         del self._held[block.number]
 
 
@@ -527,13 +528,13 @@ class Parts:
     def join(self, count: int, header: str) -> dict[str, int]:
         """Write the output and remove the parts; returns how many people ended how."""
         total: Counter[str] = Counter()
-        with atomic_file(self.out) as whole:
+        with atomic_file(self.out) as output:
             # The mark tells spreadsheets that this is UTF-8.
-            whole.write(header.encode("utf-8-sig"))
+            output.write(header.encode("utf-8-sig"))
             for number in range(count):
                 with self.path(number).open("rb") as part:
                     total.update(json.loads(part.readline()))
-                    shutil.copyfileobj(part, whole)
+                    shutil.copyfileobj(part, output)
         shutil.rmtree(self.folder, ignore_errors=True)
         return dict(total)
 
@@ -598,7 +599,7 @@ class _Progress:
         seconds = time.monotonic() - self.started
         speed = (self.done - self.before) / max(seconds, 1e-9)
         progress = f"{self.done:,} of {self.total:,} rows · {speed:,.0f} per second"
-        left = self.total - self.done
-        if left:
-            return f"{progress} · about {duration(left / speed)} left"
+        remaining = self.total - self.done
+        if remaining:
+            return f"{progress} · about {duration(remaining / speed)} left"
         return progress

@@ -273,7 +273,7 @@ class BlackBox(nn.Module):
             if plain:
                 return numbers
             return restore_numbers(
-                numbers, column.dtype, whole=column.feature.kind == "integer"
+                numbers, column.dtype, integers=column.feature.kind == "integer"
             )
         # The last place stands for a missing cell.
         levels = pd.Series([*column.feature.levels, np.nan], dtype=object).to_numpy()

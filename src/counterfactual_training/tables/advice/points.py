@@ -148,7 +148,7 @@ def stored(column: Column, numbers: np.ndarray) -> np.ndarray:
             return narrow
         return numbers
     return to_float(
-        restore_numbers(numbers, column.dtype, whole=column.feature.kind == "integer")
+        restore_numbers(numbers, column.dtype, integers=column.feature.kind == "integer")
     )
 
 

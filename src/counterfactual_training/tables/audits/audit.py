@@ -1,4 +1,4 @@
-"""The audit of a model's advice: who carries the burden, what gives groups away, and what lasts."""
+"""The audit of a model's advice: burden by group, proxies for groups, and validity later."""
 
 from __future__ import annotations
 
@@ -156,12 +156,12 @@ def audit(  # noqa: PLR0913  # public
 
 def _measures(models: Sequence[ModelAdvice], labelled: bool) -> list[Measure]:
     """Those that can be measured: some need labels, a gate or a second model."""
-    left_out = set()
+    unavailable = set()
     if not any(advice.gated for advice in models):
-        left_out.add("implausible")
+        unavailable.add("implausible")
     if len(models) == 1:
-        left_out.add("burden_same")
-    return [m for m in MEASURES if m.id not in left_out and (labelled or not m.labelled)]
+        unavailable.add("burden_same")
+    return [m for m in MEASURES if m.id not in unavailable and (labelled or not m.labelled)]
 
 
 def _by_group(

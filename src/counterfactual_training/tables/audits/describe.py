@@ -17,14 +17,14 @@ from counterfactual_training.tables.audits.result import IDS
 def immutable(subject: Subject, groupings: Sequence[Grouping]) -> dict[str, bool | None]:
     """By grouping, whether the model holds its columns fixed; ``None`` if it does not know them."""
     fixed = {feature.name: feature.mutability == "none" for feature in subject.schema}
-    known: dict[str, bool | None] = {}
+    fixed_groupings: dict[str, bool | None] = {}
     for grouping in groupings[1:]:
         inside = all(part in fixed for part in grouping.parts)
         if inside:
-            known[grouping.column or ""] = all(fixed[part] for part in grouping.parts)
+            fixed_groupings[grouping.column or ""] = all(fixed[part] for part in grouping.parts)
         else:
-            known[grouping.column or ""] = None
-    return known
+            fixed_groupings[grouping.column or ""] = None
+    return fixed_groupings
 
 
 def described(i: int, advice: ModelAdvice, labels: np.ndarray | None) -> dict[str, Any]:

@@ -84,14 +84,14 @@ def usual_groups(frame: pd.DataFrame, schema: Schema, most: int = 4) -> list[str
 
 
 def _grouping(frame: pd.DataFrame, name: str) -> Grouping:
-    known = [str(column) for column in frame.columns]
+    names = [str(column) for column in frame.columns]
     # A column may itself be called "a*b"; then it is meant.
-    if name in known:
+    if name in names:
         parts = [name]
     else:
         parts = [part.strip() for part in str(name).split(_CROSS)]
     for part in parts:
-        check_name("group column", part, known)
+        check_name("group column", part, names)
     if len(parts) == 1:
         return _of_column(frame[name])
     if len(parts) > 2 or parts[0] == parts[1]:
@@ -158,8 +158,8 @@ def _banded(column: pd.Series) -> Grouping:
     values = column.astype(float)
     values = values.where(np.isfinite(values))  # an infinite value belongs to no band
     edges = round_edges(values.dropna().to_numpy())
-    whole = bool((values.dropna() % 1 == 0).all())
-    names = _band_names(edges, whole)
+    integers = bool((values.dropna() % 1 == 0).all())
+    names = _band_names(edges, integers)
     # An edge belongs to the band above it, so that "under 30" means what it says.
     place = np.searchsorted(edges, values.to_numpy(), side="right")
     texts = pd.Series(np.array(names, dtype=object)[place], index=column.index).where(
@@ -188,14 +188,14 @@ def round_edges(values: np.ndarray) -> np.ndarray:
     return cuts
 
 
-def _band_names(edges: np.ndarray, whole: bool) -> list[str]:
+def _band_names(edges: np.ndarray, integers: bool) -> list[str]:
     shown = [f"{edge:,.6g}".replace("-", "−") for edge in edges]
-    whole = whole and bool((edges % 1 == 0).all())
+    integers = integers and bool((edges % 1 == 0).all())
     last = [f"{edge - 1:,.6g}".replace("-", "−") for edge in edges]
     # "30 to 39" for whole numbers, "30 to under 40" for others.
     between = [
         (low if low == last[j + 1] else f"{low} to {last[j + 1]}")
-        if whole
+        if integers
         else f"{low} to under {shown[j + 1]}"
         for j, low in enumerate(shown[:-1])
     ]

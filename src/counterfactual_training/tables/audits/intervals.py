@@ -167,15 +167,15 @@ def gap(
     difference, so it can include zero, and it is widened for having picked one of g(g−1)/2 pairs
     (Bonferroni).
     """
-    known = [group for group in usable if not np.isnan(draws[model, group, measure.id][0])]
-    if len(known) < 2 or not measure.compared:
+    measured = [group for group in usable if not np.isnan(draws[model, group, measure.id][0])]
+    if len(measured) < 2 or not measure.compared:
         return None
-    values = [draws[model, group, measure.id][0] for group in known]
+    values = [draws[model, group, measure.id][0] for group in measured]
     if min(values) == max(values):
         return None
-    high = known[int(np.argmax(values))]
-    low = known[int(np.argmin(values))]
-    tail = (1 - level) / (len(known) * (len(known) - 1) / 2)
+    high = measured[int(np.argmax(values))]
+    low = measured[int(np.argmin(values))]
+    tail = (1 - level) / (len(measured) * (len(measured) - 1) / 2)
     (top, above), (bottom, below) = (
         draws[model, high, measure.id],
         draws[model, low, measure.id],

@@ -240,6 +240,6 @@ def draw(
 def _places(sizes: np.ndarray, people: int) -> np.ndarray:
     """How many of each stratum; at least one, at most all."""
     floor = np.minimum(sizes, max(1, people // (2 * len(sizes))))
-    left = sizes - floor
-    extra = (people - floor.sum()) * left / max(left.sum(), 1)
+    remaining = sizes - floor
+    extra = (people - floor.sum()) * remaining / max(remaining.sum(), 1)
     return np.minimum(sizes, floor + np.floor(extra).astype(np.int64))

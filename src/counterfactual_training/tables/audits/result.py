@@ -19,10 +19,10 @@ BY_ID = {measure.id: measure for measure in MEASURES}
 # Models by their place.
 IDS = ("model", "against")
 # What findings report in sentences; the tables have everything.
-_TOLD_OF_GROUPS = ("denied", "no_recourse", "implausible", "burden", "false_negatives", "nawb")
-_TOLD_OF_MODELS = ("no_recourse", "implausible", "burden_same")
-_TOLD_OF_ALL = (
-    *_TOLD_OF_MODELS,
+_GROUP_FINDINGS = ("denied", "no_recourse", "implausible", "burden", "false_negatives", "nawb")
+_MODEL_FINDINGS = ("no_recourse", "implausible", "burden_same")
+_OVERALL_FINDINGS = (
+    *_MODEL_FINDINGS,
     "denied",
     "false_negatives",
     "social_burden_per_person",
@@ -171,9 +171,9 @@ class Audit:
             .drop(columns=["model", "column", "measure"])
             .to_dict("records")
         )
-        known = groups[groups["value"].notna() & ~groups["few"].astype(bool)]
-        if len(known) and len(groups) > 1:
-            worst = known.iloc[int(known["value"].to_numpy().argmax())]
+        measured = groups[groups["value"].notna() & ~groups["few"].astype(bool)]
+        if len(measured) and len(groups) > 1:
+            worst = measured.iloc[int(measured["value"].to_numpy().argmax())]
         else:
             worst = None
         return {
@@ -234,7 +234,7 @@ class Audit:
     def _gap_findings(self) -> list[str]:
         """Both models in one sentence where the same two groups differ."""
         names = {model["id"]: model["name"] for model in self.models}
-        measured = self.gaps["measure"].isin(_TOLD_OF_GROUPS) & ~self.gaps["column"].isin(
+        measured = self.gaps["measure"].isin(_GROUP_FINDINGS) & ~self.gaps["column"].isin(
             self._crossed
         )
         clear = self.gaps[measured & self.gaps["clear"].astype(bool)]
@@ -260,10 +260,10 @@ class Audit:
         clear = self.differences[
             self.differences["clear"].astype(bool) & ~self.differences["few"].astype(bool)
         ]
-        of_all = (clear["column"] == "") & clear["measure"].isin(_TOLD_OF_ALL)
+        of_all = (clear["column"] == "") & clear["measure"].isin(_OVERALL_FINDINGS)
         clear = clear[
             of_all
-            | (clear["measure"].isin(_TOLD_OF_MODELS) & ~clear["column"].isin(self._crossed))
+            | (clear["measure"].isin(_MODEL_FINDINGS) & ~clear["column"].isin(self._crossed))
         ]
         sentences = []
         for (column, name, higher), part in clear.assign(higher=clear["value"] > 0).groupby(

@@ -29,7 +29,7 @@ CONFIDENCE = 0.999
 SHARE = 0.995
 # Size of the noise in standard deviations of a column.
 INPUT_NOISE = 0.1
-LEFT_OUT = 0.2
+DROPPED_SHARE = 0.2
 _INPUT_DRAWS = 200
 _MOST_PEOPLE = 300
 # Numbers (draws × the larger of weights and activations) that are in memory at once.
@@ -63,8 +63,8 @@ CHECKS = {
         Check(
             "left_out",
             "After retraining without some rows",
-            f"Share of today's advice that models trained without a random {LEFT_OUT:.0%} of the "
-            "rows accept.",
+            "Share of today's advice that models trained without a random "
+            f"{DROPPED_SHARE:.0%} of the rows accept.",
         ),
         Check(
             "weights",
@@ -110,7 +110,7 @@ def robustness(
             [advice.subject.retrain(one, 0.0) for one in seeds], frame, target
         )
         accepted["left_out"] = _accepted(
-            [advice.subject.retrain(one, LEFT_OUT) for one in seeds], frame, target
+            [advice.subject.retrain(one, DROPPED_SHARE) for one in seeds], frame, target
         )
     model = module_of(advice.subject.classifier)
     if delta is not None and model is not None:

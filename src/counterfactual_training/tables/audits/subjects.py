@@ -81,12 +81,14 @@ def retrainer(classifier: Any, frame: pd.DataFrame, labels: Any) -> Retrain:
     if not len(frame):
         raise InputError("There are no rows to train the model on again: trained_on is empty.")
 
-    def retrain(seed: int, left_out: float) -> Predicts:
+    def retrain(seed: int, dropped_share: float) -> Predicts:
         rows = np.sort(
-            np.random.default_rng(seed).permutation(len(frame))[round(left_out * len(frame)) :]
+            np.random.default_rng(seed).permutation(len(frame))[
+                round(dropped_share * len(frame)) :
+            ]
         )
         # Rows or seed: what changes with both could not be told apart.
-        if not left_out or classifier.random_state is None:
+        if not dropped_share or classifier.random_state is None:
             random_state = seed
         else:
             random_state = classifier.random_state

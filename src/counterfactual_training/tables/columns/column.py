@@ -89,13 +89,14 @@ class Column:
         if feature.special:
             numbers = numbers[~feature.coded(numbers).any(1)]
         missing = np.isnan(numbers)
-        # Contiguous: a column of a frame made from an array is every so manieth number of it.
+        # Contiguous: a column of a frame made from an array is a strided view.
         if missing.any():
             present = numbers[~missing]
         else:
             present = np.ascontiguousarray(numbers)
         _check_any(feature, present)
-        # A median of categories may be one that nobody has; of numbers, take one that somebody has.
+        # A median between two categories would be none of them; numbers, too, take a value that
+        # occurs.
         ranked = Ranked(present, (*BULK, *_TAILS, 0.5))
         if feature.kind in ("binary", "categorical", "ordinal"):
             often = np.bincount(present.astype(int))
@@ -191,7 +192,7 @@ class Column:
 
     @property
     def advised_grid(self) -> float | None:
-        """Distance between neighbouring values of advice, as far as the training data say so; see
+        """Distance between neighbouring values of advice, inferred from the training data; see
         ``spacing``.
         """
         if self._unruled and self.spacing is not None:
@@ -202,9 +203,9 @@ class Column:
     def _unruled(self) -> bool:
         """Whether the data decide which numbers advice names.
 
-        Who states a step means it. Who states a domain means what lies between its ends, too,
-        unless it ends at such numbers; and so does who states a largest change that leads from none
-        of them to the next.
+        A stated step always decides. So does a stated domain, all of whose numbers are then
+        possible, unless its ends are such numbers; and so does a stated largest change that is too
+        small to lead from one of them to the next.
         """
         if self.feature.step is not None:
             return False
@@ -273,22 +274,22 @@ class Column:
         return self._with_codes(self._round(v, error, slack=error), z, self.fill)
 
     def decode_like(
-        self, z: np.ndarray, precision: float, own: np.ndarray
+        self, z: np.ndarray, precision: float, factual: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`decode`, for counterfactuals of people whose numbers are ``own`` ``(n,)``.
+        """As :meth:`decode`, for counterfactuals of people whose numbers are ``factual`` ``(n,)``.
 
         Returns the numbers and a mask ``(n,)`` of the cells that did not change. Rounding and
         float32 noise never move a value out of its domain or against its direction.
         """
-        same = self.is_unchanged(z, own)
+        same = self.is_unchanged(z, factual)
         if self.feature.kind in ("binary", "categorical"):
             numbers = self.decode(z, precision, unseen=True)
-            return numbers, same | (numbers == own)
+            return numbers, same | (numbers == factual)
         v, error = self._affine_back(z[:, 0], precision)
         slack = error + self.scale * _OVERSHOOT * (1 + np.abs(z[:, 0])) + self._resolution
         v = self._round(v, error, slack)
-        coded = self.feature.coded(own).any(1)
-        base = np.where(np.isnan(own) | coded, self.fill, own)
+        coded = self.feature.coded(factual).any(1)
+        base = np.where(np.isnan(factual) | coded, self.fill, factual)
         if self.feature.kind == "ordinal":  # an unseen category has no rank to compare with
             base = np.where(base == UNSEEN, np.nan, base)
         # A change within the slack and against the direction is an artefact of rounding: undo it.
@@ -298,7 +299,7 @@ class Column:
         v = np.where(rose & (may not in ("both", "increase")), base, v)
         v = np.where(fell & (may not in ("both", "decrease")), base, v)
         v = self._within_reach(self._with_codes(v, z, base), base, slack)
-        return v, same | (v == np.where(coded, own, base))
+        return v, same | (v == np.where(coded, factual, base))
 
     def _within_reach(self, v: np.ndarray, base: np.ndarray, slack: np.ndarray) -> np.ndarray:
         """Numbers ``(n,)`` that rounding took a little further from ``base`` than they may change;
@@ -344,12 +345,12 @@ class Column:
             v,
         )
 
-    def is_unchanged(self, z: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Mask ``(n,)`` of the points ``(n, width)`` that encode the numbers ``own`` ``(n,)``, up
-        to float32.
+    def is_unchanged(self, z: np.ndarray, factual: np.ndarray) -> np.ndarray:
+        """Mask ``(n,)`` of the points ``(n, width)`` that encode the numbers ``factual``
+        ``(n,)``, up to float32.
         """
-        z_own = self.encode(own)
-        return (np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))).all(1)
+        z_factual = self.encode(factual)
+        return (np.abs(z - z_factual) <= UNCHANGED * (1 + np.abs(z_factual))).all(1)
 
     def _affine_back(self, z: np.ndarray, precision: float) -> tuple[np.ndarray, np.ndarray]:
         """v and a bound on its rounding error."""
@@ -433,8 +434,8 @@ class Column:
         return column
 
     def _wrong(self) -> str | None:
-        """The first field that no fit leaves behind and that nothing can be computed with; ``None``
-        if all are fine.
+        """The first field whose value no fit produces and no computation can use; ``None`` if all
+        are valid.
         """
         for name in ("center", "scale", "mean", "std", "low", "high", "fill"):
             if not _is_finite(getattr(self, name)):
@@ -460,7 +461,7 @@ class Column:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether something out of a file is a number to compute with."""
+    """Whether a value from a file is a usable number."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -473,7 +474,7 @@ def _are_finite(values: Any) -> bool:
 
 
 def _is_place(value: Any, number: int) -> bool:
-    """Whether something out of a file is a whole number from 0 to below another."""
+    """Whether a value from a file is a whole number from 0 to below another."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < number
 
 
@@ -570,10 +571,12 @@ def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> 
 
     A column of whole floats stays whole: 2.0 children do not become 2.3.
     """
-    stored_whole = np.isfinite(value_range(dtype)[0])
-    if feature.kind in ("integer", "ordinal") or (feature.kind == "pixel" and stored_whole):
+    stored_as_integers = np.isfinite(value_range(dtype)[0])
+    if feature.kind in ("integer", "ordinal") or (
+        feature.kind == "pixel" and stored_as_integers
+    ):
         return 0
-    if feature.kind != "numeric" or stored_whole:
+    if feature.kind != "numeric" or stored_as_integers:
         return None
     seen = seen_decimals(present, dtype)
     if not seen or std == 0:
@@ -582,8 +585,10 @@ def _decimals(feature: Feature, dtype: Any, present: np.ndarray, std: float) -> 
     return max(seen, min(needed, _MOST_DECIMALS))
 
 
-def unchanged_numbers(columns: Sequence[Column], z: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Mask ``(n, m)`` of points ``(n, m)`` of m affine columns that encode the numbers ``own``
+def unchanged_numbers(
+    columns: Sequence[Column], z: np.ndarray, factual: np.ndarray
+) -> np.ndarray:
+    """Mask ``(n, m)`` of points ``(n, m)`` of m affine columns that encode the numbers ``factual``
     ``(n, m)``.
 
     What :meth:`Column.is_unchanged` says, of all columns at once.
@@ -592,8 +597,8 @@ def unchanged_numbers(columns: Sequence[Column], z: np.ndarray, own: np.ndarray)
         np.array([getattr(column, name) for column in columns])
         for name in ("fill", "center", "scale")
     )
-    z_own = (np.where(np.isnan(own), fill, own) - center) / scale
-    return np.abs(z - z_own) <= UNCHANGED * (1 + np.abs(z_own))
+    z_factual = (np.where(np.isnan(factual), fill, factual) - center) / scale
+    return np.abs(z - z_factual) <= UNCHANGED * (1 + np.abs(z_factual))
 
 
 def stack_columns(columns: Sequence[Column], which: np.ndarray) -> Column:

@@ -88,7 +88,7 @@ def build_constraints(
         else:
             direction = _direction(column)
             box = _box(column, num_std, keep_sign, bulk)
-        # Special codes are no aim, and cells that hold one keep it.
+        # Advice never leads to a special code, and cells that hold one keep it.
         codes = len(column.feature.special)
         directions += [direction] * (column.width - codes)
         directions += ["none"] * codes
@@ -107,9 +107,9 @@ def build_constraints(
         Domain(lower, upper, torch.from_numpy(inferred)),
         [group for column, start in placed if (group := _group(column, start)) is not None],
         [
-            found
+            lattice
             for column, start in free
-            if (found := _lattice(column, start, bulk)) is not None
+            if (lattice := _lattice(column, start, bulk)) is not None
         ],
         unique_names(columns),
         category_projection,

@@ -38,8 +38,10 @@ def from_plain(value: Any) -> Any:
             left, right, closed = value["interval"]
             return pd.Interval(left, right, closed)
         except (KeyError, TypeError, ValueError):
-            known = "{'interval': [left, right, closed]}"
-            raise FileError(f"{dict(value)!r} is not a category; expected {known}.") from None
+            expected = "{'interval': [left, right, closed]}"
+            raise FileError(
+                f"{dict(value)!r} is not a category; expected {expected}."
+            ) from None
     return value
 
 
@@ -104,7 +106,7 @@ def value_range(dtype: Any) -> tuple[float, float]:
     return -np.inf, np.inf
 
 
-def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
+def restore_numbers(values: np.ndarray, dtype: Any, integers: bool) -> pd.Series:
     """Numbers ``(n,)`` in the given dtype, or in the nearest one that can hold them.
 
     A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it
@@ -119,7 +121,7 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
             return pd.Series(plain)
     series = pd.Series(values)
     if types.is_object_dtype(dtype):
-        return _as_python_numbers(values, whole)
+        return _as_python_numbers(values, integers)
     # A narrower float rounds, which is fine, but may overflow.
     if types.is_float_dtype(dtype):
         narrow = series.astype(dtype)
@@ -132,10 +134,10 @@ def restore_numbers(values: np.ndarray, dtype: Any, whole: bool) -> pd.Series:
     return series
 
 
-def _as_python_numbers(values: np.ndarray, whole: bool) -> pd.Series:
-    """As objects: missing ones ``None``, and with ``whole``, integers where they are."""
+def _as_python_numbers(values: np.ndarray, integers: bool) -> pd.Series:
+    """As objects: missing ones ``None``, and with ``integers``, whole numbers as ``int``."""
     numbers = [
-        None if np.isnan(v) else int(v) if whole and v.is_integer() else v
+        None if np.isnan(v) else int(v) if integers and v.is_integer() else v
         for v in values.tolist()
     ]
     return pd.Series(np.array(numbers, dtype=object), dtype=object)
@@ -163,11 +165,11 @@ def restore_categories(values: np.ndarray, dtype: Any) -> pd.Series:
     series = pd.Series(values, dtype=object)
     if isinstance(dtype, pd.CategoricalDtype):
         present = as_objects(series.dropna().to_numpy()).unique()
-        known = as_objects(dtype.categories)
-        new = present[known.get_indexer(present) < 0]
+        levels = as_objects(dtype.categories)
+        new = present[levels.get_indexer(present) < 0]
         if len(new):
             dtype = pd.CategoricalDtype(
-                known.append(new).infer_objects(), ordered=dtype.ordered
+                levels.append(new).infer_objects(), ordered=dtype.ordered
             )
         return series.astype(dtype)
     stored = _stored(series, dtype)

@@ -281,7 +281,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         if len(cells) <= min(_FEW_CHANGED, len(self.columns_) - 1):
             frame = _with_columns(factuals, cells)
         else:
-            whole: dict[str, Any] = dict(cells)
+            all_columns: dict[str, Any] = dict(cells)
             # Without an index, or pandas would align thousands of them; but it would guess what
             # bare objects are.
             for name in self.slices_:
@@ -289,10 +289,10 @@ class Encoder(TransformerMixin, BaseEstimator):
                     continue
                 original = factuals[name]
                 if original.dtype == object:
-                    whole[name] = original.reset_index(drop=True)
+                    all_columns[name] = original.reset_index(drop=True)
                 else:
-                    whole[name] = original.array
-            frame = pd.DataFrame({name: whole[name] for name in self.slices_})
+                    all_columns[name] = original.array
+            frame = pd.DataFrame({name: all_columns[name] for name in self.slices_})
         frame.index = factuals.index
         return frame
 
@@ -324,9 +324,9 @@ class Encoder(TransformerMixin, BaseEstimator):
         columns = {column.feature.name: column for column in self.columns_}
         shares = {}
         for text, names, broken in breaks(self.schema_.book, columns, values):
-            whole = ~np.any([np.isnan(values[name]) for name in names], 0)
-            if whole.any():
-                shares[text] = float(broken[whole].mean())
+            complete = ~np.any([np.isnan(values[name]) for name in names], 0)
+            if complete.any():
+                shares[text] = float(broken[complete].mean())
             else:
                 shares[text] = 0.0
         return {text: share for text, share in shares.items() if share > 0}
@@ -504,36 +504,36 @@ class Encoder(TransformerMixin, BaseEstimator):
         column: Column,
         z: np.ndarray,
         precision: float,
-        own: tuple[pd.Series, np.ndarray] | None,
+        factual: tuple[pd.Series, np.ndarray] | None,
     ) -> Any:
-        """The column of points ``(n, width)``; ``own`` is the column of their factuals, as given
+        """The column of points ``(n, width)``; ``factual`` is that of their factuals, as given
         and as numbers.
         """
-        if own is None:
+        if factual is None:
             numbers = column.decode(z, precision, unseen=self.unseen != "error")
             same = np.zeros(len(z), dtype=bool)
         else:
-            numbers, same = column.decode_like(z, precision, own[1])
+            numbers, same = column.decode_like(z, precision, factual[1])
         if not column.feature.is_category:
-            if own is not None:
-                numbers = np.where(same, own[1], numbers)
+            if factual is not None:
+                numbers = np.where(same, factual[1], numbers)
             restored = restore_numbers(
-                numbers, column.dtype, whole=column.feature.kind == "integer"
+                numbers, column.dtype, integers=column.feature.kind == "integer"
             )
-            if own is None or narrow_type(column.dtype) is None:
+            if factual is None or narrow_type(column.dtype) is None:
                 return restored
             # Rows may come in more digits than those of the training; a cell that did not change
             # keeps them.
             held = to_float(restored)
-            kept = np.where(same, own[1], held)
+            kept = np.where(same, factual[1], held)
             if np.array_equal(held, kept, equal_nan=True):
                 return restored
             return pd.Series(kept)
         # The unseen category is missing.
         levels = object_array([*column.feature.levels, np.nan])
         values = levels[np.where(numbers == UNSEEN, len(levels) - 1, numbers).astype(int)]
-        if own is not None:
-            values[same] = own[0].to_numpy(dtype=object)[same]
+        if factual is not None:
+            values[same] = factual[0].to_numpy(dtype=object)[same]
         return restore_categories(values, column.dtype)
 
 

@@ -118,8 +118,8 @@ def match_columns(
     if list(frame.columns) == list(names):
         return frame
     missing = [name for name in names if name not in frame.columns]
-    known = set(names)
-    extra = [name for name in frame.columns if name not in known]
+    expected = set(names)
+    extra = [name for name in frame.columns if name not in expected]
     if not missing and not extra:
         return frame[list(names)]
     raise _wrong_columns(missing, extra, stated)
@@ -266,19 +266,19 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 def _few_codes(feature: Feature, series: pd.Series) -> np.ndarray | None:
     """The same of a few texts or categories, sooner than pandas; ``None`` of other columns."""
     if isinstance(series.dtype, pd.StringDtype):
-        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        code_of = {level: float(place) for place, level in enumerate(feature.levels)}
         codes = np.array(
-            [known.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64
+            [code_of.get(text, UNSEEN) for text in series.tolist()], dtype=np.float64
         )
         if not (codes == UNSEEN).any():
             return codes
         return np.where(series.isna().to_numpy(), np.nan, codes)
     if isinstance(series.dtype, pd.CategoricalDtype):
-        known = {level: float(place) for place, level in enumerate(feature.levels)}
+        code_of = {level: float(place) for place, level in enumerate(feature.levels)}
         categories = series.dtype.categories
         positions = series.array.codes.tolist()
         return np.array(
-            [known.get(categories[p], UNSEEN) if p >= 0 else np.nan for p in positions],
+            [code_of.get(categories[p], UNSEEN) if p >= 0 else np.nan for p in positions],
             dtype=np.float64,
         )
     return None

@@ -40,7 +40,7 @@ _MONTHS = 12
 # Dates as people write them, perhaps with a time behind: 2020-01-31, 31.01.2020, 1/31/20.
 _DATE = r"(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./])\d{1,2}\1(?:\d{4}|\d{2}))(?:[T ].*)?"
 # If one of these is stated, the numbers alone do not say what a column is.
-_LEFT_OPEN = frozenset({"kind", "categories", "special"})
+_NEEDS_A_LOOK = frozenset({"kind", "categories", "special"})
 # pandas' names for dates and times, which no model takes as they are.
 _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 
@@ -77,7 +77,7 @@ def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> 
     decide.
     """
     kind = numbers.kind(name)
-    if kind is None or not _LEFT_OPEN.isdisjoint(stated):
+    if kind is None or not _NEEDS_A_LOOK.isdisjoint(stated):
         return None
     feature = Feature(name, kind, **stated)
     if kind != "binary":
@@ -94,7 +94,7 @@ def _infer_text(name: str, texts: np.ndarray, stated: Mapping[str, Any]) -> Feat
     levels = sorted(text for text in texts.tolist() if isinstance(text, str))
     if (
         not levels
-        or not _LEFT_OPEN.isdisjoint(stated)
+        or not _NEEDS_A_LOOK.isdisjoint(stated)
         or all(re.fullmatch(_DATE, text) for text in levels)
     ):
         return None
@@ -227,8 +227,10 @@ def _guess_number(series: pd.Series) -> Kind:
         return "binary"
     # pandas stores whole numbers as floats as soon as one is missing.
     doubtful = types.is_object_dtype(series.dtype) or bool(series.isna().any())
-    whole = types.is_integer_dtype(series.dtype) or (doubtful and bool((values % 1 == 0).all()))
-    if whole:
+    is_integer = types.is_integer_dtype(series.dtype) or (
+        doubtful and bool((values % 1 == 0).all())
+    )
+    if is_integer:
         return "integer"
     return "numeric"
 

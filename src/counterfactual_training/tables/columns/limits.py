@@ -35,9 +35,7 @@ def against(feature: Feature, before: np.ndarray, after: np.ndarray) -> np.ndarr
 
 
 def outside(low: float, high: float, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Numbers beyond an end, and further than they were: who stands outside may stay there, or come
-    back.
-    """
+    """Numbers beyond an end, further out than before: rows outside may stay there or come back."""
     return (after < np.minimum(low, before)) | (after > np.maximum(high, before))
 
 

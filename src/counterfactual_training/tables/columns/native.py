@@ -26,7 +26,7 @@ def is_native(x: Any) -> bool:
 
 
 def to_pandas(x: Any) -> Any:
-    """A frame of another library as pandas, null as missing; anything else as it came."""
+    """A frame of another library as pandas, null as missing; anything else unchanged."""
     if not is_native(x):
         return x
     frame = _wrapped(x)
@@ -51,15 +51,15 @@ def like_native(
         str(name): frame[name] for name in frame.columns
     }
     if typed:
-        known = dict(wrapped.schema)
+        dtypes = dict(wrapped.schema)
     else:
-        known = {}
+        dtypes = {}
     backend = wrapped.implementation
-    made = {
-        name: _from_pandas(name, values, known.get(name), backend)
+    series = {
+        name: _from_pandas(name, values, dtypes.get(name), backend)
         for name, values in columns.items()
     }
-    return nw.from_dict(made).to_native()
+    return nw.from_dict(series).to_native()
 
 
 def _wrapped(x: Any) -> Any:

@@ -118,12 +118,16 @@ def _small_blocks(frame: pd.DataFrame, dtypes: list[Any]) -> list[tuple[list[str
     if len(names) <= _FEW_COLUMNS:
         columns = [column for _, column in frame.items()]
         return [
-            ([names[j] for j in own], np.stack([columns[j].to_numpy() for j in own], 1))
-            for own in places.values()
+            (
+                [names[j] for j in positions],
+                np.stack([columns[j].to_numpy() for j in positions], 1),
+            )
+            for positions in places.values()
         ]
     cells = frame.to_numpy(dtype=object)
     return [
-        ([names[j] for j in own], cells[:, own].astype(dtype)) for dtype, own in places.items()
+        ([names[j] for j in positions], cells[:, positions].astype(dtype))
+        for dtype, positions in places.items()
     ]
 
 

@@ -1,10 +1,10 @@
-"""The judge of plans: which rules a changed row breaks, told in the user's units.
+"""The judge of plans: which rules a changed row breaks, in the user's units.
 
-Whatever hands out a plan asks here: ``explain`` before an answer leaves, receipts when they
-are made and verified. Cells are compared as a person reads them. What may not change must be the
-same value or category, to the last digit; so must directions, domains, lists and whole numbers.
-Only sums and multiples get the last digits that binary arithmetic rounds off, and ends that were
-not stated, such as the range of the training data, the precision of a search.
+Everything that returns a plan calls it: ``explain`` before an answer leaves, receipts when they are
+made and verified. Cells are compared as a person reads them. What may not change must be the same
+value or category, to the last digit; so must directions, domains, lists and whole numbers. Only
+sums and multiples get the last digits that binary arithmetic rounds off, and ends that were not
+stated, such as the range of the training data, the precision of a search.
 """
 
 from __future__ import annotations
@@ -266,8 +266,8 @@ class _Trial:
                 and types.is_integer_dtype(old.dtype)
                 and types.is_integer_dtype(new.dtype)
             ):
-                whole = [cell.to_numpy(dtype=np.int64, na_value=0) for cell in (old, new)]
-                same &= whole[0] == whole[1]
+                integers = [cell.to_numpy(dtype=np.int64, na_value=0) for cell in (old, new)]
+                same &= integers[0] == integers[1]
             self._cells[name] = _Cells(numbers, planned, ~same)
         return self._cells[name]
 
@@ -340,8 +340,8 @@ class _Trial:
         in these.
         """
         blank = {name: np.isnan(self.cells(name).before) for name in names}
-        left = [blank[name] & ~self.cells(name).changed for name in names[1:]]
-        return np.any(list(blank.values()), 0) & ~np.any(left, 0)
+        still_blank = [blank[name] & ~self.cells(name).changed for name in names[1:]]
+        return np.any(list(blank.values()), 0) & ~np.any(still_blank, 0)
 
     def of_count(self, most: int | None) -> Iterator[Violation]:
         """Rows that change too many columns."""
@@ -360,7 +360,7 @@ class _Trial:
 # Name, mask ``(n,)`` of the cells that break it, and what it asks for.
 _Rule = tuple[str, np.ndarray, str]
 # Masks ``(n,)`` of the numbers that break a rule of their column, each with what it asks for.
-_Found = Iterator[tuple[np.ndarray, str]]
+_BrokenCells = Iterator[tuple[np.ndarray, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,11 +381,11 @@ class _Numbers:
 
     @property
     def slack(self) -> float:
-        """How far a search may miss what was learned."""
+        """Tolerance of a search at learned ends and grids."""
         return _LEARNED * self.column.scale
 
 
-def _special(cells: _Numbers) -> _Found:
+def _special(cells: _Numbers) -> _BrokenCells:
     if not cells.column.feature.special:
         return
     for numbers, words in (
@@ -395,7 +395,7 @@ def _special(cells: _Numbers) -> _Found:
         yield np.any(cells.column.feature.coded(numbers), axis=1), words
 
 
-def _mutability(cells: _Numbers) -> _Found:
+def _mutability(cells: _Numbers) -> _BrokenCells:
     feature = cells.column.feature
     if feature.mutability != "both":
         if feature.mutability == "increase":
@@ -406,17 +406,17 @@ def _mutability(cells: _Numbers) -> _Found:
         yield against(feature, cells.base, cells.new), words
 
 
-def _kind(cells: _Numbers) -> _Found:
+def _kind(cells: _Numbers) -> _BrokenCells:
     if cells.column.feature.kind == "integer":
         yield fractional(cells.new), "a whole number"
 
 
-def _domain(cells: _Numbers) -> _Found:
+def _domain(cells: _Numbers) -> _BrokenCells:
     low, high = held_ends(cells.column.feature, cells.column.dtype)
     yield outside(low, high, cells.base, cells.new), _between(low, high)
 
 
-def _max_change(cells: _Numbers) -> _Found:
+def _max_change(cells: _Numbers) -> _BrokenCells:
     most = cells.column.feature.max_change
     if most is not None:
         yield (
@@ -425,25 +425,25 @@ def _max_change(cells: _Numbers) -> _Found:
         )
 
 
-def _allowed(cells: _Numbers) -> _Found:
+def _allowed(cells: _Numbers) -> _BrokenCells:
     allowed = cells.column.feature.allowed
     if allowed is not None:
         yield unlisted(allowed, cells.new, cells.column.dtype), f"one of {show(allowed)}"
 
 
-def _step(cells: _Numbers) -> _Found:
+def _step(cells: _Numbers) -> _BrokenCells:
     step = cells.column.feature.step
     if step is not None:
         yield between_steps(step, cells.new, cells.precision), f"a multiple of {step:.12g}"
 
 
-def _range(cells: _Numbers) -> _Found:
+def _range(cells: _Numbers) -> _BrokenCells:
     low, high = cells.judge.learned_ends(cells.column.feature.name)
     beyond = outside(low - cells.slack, high + cells.slack, cells.base, cells.new)
     yield beyond, f"{_between(low, high)}, as in training"
 
 
-def _digits(cells: _Numbers) -> _Found:
+def _digits(cells: _Numbers) -> _BrokenCells:
     new = cells.new
     values, grid = cells.judge.learned_values(cells.column.feature.name)
     if values is not None:
@@ -457,7 +457,7 @@ def _digits(cells: _Numbers) -> _Found:
 
 
 # By name, as in ``rules.py``: every filter of numbers.
-NUMBER_RULES: dict[str, Callable[[_Numbers], _Found]] = {
+NUMBER_RULES: dict[str, Callable[[_Numbers], _BrokenCells]] = {
     "special": _special,
     "mutability": _mutability,
     "kind": _kind,
@@ -491,13 +491,13 @@ def _category_rules(column: Column, old: np.ndarray, new: np.ndarray) -> Iterato
     """All rules on positions of categories ``(n,)`` that changed."""
     k = len(column.feature.levels)
     old = np.where(np.isnan(old), column.fill, old)
-    known = np.isin(new, np.arange(k))
-    yield "categories", ~known, f"one of {show(column.feature.levels)}"
+    is_level = np.isin(new, np.arange(k))
+    yield "categories", ~is_level, f"one of {show(column.feature.levels)}"
     # A number beside the two of a yes-or-no column counts as the nearer one.
     source = np.where(old == UNSEEN, k, np.clip(np.floor(old + 0.5), 0, k - 1)).astype(int)
-    target = np.where(known, new, 0).astype(int)
+    target = np.where(is_level, new, 0).astype(int)
     backwards = against(column.feature, old, new) & (old != UNSEEN)
-    wrong = known & (backwards | ~may_become(column)[source, target])
+    wrong = is_level & (backwards | ~may_become(column)[source, target])
     # Which rule it was is worked out cell by cell: hardly any plan gets here.
     for place in np.flatnonzero(wrong).tolist():
         rule, expected = _forbidding(column, source[place], target[place], backwards[place])

@@ -138,7 +138,7 @@ def build_relations(
         size = float(np.linalg.norm(normal))
         if rule.sign == "<":
             # Between whole numbers the next one is a whole step away: aim at the middle of it.
-            bound -= 0.5 * _is_whole(rule, features) + _STRICT * size
+            bound -= 0.5 * _are_integers(rule, features) + _STRICT * size
         bound /= size
         normals.append(normal / size)
         lower.append(bound if rule.sign == "=" else -np.inf)
@@ -167,7 +167,7 @@ def build_relations(
     )
 
 
-def _is_whole(rule: Linear, features: Mapping[str, Feature]) -> bool:
+def _are_integers(rule: Linear, features: Mapping[str, Feature]) -> bool:
     """Whether both sides of a relation are whole numbers."""
     return all(
         features[name].kind == "integer" and weight % 1 == 0
@@ -292,10 +292,10 @@ def _uncertain(column: Column, v: np.ndarray) -> np.ndarray:
 def _follows_allowed(column: Column, before: Numbers, after: Numbers) -> np.ndarray:
     """Mask ``(n,)``: what follows stays within the rules of its own column."""
     feature = column.feature
-    own = before[feature.name]
-    now = after[feature.name]
-    wrong = against(feature, own, now) | outside(*held_ends(feature, column.dtype), own, now)
-    return ~(wrong | too_far(feature.reach, own, now, precision_of(column.dtype)))
+    old = before[feature.name]
+    new = after[feature.name]
+    wrong = against(feature, old, new) | outside(*held_ends(feature, column.dtype), old, new)
+    return ~(wrong | too_far(feature.reach, old, new, precision_of(column.dtype)))
 
 
 def followed(

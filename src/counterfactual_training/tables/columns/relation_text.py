@@ -64,7 +64,7 @@ def read_relation(
     if not isinstance(text, str) or not text.strip():
         raise ConstraintError(f"A relation is text such as {'a <= b'!r}, got {text!r}.")
     parser = _Parser(text, names)
-    split = [found for found in _REQUIRES.finditer(text) if found["requires"]]
+    split = [word for word in _REQUIRES.finditer(text) if word["requires"]]
     if not split:
         try:
             return parser.comparison()
@@ -87,9 +87,9 @@ class _Parser:
         longest = sorted(
             (name for name in names if not re.fullmatch(_NUMBER, name)), key=len, reverse=True
         )
-        known = rf"(?:{'|'.join(map(re.escape, longest)) or '(?!)'})(?!(?<=\w)\w)"
+        any_column = rf"(?:{'|'.join(map(re.escape, longest)) or '(?!)'})(?!(?<=\w)\w)"
         self.tokens = re.compile(
-            rf"\s*(?:(?P<end>\Z)|{_QUOTED}|(?P<column>{known})|(?P<number>{_NUMBER})|(?P<sign>{_SIGN})"
+            rf"\s*(?:(?P<end>\Z)|{_QUOTED}|(?P<column>{any_column})|(?P<number>{_NUMBER})|(?P<sign>{_SIGN})"
             r"|(?P<word>[^\W\d]\w*)|(?P<other>.))"
         )
 

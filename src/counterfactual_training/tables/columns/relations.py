@@ -252,21 +252,22 @@ def _check_free(text: str, feature: Feature) -> None:
 
 
 def _requirement(
-    text: str, given: Condition, needed: Condition, by_name: Mapping[str, Feature]
+    text: str, antecedent: Condition, needed: Condition, by_name: Mapping[str, Feature]
 ) -> Requires:
-    if given.column == needed.column:
+    if antecedent.column == needed.column:
         raise ConstraintError(
-            f"The relation {text!r} relates {given.column!r} to itself; it needs two columns."
+            f"The relation {text!r} relates {antecedent.column!r} to itself; it needs two "
+            "columns."
         )
     positions = []
-    for condition in (given, needed):
+    for condition in (antecedent, needed):
         feature = by_name[condition.column]
         if not feature.is_category:
             raise ConstraintError(
                 f"The relation {text!r}: {feature.name!r} is {feature.kind} and has no categories."
             )
         positions.append(_position(text, condition, feature))
-    return Requires(text, given.column, positions[0], needed.column, positions[1])
+    return Requires(text, antecedent.column, positions[0], needed.column, positions[1])
 
 
 def _position(text: str, condition: Condition, feature: Feature) -> int:
@@ -277,9 +278,9 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
         return -2
     names = [str(level) for level in feature.levels]
     answers = [{"True": "yes", "False": "no"}.get(name, name) for name in names]
-    for known in (names, answers):
-        if condition.category in known:
-            return known.index(condition.category)
+    for level_names in (names, answers):
+        if condition.category in level_names:
+            return level_names.index(condition.category)
     # A file may write 1 as 1.0, or the other way round.
     numbers = [
         float(level) if isinstance(level, (int, float)) else None for level in feature.levels

@@ -80,7 +80,7 @@ def seen_spacing(values: np.ndarray) -> float | None:
 
 
 def _nearly_all_multiples(values: np.ndarray, spacing: float) -> bool:
-    # Remainders are slow: a part that holds more misfits than all values together may hold decides.
+    # Remainders are slow: a sample with more misfits than all values may have decides early.
     part = values[: len(values) // 64 + 64]
     misfits = np.count_nonzero(part % spacing)
     if (len(values) - misfits) / len(values) < _NEARLY_ALL:

@@ -36,7 +36,7 @@ def find_codes(schema: Schema, frame: pd.DataFrame) -> Codes:
     others are never negative, a negative one need not be that far, nor a zero if the others are
     clearly positive: "not measured".
     """
-    found = {}
+    codes_by_column = {}
     plain_numbers = PlainNumbers(frame)
     for feature in schema:
         if feature.kind not in ("numeric", "integer"):
@@ -49,15 +49,15 @@ def find_codes(schema: Schema, frame: pd.DataFrame) -> Codes:
             ordinary = numbers[~feature.coded(numbers).any(1)]
         else:
             ordinary = numbers
-        if not _has_whole_end(ordinary):
+        if not _ends_in_integer(ordinary):
             continue
         values, counts = _different(ordinary)
         below = _codes_below(values, counts, negative=True)
         above = _codes_below(-values[::-1], counts[::-1], negative=False)
         codes = {int(v): c for v, c in below} | {int(-v): c for v, c in above[::-1]}
         if codes:
-            found[feature.name] = codes
-    return found
+            codes_by_column[feature.name] = codes
+    return codes_by_column
 
 
 def _different(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +73,7 @@ def _different(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.unique(numbers, return_counts=True)
 
 
-def _has_whole_end(numbers: np.ndarray) -> bool:
+def _ends_in_integer(numbers: np.ndarray) -> bool:
     """Whether the smallest number ``(n,)`` is whole and at most zero, or the largest one whole:
     others are no codes.
     """
@@ -130,19 +130,19 @@ def _zero_apart(values: np.ndarray, counts: np.ndarray) -> bool:
     return bool(values[1] > max(high - low, 2.0))
 
 
-def codes_warning(found: Codes) -> InputWarning | None:
+def codes_warning(codes_by_column: Codes) -> InputWarning | None:
     """What to state if these numbers are codes; ``None`` if there are none."""
-    if not found:
+    if not codes_by_column:
         return None
     sentences = []
-    for name, codes in found.items():
+    for name, codes in codes_by_column.items():
         rows = " and ".join(f"{code} in {count} rows" for code, count in codes.items())
         sentences.append(f'"{name}" holds {rows}, far from its other values')
-    if len(found) == 1 and len(next(iter(found.values()))) == 1:
+    if len(codes_by_column) == 1 and len(next(iter(codes_by_column.values()))) == 1:
         stands = "it stands"
     else:
         stands = "they stand"
     return InputWarning(
         f'{"; ".join(sentences)}: if {stands} for "no record", ',
-        Remedy("state_codes", {name: list(codes) for name, codes in found.items()}),
+        Remedy("state_codes", {name: list(codes) for name, codes in codes_by_column.items()}),
     )

@@ -33,8 +33,8 @@ _PAIRS = frozenset(
     }
     | {("mother", "tongue"), ("blood", "type"), ("blood", "group")}
 )
-# The age of a thing is nobody's own. Whatever is not listed is taken for a person: a note too many
-# does less harm than advice to become younger.
+# Words for things, whose age is not a person's. Any other word counts as a person, because an
+# unnecessary warning does less harm than advice to become younger.
 _THINGS = _listed(
     "account asset auto battery bike boat bridge building business car card case claim company "
     "computer contract "

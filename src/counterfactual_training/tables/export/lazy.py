@@ -77,11 +77,11 @@ def _choice(
         "else_branch": _branch(otherwise, f"below_{depth}", lesser, widths),
     }
     least = f"least{suffix}_{depth}"
-    asked = f"asked{suffix}_{depth}"
+    deeper = f"asked{suffix}_{depth}"
     return [
         helper.make_node("Constant", [], [least], value_int=depth),
-        helper.make_node("GreaterOrEqual", [DEPTH, least], [asked]),
-        helper.make_node("If", [asked], [f"{name}{suffix}" for name in _BRANCHED], **branches),
+        helper.make_node("GreaterOrEqual", [DEPTH, least], [deeper]),
+        helper.make_node("If", [deeper], [f"{name}{suffix}" for name in _BRANCHED], **branches),
     ]
 
 
@@ -112,11 +112,11 @@ def _renamed(nodes: list[Any], suffix: str) -> list[Any]:
     """The nodes with a suffix to every name that one of them makes; inputs and weights keep
     theirs.
     """
-    made = {name for node in nodes for name in node.output}
+    produced = {name for node in nodes for name in node.output}
     for node in nodes:
         node.name = f"{node.name}{suffix}"
         for field in (node.input, node.output):
-            field[:] = [f"{name}{suffix}" if name in made else name for name in field]
+            field[:] = [f"{name}{suffix}" if name in produced else name for name in field]
     return nodes
 
 

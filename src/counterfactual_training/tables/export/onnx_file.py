@@ -191,8 +191,10 @@ def _class_loss(module: nn.Module, leaf: Tensor, target: Tensor) -> tuple[Tensor
     return loss.detach(), torch.autograd.grad(loss.sum(), leaf)[0]
 
 
-def _difference(found: np.ndarray, wanted: np.ndarray) -> float:
-    difference = float(np.abs(found - wanted).max() / max(1.0, float(np.abs(wanted).max())))
+def _difference(outputs: np.ndarray, expected: np.ndarray) -> float:
+    difference = float(
+        np.abs(outputs - expected).max() / max(1.0, float(np.abs(expected).max()))
+    )
     # NaN is neither more nor less than any number, so it would not count as the worst.
     if np.isnan(difference):
         return float("inf")

@@ -68,7 +68,7 @@ def to_onnx(graph: nn.Module, num_features: int) -> Any:
                 verbose=False,
             )
     except Exception as error:
-        # Tracers raise whatever they like; the last line of the chain names the operation.
+        # Tracers raise errors of any type; the last line of the chain names the operation.
         raise ModelError(
             f"This network cannot be exported: {_cause(error)} A graph can hold only tensor "
             "operations that do not "
@@ -86,18 +86,20 @@ def trace(graph: nn.Module, num_features: int) -> Traced:
     weights = [tensor.detach() for tensor in state.values()]
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        *own, x, target = tensors
-        return tuple(functional_call(graph, dict(zip(names, own, strict=True)), (x, target)))
+        *parameters, x, target = tensors
+        return tuple(
+            functional_call(graph, dict(zip(names, parameters, strict=True)), (x, target))
+        )
 
     # Symbols instead of sizes: whatever is traced holds for any number of rows. Equal sizes share a
     # symbol, so the number of rows of the example must be no other size.
     sizes = {size for weight in weights for size in weight.shape} | {num_features}
     rows = next(size for size in itertools.count(_ROWS) if size not in sizes)
     example = (torch.zeros(rows, num_features), torch.zeros(rows, dtype=torch.long))
-    made = make_fx(run, decomposition_table=_decompositions(), tracing_mode="symbolic")(
+    graph_module = make_fx(run, decomposition_table=_decompositions(), tracing_mode="symbolic")(
         *weights, *example
     )
-    return Traced(made, weights)
+    return Traced(graph_module, weights)
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
@@ -111,7 +113,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     ) -> Tensor:
         return torch.zeros(size, dtype=dtype, device=device)
 
-    # The derivative of swish allocates memory and then fills it; ONNX has no word for the first.
+    # The derivative of swish allocates memory and then fills it; ONNX has no operation for the
+    # first.
     table[_aten.empty_permuted.default] = zeros
     return table
 

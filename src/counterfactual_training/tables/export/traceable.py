@@ -57,16 +57,16 @@ class RecourseGraph(nn.Module):
         # Pullbacks, not autograd: their operations are part of the trace like all others.
         chances, pull_model, logits = vjp(chances_of, x, has_aux=True)
         # A mask, because the derivative of gather is a scatter, which runtimes are slow at.
-        own = target.unsqueeze(-1) == torch.arange(logits.shape[-1], device=target.device)
-        (class_gradient,) = pull_model(-own.to(chances))
+        is_target = target.unsqueeze(-1) == torch.arange(logits.shape[-1], device=target.device)
+        (class_gradient,) = pull_model(-is_target.to(chances))
         passes = torch.zeros_like(chances)
         gradient = class_gradient
         if self.gate is not None:
             passes, pull_gate = vjp(self.gate, x)
             # The loss is a sum, so its gradient is one, too; each part goes through its own module
             # once.
-            gradient = class_gradient + pull_gate(-own.to(passes))[0]
-        loss = -torch.where(own, chances + passes, 0.0).sum(-1)
+            gradient = class_gradient + pull_gate(-is_target.to(passes))[0]
+        loss = -torch.where(is_target, chances + passes, 0.0).sum(-1)
         values = (logits, chances.exp(), passes.exp(), (chances + passes).exp(), loss)
         # Without a gate, an output of its own: ONNX does not accept the same tensor under two
         # names.

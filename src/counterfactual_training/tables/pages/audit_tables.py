@@ -82,8 +82,8 @@ def _provenance(run: RunInfo) -> str:
         command = f"`{run.command}`, "
     else:
         command = ""
-    made = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-    return f"{command}{run.date:%Y-%m-%d %H:%M %Z}, {run.seconds:.0f} s, {made}."
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    return f"{command}{run.date:%Y-%m-%d %H:%M %Z}, {run.seconds:.0f} s, {versions}."
 
 
 def head(document: Line) -> str:
@@ -100,13 +100,13 @@ def head(document: Line) -> str:
         else:
             right = f"accuracy {100 * model['accuracy']:.1f} %, "
         if model["asked"] is None:
-            asked = "the decision"
+            requirement = "the decision"
         else:
-            asked = f"a confidence of {model['asked']:g}"
+            requirement = f"a confidence of {model['asked']:g}"
         summary.append(
             f"{model['name']}: {right}{model['denied']:,} denied, {model['explained']:,} of them "
             "explained, advice "
-            f"asks for {asked} and changes {_advised(model['advised'])}."
+            f"asks for {requirement} and changes {_advised(model['advised'])}."
         )
     return "\n".join(summary)
 
@@ -211,9 +211,11 @@ def worst(model: Line, unit: str) -> str:
     if model["worst"] is None:
         return NOTHING
     value = model["worst"]["value"]
-    known = [line for line in model["groups"] if line["value"] is not None and not line["few"]]
-    names = [line["group"] for line in known if line["value"] == value]
-    alike = len(names) == len(known) > 1
+    measured = [
+        line for line in model["groups"] if line["value"] is not None and not line["few"]
+    ]
+    names = [line["group"] for line in measured if line["value"] == value]
+    alike = len(names) == len(measured) > 1
     return f"{'all alike' if alike else ' and '.join(names)}: {shown(value, unit)}"
 
 

@@ -12,7 +12,7 @@ from counterfactual_training.tables.pages.files import RunInfo, render
 from counterfactual_training.tables.pages.portrait import Advice, Portrait
 from counterfactual_training.text_table import NOTHING, number
 
-# What an answer may come to, in the order of the table.
+# The statuses of answers, in the order of the table.
 _STATUS = {
     "converged": (
         "answered",

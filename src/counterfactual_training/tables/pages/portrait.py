@@ -22,8 +22,8 @@ from counterfactual_training.tables.advice.why import in_short
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 
 # Enough for a share with two digits; of wide tables, whose searches take longer, fewer.
-_MOST_ASKED = 200
-_FEWEST_ASKED = 10
+_MAX_PEOPLE = 200
+_MIN_PEOPLE = 10
 _MOST_CELLS = 10_000
 _MOST_SHUFFLED = 1000
 _SHUFFLES = 3
@@ -134,9 +134,9 @@ def make_portrait(
     probability = classifier.predict_proba(frame)
     decided = probability.argmax(1)
     counts = np.bincount(y, minlength=len(names))
-    asked = _asked(frame, decided, names, target, rng)
-    if len(asked):
-        explanation = classifier.explain(asked, target)
+    people = _people_to_advise(frame, decided, names, target, rng)
+    if len(people):
+        explanation = classifier.explain(people, target)
     else:
         explanation = None
     rival, other = _rival(classifier, trained_on)
@@ -144,7 +144,7 @@ def make_portrait(
     rival_advice = None
     if other is not None and explanation is not None:
         rival_accuracy = float((other.predict(frame) == labels.to_numpy()).mean())
-        rival_advice = _advice(other.explain(asked, target), classifier)
+        rival_advice = _advice(other.explain(people, target), classifier)
     return Portrait(
         classes=tuple(map(str, names)),
         target=None if target is None else str(target),
@@ -197,8 +197,8 @@ def _importance(
     records: list[dict[str, Any]] = []
     rows = rng.permutation(len(frame))[:_MOST_SHUFFLED]
     part = frame.iloc[rows]
-    own = probability[rows]
-    right = float((own.argmax(1) == y[rows]).mean())
+    unshuffled = probability[rows]
+    right = float((unshuffled.argmax(1) == y[rows]).mean())
     for feature in classifier.schema_ if len(classifier.schema_) <= _MOST_COLUMNS else ():
         shift = []
         lost = []
@@ -207,7 +207,7 @@ def _importance(
             moved = classifier.predict_proba(part.assign(**{feature.name: dealt}))
             # Half of it, because what one class gains the others lose: 1 if every decision turns
             # from sure to sure.
-            shift.append(float(np.abs(moved - own).sum(1).mean() / 2))
+            shift.append(float(np.abs(moved - unshuffled).sum(1).mean() / 2))
             lost.append(right - float((moved.argmax(1) == y[rows]).mean()))
         means = {"shift": float(np.mean(shift)), "lost": float(np.mean(lost))}
         records.append({"column": feature.name, **means, "mutability": feature.mutability})
@@ -218,7 +218,7 @@ def _importance(
 # ---- advice --------------------------------------------------------------------------------------
 
 
-def _asked(
+def _people_to_advise(
     frame: pd.DataFrame,
     decided: np.ndarray,
     names: Sequence[Any],
@@ -230,47 +230,52 @@ def _asked(
         wanting = np.arange(len(frame))
     else:
         wanting = np.flatnonzero(decided != names.index(target))
-    most = min(_MOST_ASKED, max(_FEWEST_ASKED, _MOST_CELLS // frame.shape[1]))
+    most = min(_MAX_PEOPLE, max(_MIN_PEOPLE, _MOST_CELLS // frame.shape[1]))
     return frame.iloc[np.sort(rng.permutation(wanting)[:most])]
 
 
-def _advice(found: Explanation | None, judge: CounterfactualClassifier) -> Advice:
+def _advice(explanation: Explanation | None, judge: CounterfactualClassifier) -> Advice:
     """The explanation in numbers; ``judge`` is the classifier whose gate says what is plausible."""
-    if found is None:
+    if explanation is None:
         return Advice(0, {}, math.nan, math.nan, math.nan, math.nan, ())
-    answered = found.answered.astype(bool)
-    changed = found.changed.to_numpy().sum(1)
+    answered = explanation.answered.astype(bool)
+    changed = explanation.changed.to_numpy().sum(1)
     plausible = math.nan
     if judge.gate_ is not None and answered.any():
         column = np.array(
-            [judge.classes_.tolist().index(label) for label in found.target[answered].tolist()]
+            [
+                judge.classes_.tolist().index(label)
+                for label in explanation.target[answered].tolist()
+            ]
         )
-        seen = judge.plausibility(found.frame[answered], given_fixed=True)[
+        seen = judge.plausibility(explanation.frame[answered], given_fixed=True)[
             np.arange(len(column)), column
         ]
         plausible = float((seen >= 0.5).mean())
     reasons: Counter[tuple[str, str]] = Counter()
     columns = [feature.name for feature in judge.schema_]
-    for row in np.flatnonzero(found.status == "infeasible").tolist():
-        reasons.update({(columns[j], in_short(kind)) for j, kind in found.obstacles[row]})
+    for row in np.flatnonzero(explanation.status == "infeasible").tolist():
+        reasons.update({(columns[j], in_short(kind)) for j, kind in explanation.obstacles[row]})
     return Advice(
-        people=len(found),
-        status=dict(Counter(map(str, found.status.tolist()))),
+        people=len(explanation),
+        status=dict(Counter(map(str, explanation.status.tolist()))),
         answered=float(answered.mean()),
         plausible=plausible,
-        cost=float(np.median(found.cost[answered])) if answered.any() else math.nan,
+        cost=float(np.median(explanation.cost[answered])) if answered.any() else math.nan,
         changes=float(changed[answered].mean()) if answered.any() else math.nan,
         reasons=tuple((column, why, count) for (column, why), count in reasons.most_common()),
     )
 
 
-def _groups(found: Explanation | None, classifier: CounterfactualClassifier) -> pd.DataFrame:
+def _groups(
+    explanation: Explanation | None, classifier: CounterfactualClassifier
+) -> pd.DataFrame:
     """Who is answered, by the columns that nobody can change."""
     records: list[dict[str, Any]] = []
-    for feature in classifier.schema_ if found is not None else ():
-        if feature.mutability != "none" or found is None:
+    for feature in classifier.schema_ if explanation is not None else ():
+        if feature.mutability != "none" or explanation is None:
             continue
-        column = found.original[feature.name]
+        column = explanation.original[feature.name]
         if feature.is_category:
             key = column.where(
                 column.isin(column.value_counts().index[:_MOST_LEVELS]), "others"
@@ -283,7 +288,7 @@ def _groups(found: Explanation | None, classifier: CounterfactualClassifier) -> 
         for group in order:
             inside = (key == group).to_numpy()
             if inside.sum() >= _FEWEST_IN_GROUP:
-                share = float(found.answered[inside].mean())
+                share = float(explanation.answered[inside].mean())
                 records.append(
                     {
                         "column": feature.name,
@@ -307,30 +312,30 @@ def _thirds(column: pd.Series) -> tuple[pd.Series, list[str]]:
 
 
 def _people(
-    classifier: CounterfactualClassifier, found: Explanation | None, target: Any
+    classifier: CounterfactualClassifier, explanation: Explanation | None, target: Any
 ) -> tuple[Person, ...]:
     """Easy, middling and hard cases, and somebody without an answer, each with several options."""
-    if found is None:
+    if explanation is None:
         return ()
-    moved = found.answered.astype(bool) & found.changed.to_numpy().any(1)
+    moved = explanation.answered.astype(bool) & explanation.changed.to_numpy().any(1)
     cases = np.flatnonzero(moved)
-    cases = cases[np.argsort(found.cost[cases], kind="stable")]
-    missed = np.flatnonzero(~found.answered.astype(bool))[:1].tolist()
+    cases = cases[np.argsort(explanation.cost[cases], kind="stable")]
+    missed = np.flatnonzero(~explanation.answered.astype(bool))[:1].tolist()
     wanted = _EXAMPLES - len(missed)
     places = np.linspace(0, len(cases) - 1, min(wanted, len(cases))).round().astype(int)
     chosen = cases[np.unique(places)].tolist() + missed
     if not chosen:
         return ()
-    rows = found.original.iloc[chosen]
+    rows = explanation.original.iloc[chosen]
     answer = classifier.explain(rows, target, n_options=_OPTIONS)
     records = list(enumerate(answer.records()))
     people = []
     for place, row in enumerate(rows.index.tolist()):
-        own = [(i, record) for i, record in records if record["row"] == row]
+        options = [(i, record) for i, record in records if record["row"] == row]
         values = {str(name): _shown(value) for name, value in rows.iloc[place].items()}
-        sentences = tuple(answer.sentence(i) for i, _ in own)
-        if own:
-            decision = str(own[0][1]["decision"])
+        sentences = tuple(answer.sentence(i) for i, _ in options)
+        if options:
+            decision = str(options[0][1]["decision"])
         else:
             decision = ""
         people.append(Person(row, values, decision, sentences))
