@@ -75,10 +75,10 @@ def frames(folder: Path) -> dict[str, Callable[[], Rows]]:
             yes = rng.random(len(x)) > 0.5
         return pd.DataFrame(x).add_prefix("x"), np.where(yes, "yes", "no").astype(object), None
 
-    found: dict[str, Callable[[], Rows]] = {name: partial(paper, name) for name in PAPER}
-    found |= {name: partial(_further, folder, name) for name in TABLES}
-    found |= {"wide, by four columns": partial(wide, 4), "wide, at random": partial(wide, 0)}
-    return found | {"breast cancer": cancer}
+    loaders: dict[str, Callable[[], Rows]] = {name: partial(paper, name) for name in PAPER}
+    loaders |= {name: partial(_further, folder, name) for name in TABLES}
+    loaders |= {"wide, by four columns": partial(wide, 4), "wide, at random": partial(wide, 0)}
+    return loaders | {"breast cancer": cancer}
 
 
 def _further(folder: Path, name: str) -> Rows:
@@ -97,24 +97,26 @@ def measure(
     one_hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     others = [name for name in frame if name not in numbers]
     space = make_column_transformer((StandardScaler(), numbers), (one_hot, others)).fit(x)
-    told, times = timed("conventional", x, labels, people, schema)
+    explanation, times = timed("conventional", x, labels, people, schema)
     _, of_bag = timed("bag", x, labels, people, schema)
-    moved = told.status != "already_there"
-    answered = moved & (told.prediction == told.target)
-    cost = np.abs(space.transform(told.frame) - space.transform(told.original)).sum(1)
-    changed = told.changed.to_numpy().sum(1)
+    moved = explanation.status != "already_there"
+    answered = moved & (explanation.prediction == explanation.target)
+    cost = np.abs(
+        space.transform(explanation.frame) - space.transform(explanation.original)
+    ).sum(1)
+    changed = explanation.changed.to_numpy().sum(1)
     persons = pd.DataFrame(
         {
             "moved": moved,
             "answered": answered,
             "changed": changed,
             "cost": cost,
-            "stated": np.asarray(told.cost),
+            "stated": np.asarray(explanation.cost),
         }
     )
     return {
         "answered": float(answered[moved].mean()),
-        "plausible": float((told.status == "converged")[moved].mean()),
+        "plausible": float((explanation.status == "converged")[moved].mean()),
         "changed": float(changed[answered].mean()),
         "cost": float(cost[answered].mean()),
         **times,
@@ -283,8 +285,8 @@ def main() -> None:
             0
         ] not in arguments.tables.split(","):
             continue
-        lines[name], own = measure(*loaded())
-        persons.append(own.assign(table=name))
+        lines[name], by_person = measure(*loaded())
+        persons.append(by_person.assign(table=name))
         print(name, {key: round(value, 3) for key, value in lines[name].items()}, flush=True)
     write(arguments, pd.DataFrame(lines).T.rename_axis("table"), pd.concat(persons))
 

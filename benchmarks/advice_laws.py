@@ -57,41 +57,45 @@ def questions(kind: str, frame: pd.DataFrame, rng: np.random.Generator) -> tuple
     return {"n_options": 1}, {"n_options": 3}
 
 
-def prices(told: ct.Explanation) -> pd.DataFrame:
+def prices(explanation: ct.Explanation) -> pd.DataFrame:
     """Price, number of columns and status of the first answer of each row."""
     lines = pd.DataFrame(
-        {"price": told.cost, "columns": (told.distance > 0).sum(1), "status": told.status}
+        {
+            "price": explanation.cost,
+            "columns": (explanation.distance > 0).sum(1),
+            "status": explanation.status,
+        }
     )
     lines["price"] += COLUMN * lines["columns"]
     lines.loc[lines["status"] != "converged", "price"] = np.inf
-    if told.several:
-        labels = told.frame.index.get_level_values(0)
+    if explanation.several:
+        labels = explanation.frame.index.get_level_values(0)
     else:
-        labels = told.frame.index
+        labels = explanation.frame.index
     return lines[~labels.duplicated()].reset_index(drop=True)
 
 
 def broken_alone(
-    classifier: ct.CounterfactualClassifier, told: ct.Explanation
+    classifier: ct.CounterfactualClassifier, explanation: ct.Explanation
 ) -> dict[str, int]:
     """How many answers break a law that concerns one question alone."""
-    found = told.status == "converged"
-    frame = told.frame.reset_index(drop=True)
-    original = told.original.reset_index(drop=True)
-    moved = told.distance > 0
-    if found.any():
-        judged = classifier.predict(frame[found]) == told.target[found]
+    converged = explanation.status == "converged"
+    frame = explanation.frame.reset_index(drop=True)
+    original = explanation.original.reset_index(drop=True)
+    moved = explanation.distance > 0
+    if converged.any():
+        judged = classifier.predict(frame[converged]) == explanation.target[converged]
     else:
         judged = np.ones(0, dtype=bool)
     # Every change taken back alone, where no other column follows: the bar must be missed.
-    row, column = (moved & found[:, None]).nonzero()
+    row, column = (moved & converged[:, None]).nonzero()
     lighter = frame.iloc[row].reset_index(drop=True)
     for j, name in enumerate(frame.columns):
         here = np.flatnonzero(column == j)
         lighter.loc[here, name] = original[name].iloc[row[here]].to_numpy()
     needed = 0
     if len(row) and not classifier.encoder_.schema_.relations:
-        target = told.target[row]
+        target = explanation.target[row]
         reached = classifier.predict(lighter) == target
         if classifier.gate_ is not None:
             # As advice is judged: given what cannot change.
@@ -108,17 +112,17 @@ def broken_alone(
     }
 
 
-def nested(told: ct.Explanation) -> int:
+def nested(explanation: ct.Explanation) -> int:
     """How many options change all columns of another one of the same row."""
-    groups = pd.Series(range(len(told)))[told.answered].groupby(
-        told.frame.index.get_level_values(0)[told.answered]
+    groups = pd.Series(range(len(explanation)))[explanation.answered].groupby(
+        explanation.frame.index.get_level_values(0)[explanation.answered]
     )
-    moved = told.distance > 0
+    moved = explanation.distance > 0
     return sum(
         bool((moved[i] >= moved[j]).all())
-        for _, own in groups
-        for i in own.tolist()
-        for j in own.tolist()
+        for _, options in groups
+        for i in options.tolist()
+        for j in options.tolist()
         if i != j
     )
 
@@ -146,13 +150,13 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
             continue
         for kind in KINDS:
             tight, free = questions(kind, frame, rng)
-            told = [classifier.explain(people, 1, **rules) for rules in (tight, free)]
-            dear, cheap = map(prices, told)
-            broken = cheap["price"] > dear["price"] + 1e-6
+            explanations = [classifier.explain(people, 1, **rules) for rules in (tight, free)]
+            tight_prices, free_prices = map(prices, explanations)
+            broken = free_prices["price"] > tight_prices["price"] + 1e-6
             # Where the tight question has no answer, the freer one cannot be dearer.
-            answered = dear["status"] == "converged"
+            answered = tight_prices["status"] == "converged"
             for few in (True, False):
-                chosen = answered & ((dear["columns"] <= 2) == few)
+                chosen = answered & ((tight_prices["columns"] <= 2) == few)
                 about = f"{kind}, {'one or two columns' if few else 'more columns'}"
                 count(
                     "a freer question does not cost more",
@@ -161,15 +165,20 @@ def measure(num_answers: int, seed: int) -> pd.DataFrame:
                     int((broken & chosen).sum()),
                 )
             if kind == "options":
-                same = (told[1].option(1) == told[0].frame).all(1)
+                same = (explanations[1].option(1) == explanations[0].frame).all(1)
                 count(
                     "the first of three options is the answer to one",
                     "",
                     len(same),
                     int((~same).sum()),
                 )
-                count("no option contains another", "", len(told[1]), nested(told[1]))
-            for one in told:
+                count(
+                    "no option contains another",
+                    "",
+                    len(explanations[1]),
+                    nested(explanations[1]),
+                )
+            for one in explanations:
                 for law, number in broken_alone(classifier, one).items():
                     count(law, "", len(one), number)
                 answers += len(one)
@@ -220,7 +229,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = measure(arguments.answers, arguments.seed)
+    counts = measure(arguments.answers, arguments.seed)
     text = [
         "# The laws of advice, on random tables",
         "",
@@ -243,9 +252,9 @@ def main() -> None:
         "| law | | looked at | broken |",
         "|---|---|--:|--:|",
     ]
-    for line in found.itertuples(index=False):
+    for line in counts.itertuples(index=False):
         text.append(f"| {line[0]} | {line[1]} | {line[2]:,} | {line[3]:,} |")
-    pairs = found[found["about"] != ""]
+    pairs = counts[counts["about"] != ""]
     text.append(
         f"| a freer question does not cost more | all | {pairs['looked at'].sum():,} | "
         f"{pairs['broken'].sum():,} |"

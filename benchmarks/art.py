@@ -115,13 +115,13 @@ def measure(peer: Peer, problem: Problem, folder: Path) -> list[tuple[Value, ...
     judge = Judge(peer, problem, folder / "judged.npz")
     plain = judge.scores([ours(problem, seed, "conventional")[0] for seed in range(SEEDS)])
     rows = [line(problem.name, "conventional", plain)]
-    for name, (own, ways) in PAIRS.items():
-        made = [ours(problem, seed, name, **TRAINING, **own) for seed in range(SEEDS)]
-        mine = judge.scores([model for model, _ in made])
-        seconds = min(taken for _, taken in made)
+    for name, (numbers, ways) in PAIRS.items():
+        trained = [ours(problem, seed, name, **TRAINING, **numbers) for seed in range(SEEDS)]
+        mine = judge.scores([model for model, _ in trained])
+        seconds = min(taken for _, taken in trained)
         rows.append(line(problem.name, f"ours, `{name}`", mine, ratio=1.0))
         for way in ways:
-            theirs = [judge.trained(seed, way, own) for seed in range(SEEDS)]
+            theirs = [judge.trained(seed, way, numbers) for seed in range(SEEDS)]
             scores = judge.scores([model for model, _ in theirs])
             least = min(taken for _, taken in theirs)
             rows.append(line(problem.name, f"ART, {way}", scores, mine, least / seconds))
@@ -148,34 +148,40 @@ class Judge:
         self.problem = problem
         self.file = file
 
-    def trained(self, seed: int, way: str, own: dict[str, float]) -> tuple[nn.Module, float]:
+    def trained(
+        self, seed: int, way: str, numbers: dict[str, float]
+    ) -> tuple[nn.Module, float]:
         config = {
             "epochs": self.problem.settings["epochs"],
             "batch_size": self.problem.settings["batch_size"],
             "learning_rate": ct.TrainConfig().learning_rate,
         }
-        told = self.peer.ask(
-            seed=seed, out=str(self.file), how=way, numbers={**TRAINING, **own}, config=config
+        answer = self.peer.ask(
+            seed=seed,
+            out=str(self.file),
+            how=way,
+            numbers={**TRAINING, **numbers},
+            config=config,
         )
         return network({"layers": len(HIDDEN) + 1, **np.load(self.file)}), float(
-            told["seconds"]
+            answer["seconds"]
         )
 
     def scores(self, models: list[nn.Module]) -> np.ndarray:
         """Which rows are right ``(3, seeds, n)``: plain, under our attack, under ART's."""
         x = self.problem.data.x_test[:TEST]
         y = self.problem.data.y_test[:TEST]
-        found = []
+        by_seed = []
         for seed, model in enumerate(models):
             np.savez(self.file, **{key: array[0] for key, array in layers_of([model]).items()})
-            asked = {"seed": seed, "how": "attack", "numbers": ATTACK, "config": {}}
-            theirs = self.peer.ask(out=str(self.file), **asked)["correct"]
+            request = {"seed": seed, "how": "attack", "numbers": ATTACK, "config": {}}
+            theirs = self.peer.ask(out=str(self.file), **request)["correct"]
             rng = torch.Generator().manual_seed(seed)
             moved = ct.pgd(model, x, y, **ATTACK, rng=rng)
             with torch.no_grad():
-                own = [(model(rows).argmax(-1) == y).numpy() for rows in (x, moved)]
-            found.append([*own, np.array(theirs)])
-        return np.array(found, dtype=float).swapaxes(0, 1)
+                correct = [(model(rows).argmax(-1) == y).numpy() for rows in (x, moved)]
+            by_seed.append([*correct, np.array(theirs)])
+        return np.array(by_seed, dtype=float).swapaxes(0, 1)
 
 
 def line(
@@ -190,11 +196,12 @@ def line(
     gaps = ["–"] * len(scores)
     if ours is not None:
         rng = np.random.default_rng(0)
-        found = [
-            compare(part, own, rng, "difference")
-            for part, own in zip(scores, ours, strict=True)
+        estimates = [
+            compare(part, our_part, rng, "difference")
+            for part, our_part in zip(scores, ours, strict=True)
         ]
         gaps = [
-            f"{100 * e.value:+.1f} ({100 * e.low:+.1f} … {100 * e.high:+.1f})" for e in found
+            f"{100 * e.value:+.1f} ({100 * e.low:+.1f} … {100 * e.high:+.1f})"
+            for e in estimates
         ]
     return data, who, *cells, *gaps, "–" if ratio is None else f"{ratio:.1f}×"

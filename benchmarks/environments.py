@@ -276,10 +276,10 @@ def training_turns(
         for peer in peers.values():  # all warm up at the same time
             peer.wait()
         peaks: dict[str, float] = {}
-        own: Libraries = {
+        libraries: Libraries = {
             name: partial(_seconds, peer, name, peaks) for name, peer in peers.items()
         }
-        seconds = turns({**own, **others}, rounds)
+        seconds = turns({**libraries, **others}, rounds)
         ended = [
             name for name, (_, job) in jobs.items() if job["epochs"] == job["warm"] + rounds + 1
         ]
@@ -287,6 +287,6 @@ def training_turns(
 
 
 def _seconds(peer: Peer, name: str, peaks: dict[str, float]) -> float:
-    told = peer.ask()
-    peaks[name] = told["peak"]
-    return float(told["seconds"])
+    answer = peer.ask()
+    peaks[name] = answer["peak"]
+    return float(answer["seconds"])

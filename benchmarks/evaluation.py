@@ -81,16 +81,16 @@ def _against_training(data: Dataset, quick: bool) -> tuple[Value, ...]:
 
 def _tabular(quick: bool) -> tuple[list[Dataset], list[str]]:
     """The paper's tabular sets as far as they are at hand, else a synthetic one of that size."""
-    found = []
+    datasets = []
     skipped = []
     for name in TABULAR[1:2] if quick else TABULAR:
         try:
             if "CT_DATA_HOME" not in os.environ:
                 raise CounterfactualTrainingError("CT_DATA_HOME names no folder of data sets")
-            found.append(ct.load_dataset(name, "as_run"))
+            datasets.append(ct.load_dataset(name, "as_run"))
         except CounterfactualTrainingError as error:
             skipped.append(f"{name}: {error}")
-    return found or [_tabular_size()], skipped
+    return datasets or [_tabular_size()], skipped
 
 
 def _tabular_size() -> Dataset:

@@ -127,8 +127,10 @@ class Measure:
     def __init__(self, x: pd.DataFrame, numbers: list[str]) -> None:
         self.numbers = numbers
         self.texts = [name for name in x.columns if name not in numbers]
-        own = x[numbers]
-        self.unit = own.clip(own.quantile(0.01), own.quantile(0.99), axis=1).std().to_numpy()
+        values = x[numbers]
+        self.unit = (
+            values.clip(values.quantile(0.01), values.quantile(0.99), axis=1).std().to_numpy()
+        )
         self.levels = {name: sorted(x[name].unique()) for name in self.texts}
 
     def moved(self, before: pd.DataFrame, after: pd.DataFrame) -> np.ndarray:
@@ -169,7 +171,7 @@ class Problem(NamedTuple):
     folder: Path
 
     @property
-    def asked(self) -> int:
+    def num_people(self) -> int:
         return len(self.people) - 1
 
     def distance(self, rows: pd.DataFrame) -> np.ndarray:
@@ -199,28 +201,28 @@ class Judged(NamedTuple):
 
     def cheapest(self) -> dict[int, int]:
         """By person, the place of the cheapest option."""
-        found: dict[int, int] = {}
+        places: dict[int, int] = {}
         for place in np.argsort(self.cost, kind="stable").tolist():
-            found.setdefault(int(self.person[place]), place)
-        return found
+            places.setdefault(int(self.person[place]), place)
+        return places
 
 
 def frames(quick: bool) -> tuple[dict[str, tuple[pd.DataFrame, np.ndarray]], list[str]]:
     """Rows and labels of every table, text as text; and what was skipped."""
-    found: dict[str, tuple[pd.DataFrame, np.ndarray]] = {}
+    tables: dict[str, tuple[pd.DataFrame, np.ndarray]] = {}
     if not quick and os.environ.get("CT_DATA_HOME"):
         for name in ("GMSC", "Adult"):
             data = ct.load_dataset(name, allow_download=False)
             rows = data.frame_train
             texts = rows.select_dtypes("category").columns
-            found[name] = (
+            tables[name] = (
                 rows.astype(dict.fromkeys(texts, str)),
                 np.array(data.class_names)[data.y_train.numpy()],
             )
-        return found, []
+        return tables, []
     cancer = load_breast_cancer(as_frame=True)
-    found["breast cancer"] = (cancer.data, np.where(cancer.target == 1, "benign", "malignant"))
-    return found, [] if quick else [
+    tables["breast cancer"] = (cancer.data, np.where(cancer.target == 1, "benign", "malignant"))
+    return tables, [] if quick else [
         "GMSC, Adult: CT_DATA_HOME names no folder; breast cancer instead."
     ]
 
@@ -242,23 +244,23 @@ def make_problems(
     texts = [column for column in x.columns if column not in numbers]
     # Of a level that training never saw, nobody can say how it is to be encoded.
     if texts:
-        known = np.all([rest[column].isin(x[column]) for column in texts], 0)
+        has_known_levels = np.all([rest[column].isin(x[column]) for column in texts], 0)
     else:
-        known = np.ones(len(rest), dtype=bool)
-    rest = rest[known]
-    others = others[known]
+        has_known_levels = np.ones(len(rest), dtype=bool)
+    rest = rest[has_known_levels]
+    others = others[has_known_levels]
     wanted = WANTED[name]
     measure = Measure(x, numbers)
     near = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(measure.points(x[labels == wanted]))
     real = near.kneighbors(measure.points(rest[others == wanted]))[0].mean(1)
     usual = float(np.quantile(real, USUAL))
-    made = {"network": _network(x, labels), "boosting": _boosting(x, labels, texts)}
+    models = {"network": _network(x, labels), "boosting": _boosting(x, labels, texts)}
     problems = []
-    for kind, (model, ours) in made.items():
-        own = folder / f"{name}-{kind}"
-        own.mkdir()
+    for kind, (model, ours) in models.items():
+        subfolder = folder / f"{name}-{kind}"
+        subfolder.mkdir()
         classes = list(model.classes_)
-        asked = rest[model.predict(rest) != wanted][: people + 1].reset_index(drop=True)
+        denied = rest[model.predict(rest) != wanted][: people + 1].reset_index(drop=True)
         problem = Problem(
             name,
             kind,
@@ -266,11 +268,11 @@ def make_problems(
             ours,
             wanted,
             classes.index(wanted),
-            asked,
+            denied,
             measure,
             near,
             usual,
-            own,
+            subfolder,
         )
         _write(problem, model, x, np.array([classes.index(label) for label in labels]), numbers)
         problems.append(problem)
@@ -320,23 +322,23 @@ def _write(
     columns = {}
     for column in encoder.columns_:
         name = column.feature.name
-        own = x[name]
-        known: dict[str, Any] = {"levels": [], "width": column.width}
+        values = x[name]
+        about: dict[str, Any] = {"levels": [], "width": column.width}
         if name in numbers:
             bulk = (
-                own.quantile(0.005, interpolation="lower"),
-                own.quantile(0.995, interpolation="higher"),
+                values.quantile(0.005, interpolation="lower"),
+                values.quantile(0.995, interpolation="higher"),
             )
-            known |= {
+            about |= {
                 "center": column.center,
                 "scale": column.scale,
                 "bulk": [float(end) for end in bulk],
             }
         else:
-            known["levels"] = list(column.feature.levels)
-        columns[name] = known
-    told = {"columns": columns, "target": problem.target, "options": OPTIONS}
-    (folder / "problem.json").write_text(json.dumps(told), encoding="utf-8")
+            about["levels"] = list(column.feature.levels)
+        columns[name] = about
+    description = {"columns": columns, "target": problem.target, "options": OPTIONS}
+    (folder / "problem.json").write_text(json.dumps(description), encoding="utf-8")
     if problem.model == "boosting":
         (folder / "model.pickle").write_bytes(pickle.dumps(model))
         return
@@ -345,7 +347,8 @@ def _write(
     if len(numbers) == x.shape[1]:
         arrays |= {"x": problem.people.to_numpy(np.float64), "x_train": x.to_numpy(np.float64)}
         arrays |= {
-            key: np.array([own[key] for own in columns.values()]) for key in ("center", "scale")
+            key: np.array([about[key] for about in columns.values()])
+            for key in ("center", "scale")
         }
     np.savez(folder / "network.npz", **arrays)
 
@@ -354,7 +357,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     """All tables, models and methods."""
     lines: list[tuple[Value, ...]] = []
     pairs: list[tuple[Value, ...]] = []
-    told: list[str] = []
+    remarks: list[str] = []
     tables, skipped = frames(quick)
     missing = {
         who: method
@@ -370,7 +373,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
             for problem in make_problems(
                 table, frame, y, Path(name), 2 if quick else EXPLAINED
             ):
-                own = judge(problem, _ours(problem, "ours"), lines, "ours")
+                ours = judge(problem, _ours(problem, "ours"), lines, "ours")
                 judge(problem, _in_one_call(problem), lines, "ours, in one call")
                 judge(problem, _ours(problem, "ours, no gate"), lines, "ours, no gate")
                 for who, method in PEERS.items():
@@ -378,11 +381,11 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                     if who in missing or (method.network_of_numbers and not numbers_only):
                         continue
                     answered, words = _theirs(places, problem, method)
-                    told += [f"{table}, {problem.model}, {who}: {word}" for word in words]
+                    remarks += [f"{table}, {problem.model}, {who}: {word}" for word in words]
                     if answered.seconds:
                         theirs = judge(problem, answered, lines, who)
-                        pairs.append(_pair(problem, who, theirs, own))
-    note = f"{NOTE} {' '.join(told)}"
+                        pairs.append(_pair(problem, who, theirs, ours))
+    note = f"{NOTE} {' '.join(remarks)}"
     return [
         Table(COLUMNS, lines, note=note),
         Table(PAIRED, pairs, "On the same people", PAIRED_NOTE),
@@ -405,37 +408,39 @@ def judge(
     if len(options):
         near = problem.distance(options) <= problem.usual
         passes = problem.ours["ours"].plausibility(options)[:, problem.target] >= 0.5
-    found = Judged(
+    judged = Judged(
         len(answered.seconds), person, (moved > 0).sum(1), moved.sum(1), near, passes
     )
-    lines.append(_line(problem, who, found, answered.seconds))
-    return found
+    lines.append(_line(problem, who, judged, answered.seconds))
+    return judged
 
 
 def _ours(problem: Problem, who: str) -> Answered:
     """One person at a time, as the other libraries do."""
     explainer = problem.ours[who]
     explainer.explain(problem.people[-1:], problem.wanted, n_options=OPTIONS)
-    found: list[pd.DataFrame] = []
+    frames: list[pd.DataFrame] = []
     seconds: list[float] = []
-    for i in range(problem.asked):
+    for i in range(problem.num_people):
         person = problem.people[i : i + 1]
         started = time.process_time()
-        told = explainer.explain(person, problem.wanted, n_options=OPTIONS)
+        explanation = explainer.explain(person, problem.wanted, n_options=OPTIONS)
         seconds.append(time.process_time() - started)
-        found.append(told.frame[told.answered])
-    person = np.repeat(np.arange(len(found)), [len(options) for options in found])
-    return Answered(pd.concat(found, ignore_index=True), person, seconds)
+        frames.append(explanation.frame[explanation.answered])
+    person = np.repeat(np.arange(len(frames)), [len(options) for options in frames])
+    return Answered(pd.concat(frames, ignore_index=True), person, seconds)
 
 
 def _in_one_call(problem: Problem) -> Answered:
-    people = problem.people[: problem.asked]
+    people = problem.people[: problem.num_people]
     started = time.process_time()
-    told = problem.ours["ours"].explain(people, problem.wanted, n_options=OPTIONS)
+    explanation = problem.ours["ours"].explain(people, problem.wanted, n_options=OPTIONS)
     seconds = (time.process_time() - started) / len(people)
-    person = np.asarray(told.frame.index.get_level_values(0))[told.answered]
+    person = np.asarray(explanation.frame.index.get_level_values(0))[explanation.answered]
     return Answered(
-        told.frame[told.answered].reset_index(drop=True), person, [seconds] * len(people)
+        explanation.frame[explanation.answered].reset_index(drop=True),
+        person,
+        [seconds] * len(people),
     )
 
 
@@ -445,29 +450,29 @@ def _theirs(
     """A peer's answers to as many of the first people as it gets to in time, and what went
     wrong.
     """
-    found: list[list[Any]] = []
+    cells: list[list[Any]] = []
     person: list[int] = []
     seconds: list[float] = []
     errors: list[str] = []
-    told: list[str] = []
-    most = min(method.people, problem.asked)
+    remarks: list[str] = []
+    most = min(method.people, problem.num_people)
     arguments = (str(problem.folder), *method.arguments)
     with Peer.foreign(
         places, method.environment, method.script, *arguments, one_thread=True
     ) as peer:
-        theirs = np.array(peer.ask(rows=problem.asked)["probabilities"])
+        theirs = np.array(peer.ask(rows=problem.num_people)["probabilities"])
         if not np.allclose(
-            theirs, problem.probabilities(problem.people[: problem.asked]), atol=1e-4
+            theirs, problem.probabilities(problem.people[: problem.num_people]), atol=1e-4
         ):
             raise RuntimeError(f"{method.script} asks another model.")
         started = time.perf_counter()
         end = threading.Timer(LIMIT, peer.process.terminate)
         end.start()
         try:
-            peer.ask(row=problem.asked)
+            peer.ask(row=problem.num_people)
             for row in range(most):
                 answer = peer.ask(row=row)
-                found += answer["found"]
+                cells += answer["found"]
                 person += [row] * len(answer["found"])
                 seconds.append(answer["seconds"])
                 if answer["error"]:
@@ -475,29 +480,31 @@ def _theirs(
         except RuntimeError:
             if time.perf_counter() - started < LIMIT:
                 raise
-            told.append(f"stopped at person {len(seconds) + 1}.")
+            remarks.append(f"stopped at person {len(seconds) + 1}.")
         finally:
             end.cancel()
     if errors:
-        told.append(f"an error for {len(errors)} people, the first {errors[0]!r}.")
-    options = pd.DataFrame(found, columns=problem.people.columns)
-    return Answered(options, np.array(person, dtype=np.int64), seconds), told
+        remarks.append(f"an error for {len(errors)} people, the first {errors[0]!r}.")
+    options = pd.DataFrame(cells, columns=problem.people.columns)
+    return Answered(options, np.array(person, dtype=np.int64), seconds), remarks
 
 
-def _line(problem: Problem, who: str, found: Judged, seconds: list[float]) -> tuple[Value, ...]:
-    head = (problem.name, problem.model, who, found.people)
+def _line(
+    problem: Problem, who: str, judged: Judged, seconds: list[float]
+) -> tuple[Value, ...]:
+    head = (problem.name, problem.model, who, judged.people)
     times = (1000 * float(np.median(seconds)), 1000 * max(seconds))
-    best = found.cheapest()
+    best = judged.cheapest()
     if not best:
         return (*head, "0%", *[""] * 6, *times)
-    each = f"{len(found.cost) / len(best):.1f}"
-    costs = (float(np.median(found.cost[list(best.values())])), float(np.median(found.cost)))
-    shares = (f"{found.near.mean():.0%}", f"{found.passes.mean():.0%}")
+    each = f"{len(judged.cost) / len(best):.1f}"
+    costs = (float(np.median(judged.cost[list(best.values())])), float(np.median(judged.cost)))
+    shares = (f"{judged.near.mean():.0%}", f"{judged.passes.mean():.0%}")
     return (
         *head,
-        f"{len(best) / found.people:.0%}",
+        f"{len(best) / judged.people:.0%}",
         each,
-        float(found.changes.mean()),
+        float(judged.changes.mean()),
         *costs,
         *shares,
         *times,
@@ -512,8 +519,8 @@ def _pair(problem: Problem, who: str, theirs: Judged, ours: Judged) -> tuple[Val
     if not both:
         return (problem.name, problem.model, who, 0, "", "", "", "")
     places = [(theirs, [their_best[i] for i in both]), (ours, [our_best[i] for i in both])]
-    changes = " · ".join(f"{own.changes[at].mean():.3g}" for own, at in places)
-    costs = " · ".join(f"{np.median(own.cost[at]):.3g}" for own, at in places)
-    near = " · ".join(f"{own.near[at].mean():.0%}" for own, at in places)
+    changes = " · ".join(f"{judged.changes[at].mean():.3g}" for judged, at in places)
+    costs = " · ".join(f"{np.median(judged.cost[at]):.3g}" for judged, at in places)
+    near = " · ".join(f"{judged.near[at].mean():.0%}" for judged, at in places)
     cheaper = sum(theirs.cost[their_best[i]] < 0.999 * ours.cost[our_best[i]] for i in both)
     return (problem.name, problem.model, who, len(both), changes, costs, near, int(cheaper))

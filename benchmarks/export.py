@@ -77,10 +77,10 @@ def run(_: Environments, quick: bool) -> tuple[list[Table], list[str]]:
             skipped.append(f"{name}: {error}")
             continue
         for gate in GATES[:2] if quick else GATES:
-            row, told = _measured(data, gate, 10 if quick else PEOPLE)
+            row, comparison = _measured(data, gate, 10 if quick else PEOPLE)
             speed.append(row)
-            if told is not None:
-                advice += [told]
+            if comparison is not None:
+                advice += [comparison]
     return [
         Table(SPEED, speed, "Size and speed", SPEED_NOTE),
         Table(ADVICE, advice, "Advice", ADVICE_NOTE),
@@ -105,10 +105,10 @@ def _measured(
         sizes = (round(file.stat().st_size / 1024), round(saved.stat().st_size / 1024))
         row = (data.name, gate, *sizes, *_ratios(file, classifier, data.frame_test))
         if gate == "density":
-            told = _advice(file, classifier, data, people)
+            comparison = _advice(file, classifier, data, people)
         else:
-            told = None
-    return row, told
+            comparison = None
+    return row, comparison
 
 
 def _ratios(file: Path, classifier: Any, frame: pd.DataFrame) -> list[str]:
@@ -120,7 +120,7 @@ def _ratios(file: Path, classifier: Any, frame: pd.DataFrame) -> list[str]:
     session = onnxruntime.InferenceSession(
         str(file), options, providers=["CPUExecutionProvider"]
     )
-    found = []
+    ratios = []
     for n in (1, 1000):
         rows = frame.iloc[np.arange(n) % len(frame)]
         x = classifier._encoded(rows)
@@ -135,8 +135,8 @@ def _ratios(file: Path, classifier: Any, frame: pd.DataFrame) -> list[str]:
                 "torch": partial(by_torch, classifier, x, target),
             }
             seconds = race(libraries, rounds=200 if n == 1 else 30)
-            found.append(f"{seconds['onnxruntime'] / seconds['torch']:.2f}")
-    return found
+            ratios.append(f"{seconds['onnxruntime'] / seconds['torch']:.2f}")
+    return ratios
 
 
 def _predict(classifier: Any, x: Tensor, _: Tensor) -> Tensor:

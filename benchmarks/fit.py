@@ -123,8 +123,8 @@ def make_rows(rows: int, columns: int, seed: int = 0) -> tuple[pd.DataFrame, np.
         )[j % 10]
         values = _column(kind, rows, rng)
         if j < 10:
-            own = values.astype(np.float64)
-            score += (own - own.mean()) / own.std() * (-1) ** j
+            numbers = values.astype(np.float64)
+            score += (numbers - numbers.mean()) / numbers.std() * (-1) ** j
         if kind == "text":
             cells[f"{kind}_{j}"] = np.array([f"level {k}" for k in range(LEVELS)])[values]
         else:
@@ -152,27 +152,29 @@ def fit_several(method: str, x: pd.DataFrame, y: np.ndarray) -> dict[str, float]
 
 def fit_ours(x: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
     """Seconds of training and gate, and epochs, of one network."""
-    told: dict[str, float] = {}
+    measured: dict[str, float] = {}
     steps = {"training": PreparedFit.train, "gate": PreparedFit.fit_gate}
     try:
-        PreparedFit.train = _telling(steps["training"], "training", told)  # type: ignore[method-assign]
-        PreparedFit.fit_gate = _telling(steps["gate"], "gate", told)  # type: ignore[method-assign]
+        PreparedFit.train = _telling(steps["training"], "training", measured)  # type: ignore[method-assign]
+        PreparedFit.fit_gate = _telling(steps["gate"], "gate", measured)  # type: ignore[method-assign]
         classifier = ct.CounterfactualClassifier(
             "conventional", random_state=0, progress=False
         ).fit(x, y)
     finally:
         PreparedFit.train = steps["training"]  # type: ignore[method-assign]
         PreparedFit.fit_gate = steps["gate"]  # type: ignore[method-assign]
-    return {**told, "epochs": len(classifier.history_.records)}
+    return {**measured, "epochs": len(classifier.history_.records)}
 
 
-def _telling(step: Callable[..., Any], name: str, told: dict[str, float]) -> Callable[..., Any]:
+def _telling(
+    step: Callable[..., Any], name: str, measured: dict[str, float]
+) -> Callable[..., Any]:
     """The same method, which also tells its processor time."""
 
     def timed(self: PreparedFit, *arguments: Any) -> Any:
         started = time.process_time()
         result = step(self, *arguments)
-        told[name] = time.process_time() - started
+        measured[name] = time.process_time() - started
         return result
 
     return timed
@@ -243,8 +245,8 @@ def measure(who: str, rows: int, columns: int) -> dict[str, float]:
         len(fits) < MOST_FITS and sum(one["seconds"] for one in fits) < ENOUGH_SECONDS
     ):
         started = time.process_time()
-        told = fit(x, y)
-        fits.append({"seconds": time.process_time() - started, **told})
+        parts = fit(x, y)
+        fits.append({"seconds": time.process_time() - started, **parts})
         taken = taken or max(1, resident("VmHWM") - before)
     best = min(fits, key=lambda one: one["seconds"])
     return {**best, "bytes": taken, "held": float(x.memory_usage().sum())}
@@ -271,12 +273,12 @@ def main() -> None:
         if n <= arguments.most_rows and n * d <= MOST_CELLS
     ]
     started = time.perf_counter()
-    found = {size: {who: _in_child(who, *size) for who in FITS} for size in sizes}
+    measured = {size: {who: _in_child(who, *size) for who in FITS} for size in sizes}
     record = Record(
         "fit",
         "Fit beside scikit-learn",
         "python -m benchmarks.fit results",
-        _tables(found),
+        _tables(measured),
         **circumstances(),
     )
     seconds = round(time.perf_counter() - started, 1)
@@ -311,19 +313,19 @@ def _in_child(who: str, rows: int, columns: int) -> dict[str, float]:
         raise RuntimeError(
             f"{who} with {rows} × {columns}: {(done.stderr.strip() or 'killed').splitlines()[-1]}"
         )
-    told = json.loads(done.stdout.splitlines()[-1])
-    print(f"{who} {rows:,} × {columns:,}: {told['seconds']:.2f} s", flush=True)
-    return told
+    answer = json.loads(done.stdout.splitlines()[-1])
+    print(f"{who} {rows:,} × {columns:,}: {answer['seconds']:.2f} s", flush=True)
+    return answer
 
 
-def _tables(found: dict[tuple[int, int], dict[str, dict[str, float]]]) -> list[Table]:
+def _tables(measured: dict[tuple[int, int], dict[str, dict[str, float]]]) -> list[Table]:
     seconds: list[tuple[Value, ...]] = []
     memory: list[tuple[Value, ...]] = []
     missed = []
-    for (rows, columns), told in found.items():
-        ours = told["ours"]
-        mlp = told["mlp"]
-        boosting = told["boosting"]
+    for (rows, columns), by_library in measured.items():
+        ours = by_library["ours"]
+        mlp = by_library["mlp"]
+        boosting = by_library["boosting"]
         ratio = ours["seconds"] / mlp["seconds"]
         per_epoch = ours["training"] / ours["epochs"] / (mlp["training"] / mlp["epochs"])
         preparation = ours["seconds"] - ours["training"] - ours["gate"]
@@ -337,10 +339,10 @@ def _tables(found: dict[tuple[int, int], dict[str, dict[str, float]]]) -> list[T
         )
         several: list[Value] = []
         for who in ("bag", "ct"):
-            whole = told[who]["seconds"]
-            several += [whole, f"{whole / ours['seconds']:.2f}"]
+            total = by_library[who]["seconds"]
+            several += [total, f"{total / ours['seconds']:.2f}"]
         seconds.append((rows, columns, ours["seconds"], *parts, *beside, *several))
-        sizes = (ours["held"], *(told[who]["bytes"] for who in FITS))
+        sizes = (ours["held"], *(by_library[who]["bytes"] for who in FITS))
         memory.append((rows, columns, *(size / 1e6 for size in sizes)))
         if ratio > AIM:
             missed += [f"{rows:,} × {columns:,} ({ratio:.2f})"]

@@ -140,8 +140,8 @@ def _data(rows: int, features: int) -> tuple[torch.Tensor, torch.Tensor]:
     cluster = torch.randint(6, (rows,), generator=rng)
     x = torch.randn(rows, features, generator=rng)
     # In place: nothing twice.
-    for own, some in zip(cluster.split(10_000), x.split(10_000), strict=True):
-        some += centres[own]
+    for cluster_part, some in zip(cluster.split(10_000), x.split(10_000), strict=True):
+        some += centres[cluster_part]
     return x, cluster % 2
 
 

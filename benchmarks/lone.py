@@ -61,8 +61,8 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
     published = [
         row
         for data in DATA
-        for own in (False, True)
-        for row in _published(places, data, own, quick, skipped)
+        for own_module in (False, True)
+        for row in _published(places, data, own_module, quick, skipped)
     ]
     with tempfile.TemporaryDirectory() as folder:
         plain = [
@@ -76,7 +76,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
 
 
 def _published(
-    places: Environments, data: str, own: bool, quick: bool, skipped: list[str]
+    places: Environments, data: str, own_module: bool, quick: bool, skipped: list[str]
 ) -> list[tuple[Value, ...]]:
     """The row of a data set; none where its files are missing."""
     try:
@@ -93,12 +93,18 @@ def _published(
         warm = DATA[data]
         rounds = 14
     epochs = warm + rounds + 1
-    job = {"training": "published", "data": data, "own": own, "warm": warm, "epochs": epochs}
+    job = {
+        "training": "published",
+        "data": data,
+        "own": own_module,
+        "warm": warm,
+        "epochs": epochs,
+    }
     seconds, weights, _ = training_turns(
         places, {name: (name, job) for name in places.sources()}, {}, rounds
     )
     before, after = (1e3 * seconds.get(name, float("nan")) for name in ("before", "after"))
-    name = f"{data}, own module" if own else data
+    name = f"{data}, own module" if own_module else data
     return [
         (name, before, after, f"{before / after:.2f}", _difference(weights, "before", "after"))
     ]

@@ -116,10 +116,12 @@ class Problem:
 
     def method(self, name: str) -> ct.Method:
         """A method with as many input gradients as CT, where it can be told."""
-        made = ct.make_method(name.removesuffix(", all steps"))
-        known = {"steps": self.size.steps_per_row, "warm_up": 0}
+        method = ct.make_method(name.removesuffix(", all steps"))
+        budget = {"steps": self.size.steps_per_row, "warm_up": 0}
         settings: dict[str, Any] = {
-            own: value for own, value in known.items() if own in made.numbers
+            name_of_number: value
+            for name_of_number, value in budget.items()
+            if name_of_number in method.numbers
         }
         settings |= {
             "epochs": 2,
@@ -131,7 +133,7 @@ class Problem:
         }
         if name == ALL_STEPS:
             settings["generator.decision_threshold"] = 1.0
-        return made.replace(settings)
+        return method.replace(settings)
 
     def network(self, name: str) -> nn.Module:
         """A copy of the network, or what the method trains instead."""
@@ -212,8 +214,8 @@ def growth(skipped: dict[str, str]) -> Table:
         factor = log(getattr(axis[-1], field) / getattr(axis[0], field))
         for name in ends[0]:
             low, high = (end[name] for end in (ends[0], ends[-1]))
-            told = f"{1e3 * low:.0f} → {1e3 * high:.0f}"
-            cells.setdefault(name, [name]).extend([told, f"{log(high / low) / factor:.2f}"])
+            change = f"{1e3 * low:.0f} → {1e3 * high:.0f}"
+            cells.setdefault(name, [name]).extend([change, f"{log(high / low) / factor:.2f}"])
     ranges = [
         f"{getattr(a[0], f):,} → {getattr(a[-1], f):,} {f}"
         for a, f in ((ROWS, "rows"), (FEATURES, "features"))

@@ -76,9 +76,9 @@ class Problem(NamedTuple):
 
     def judge(self, x_cf: Tensor) -> tuple[float, float]:
         """Share of valid counterfactuals, and their mean L1 distance."""
-        found = torch.isfinite(x_cf).all(-1)
+        finite = torch.isfinite(x_cf).all(-1)
         with torch.no_grad():
-            valid = found & (self.model(x_cf.nan_to_num()).argmax(-1) == 1)
+            valid = finite & (self.model(x_cf.nan_to_num()).argmax(-1) == 1)
         distance = (x_cf - self.x[: len(x_cf)]).abs().sum(-1)[valid]
         return float(valid.float().mean()), float(distance.mean())
 
@@ -126,7 +126,7 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                     relax = stack.enter_context(
                         _peer(places, skipped, "relax", "jax_relax.py", problem, threads)
                     )
-                    own = {
+                    our_versions = {
                         version: stack.enter_context(_ours(places, version, problem, threads))
                         for version in places.sources()
                     }
@@ -137,7 +137,9 @@ def run(places: Environments, quick: bool) -> tuple[list[Table], list[str]]:
                             rounds = 9
                         else:
                             rounds = 4
-                        rows += _beside_relax(problem, size, threads, own, relax, rounds)
+                        rows += _beside_relax(
+                            problem, size, threads, our_versions, relax, rounds
+                        )
             rows += _row_by_row(places, problem, 2 if quick else 8, skipped)
     return [Table(COLUMNS, rows, note=NOTE)], list(dict.fromkeys(skipped))
 
@@ -146,11 +148,11 @@ def _beside_relax(
     problem: Problem,
     size: int,
     threads: int | None,
-    own: dict[str, Peer],
+    our_versions: dict[str, Peer],
     relax: Peer | None,
     rounds: int,
 ) -> list[tuple[Value, ...]]:
-    found: dict[str, Tensor] = {}
+    counterfactuals: dict[str, Tensor] = {}
     out = problem.file.with_name("found.npy")
 
     def ours(name: str) -> float:
@@ -162,8 +164,8 @@ def _beside_relax(
             "threshold": threshold,
             "threads": threads,
         }
-        answer = own[version].ask(**request, out=str(out))
-        found[name] = torch.from_numpy(np.load(out))
+        answer = our_versions[version].ask(**request, out=str(out))
+        counterfactuals[name] = torch.from_numpy(np.load(out))
         if threshold == 1 and answer["fewest_steps"] < STEPS:
             raise RuntimeError("A row stopped early: the comparison would flatter the search.")
         return answer["seconds"]
@@ -171,11 +173,13 @@ def _beside_relax(
     def theirs(name: str, peer: Peer) -> float:
         request = {"rows": size, "steps": STEPS, "rate": RELAX_RATE, "hard": name == RELAX_HARD}
         seconds = peer.ask(**request, out=str(out))["seconds"]
-        found[name] = torch.from_numpy(np.load(out))
+        counterfactuals[name] = torch.from_numpy(np.load(out))
         return seconds
 
     libraries: Libraries = {
-        name: partial(ours, name) for name, (version, *_) in OURS.items() if version in own
+        name: partial(ours, name)
+        for name, (version, *_) in OURS.items()
+        if version in our_versions
     }
     if relax is not None:
         libraries |= {name: partial(theirs, name, relax) for name in (RELAX, RELAX_HARD)}
@@ -184,7 +188,9 @@ def _beside_relax(
         shown = "1"
     else:
         shown = f"default of {num_cores()}"
-    return _rows(problem, shown, {name: (seconds[name], found[name]) for name in libraries})
+    return _rows(
+        problem, shown, {name: (seconds[name], counterfactuals[name]) for name in libraries}
+    )
 
 
 def _row_by_row(

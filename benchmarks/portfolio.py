@@ -83,18 +83,18 @@ class Memory:
             max(seen[k * len(seen) // 3 : (k + 1) * len(seen) // 3], default=0.0)
             for k in range(3)
         ]
-        said = {"command": "the command", "workers": "the largest worker"}[name]
-        return f"| {said} | {' | '.join(f'{value:,.0f}' for value in cut)} |"
+        process = {"command": "the command", "workers": "the largest worker"}[name]
+        return f"| {process} | {' | '.join(f'{value:,.0f}' for value in cut)} |"
 
 
 def _below(pid: int) -> list[int]:
     """All descendants of a process."""
-    found = []
+    pids = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
-                found += [child, *_below(child)]
-    return found
+                pids += [child, *_below(child)]
+    return pids
 
 
 def _resident(pid: int) -> float:
@@ -182,13 +182,15 @@ def _page(
     about = circumstances()
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     speed = arguments.people / seconds
-    given = f"--people {arguments.people} --workers {arguments.workers} --seed {arguments.seed}"
+    options = (
+        f"--people {arguments.people} --workers {arguments.workers} --seed {arguments.seed}"
+    )
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in status.items())
     larger = f"{duration(_LARGER / speed)} (extrapolated)"
     files = " and ".join(f"`{file}` of {size:,.1f} MB" for file, size in sizes.items())
     return f"""# A whole portfolio
 
-`python -m benchmarks.portfolio results {given}`, {about["date"]}, {about["machine"]}, {versions}.
+`python -m benchmarks.portfolio results {options}`, {about["date"]}, {about["machine"]}, {versions}.
 
 `ct {" ".join(words)}`: one network with a gate, fitted to {_TRAINED_ON:,} made-up people with ten
 columns, explains {arguments.people:,} others ({counts}). Everything counts, from starting the

@@ -43,7 +43,7 @@ CODE = -9
 RATIO = 4
 RELATIONS = ["paid <= loans", "ratio = debt / income", "job = pilot requires degree = MSc"]
 # Of a question; some people break it as they are.
-ASKED = ["loans + paid <= 12", "loans - late >= -6"]
+RELATIONS_OF_QUESTION = ["loans + paid <= 12", "loans - late >= -6"]
 # What is counted of changes that are taken back one at a time.
 TRIED = "changes taken back, each alone"
 SUPERFLUOUS = "superfluous changes"
@@ -110,16 +110,16 @@ def draw_question(rng: np.random.Generator) -> dict[str, Any]:
         "difficulty": {"income": 4.0, "job": 0.5},
         "confidence": float(rng.choice([0.6, 0.8])),
         "n_options": int(rng.integers(2, 4)),
-        "relations": [str(rng.choice(ASKED))],
+        "relations": [str(rng.choice(RELATIONS_OF_QUESTION))],
     }
-    asked = {name: value for name, value in rules.items() if rng.random() < 0.35}
-    if "vary" in asked:  # a column cannot be free and held at once
-        asked.pop("lock", None)
+    question = {name: value for name, value in rules.items() if rng.random() < 0.35}
+    if "vary" in question:  # a column cannot be free and held at once
+        question.pop("lock", None)
     for name in ("domain", "step", "max_change"):
-        if name in asked:
-            kept = [column for column in asked[name] if rng.random() < 0.6]
-            asked[name] = {column: asked[name][column] for column in kept}
-    return asked
+        if name in question:
+            kept = [column for column in question[name] if rng.random() < 0.6]
+            question[name] = {column: question[name][column] for column in kept}
+    return question
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,18 @@ class Moved:
 
 
 def broken(
-    told: ct.Explanation, people: pd.DataFrame, schema: dict[str, Any], asked: dict[str, Any]
+    explanation: ct.Explanation,
+    people: pd.DataFrame,
+    schema: dict[str, Any],
+    question: dict[str, Any],
 ) -> list[str]:
     """Every rule that a counterfactual breaks, by name."""
-    before = told.original.reset_index(drop=True)
-    after = told.frame.reset_index(drop=True)
-    mask = told.changed.to_numpy()
+    before = explanation.original.reset_index(drop=True)
+    after = explanation.frame.reset_index(drop=True)
+    mask = explanation.changed.to_numpy()
     counts: dict[str, int] = {}
-    if "max_changes" in asked:
-        many = (told.distance > 0).sum(1) > asked["max_changes"]
+    if "max_changes" in question:
+        many = (explanation.distance > 0).sum(1) > question["max_changes"]
         counts["max_changes"] = int(many.sum())
     for j, name in enumerate(people):
         rows = mask[:, j]
@@ -166,7 +169,7 @@ def broken(
         for rule, count in {
             "unchanged cell differs": int(differ.sum()),
             **_broken_of_model(moved, schema),
-            **_broken_of_question(moved, schema, asked),
+            **_broken_of_question(moved, schema, question),
         }.items():
             counts[f"{name}: {rule}"] = count
     return [rule for rule, count in counts.items() for _ in range(count)]
@@ -193,28 +196,28 @@ def _broken_of_model(moved: Moved, schema: dict[str, Any]) -> dict[str, int]:
 
 
 def _broken_of_question(
-    moved: Moved, schema: dict[str, Any], asked: dict[str, Any]
+    moved: Moved, schema: dict[str, Any], question: dict[str, Any]
 ) -> dict[str, int]:
     """How many cells break each rule that the question adds, and the domain of both."""
     name = moved.name
     counts = {"domain": 0}
-    if name in asked.get("lock", ()):
+    if name in question.get("lock", ()):
         counts["lock"] = len(moved.new)
-    if name not in asked.get("vary", [name]) and name != "ratio":  # which may follow others
+    if name not in question.get("vary", [name]) and name != "ratio":  # which may follow others
         counts["vary"] = len(moved.new)
-    for low, high in _intervals(name, schema, asked):
+    for low, high in _intervals(name, schema, question):
         # A factual outside may stay outside, and move towards the inside only.
         below = moved.now < np.minimum(low, moved.was)
         above = moved.now > np.maximum(high, moved.was)
         counts["domain"] += int((below | above).sum())
-    if name == "job" and name in asked.get("domain", {}):
-        counts["domain"] += int((~moved.new.isin(asked["domain"][name])).sum())
-    if name in asked.get("step", {}):
-        steps = moved.now / asked["step"][name]
+    if name == "job" and name in question.get("domain", {}):
+        counts["domain"] += int((~moved.new.isin(question["domain"][name])).sum())
+    if name in question.get("step", {}):
+        steps = moved.now / question["step"][name]
         off = np.abs(steps - np.rint(steps)) > SLACK * np.abs(steps)
         counts["step"] = int(off.sum())
-    if name in asked.get("max_change", {}):
-        most = asked["max_change"][name] + SLACK * (1 + np.abs(moved.was))
+    if name in question.get("max_change", {}):
+        most = question["max_change"][name] + SLACK * (1 + np.abs(moved.was))
         counts["max_change"] = int((np.abs(moved.now - moved.was) > most).sum())
     return counts
 
@@ -230,7 +233,7 @@ def breaks(before: pd.DataFrame, after: pd.DataFrame, relation: str) -> np.ndarr
     elif relation == RELATIONS[2]:
         pilot = (after["job"] == "pilot") & (after["degree"] != "MSc")
         worse = pilot & ~((before["job"] == "pilot") & (before["degree"] != "MSc"))
-    elif relation == ASKED[0]:
+    elif relation == RELATIONS_OF_QUESTION[0]:
         worse = after["loans"] + after["paid"] > np.maximum(
             12, before["loans"] + before["paid"]
         )
@@ -241,33 +244,41 @@ def breaks(before: pd.DataFrame, after: pd.DataFrame, relation: str) -> np.ndarr
 
 
 def verdicts(
-    classifier: ct.CounterfactualClassifier, told: ct.Explanation, asked: dict[str, Any]
+    classifier: ct.CounterfactualClassifier,
+    explanation: ct.Explanation,
+    question: dict[str, Any],
 ) -> list[str]:
     """The rules that the library's judge says are broken, by name, and the answers that it had
     withheld.
     """
     stated = {
-        name: rule for name, rule in asked.items() if name not in ("confidence", "n_options")
+        name: rule for name, rule in question.items() if name not in ("confidence", "n_options")
     }
     rules = Rules(**stated)
     encoder = classifier.encoder_.with_schema(rules.narrow(classifier.schema_))
     judge = PlanJudge(
         encoder, advice_constraints(encoder, classifier.num_std_), rules.max_changes
     )
-    found = [f"judge: {v.column}: {v.rule}" for v in judge(told.original, told.frame)]
-    return found + ["withheld"] * sum("broke a rule" in note for note in told.notes)
+    broken_rules = [
+        f"judge: {v.column}: {v.rule}" for v in judge(explanation.original, explanation.frame)
+    ]
+    return broken_rules + ["withheld"] * sum(
+        "broke a rule" in note for note in explanation.notes
+    )
 
 
 def superfluous(
-    classifier: ct.CounterfactualClassifier, told: ct.Explanation, relations: Sequence[str]
+    classifier: ct.CounterfactualClassifier,
+    explanation: ct.Explanation,
+    relations: Sequence[str],
 ) -> tuple[int, int]:
     """Changes of answers that can be undone alone with the target still reached, and how many were
     tried.
     """
-    before = told.original.reset_index(drop=True)
-    after = told.frame.reset_index(drop=True)
-    mask = told.changed.to_numpy() & (told.status == "converged")[:, None]
-    row, column = np.nonzero(mask & (told.distance > 0))
+    before = explanation.original.reset_index(drop=True)
+    after = explanation.frame.reset_index(drop=True)
+    mask = explanation.changed.to_numpy() & (explanation.status == "converged")[:, None]
+    row, column = np.nonzero(mask & (explanation.distance > 0))
     if len(row) == 0:
         return 0, 0
     undone = after.iloc[row].reset_index(drop=True)
@@ -276,36 +287,36 @@ def superfluous(
         undone.loc[here, name] = before[name].to_numpy()[row[here]]
     if RELATIONS[1] in relations:
         undone["ratio"] = (undone["debt"] / undone["income"]).round(RATIO)
-    own_rows = before.iloc[row].reset_index(drop=True)
+    factuals = before.iloc[row].reset_index(drop=True)
     allowed = ~np.any(
-        [np.zeros(len(row), bool), *(breaks(own_rows, undone, text) for text in relations)],
+        [np.zeros(len(row), bool), *(breaks(factuals, undone, text) for text in relations)],
         axis=0,
     )
     chance = classifier.predict_proba(undone)
-    places = np.searchsorted(classifier.classes_, told.target[row])
-    own = chance[np.arange(len(row)), places]
+    places = np.searchsorted(classifier.classes_, explanation.target[row])
+    target_chance = chance[np.arange(len(row)), places]
     rival = np.where(np.arange(chance.shape[1]) == places[:, None], -1.0, chance).max(1)
-    if told.asked is None:
-        bar = own / (own + rival) - 0.5
+    if explanation.asked is None:
+        bar = target_chance / (target_chance + rival) - 0.5
     else:
-        bar = own - told.asked
+        bar = target_chance - explanation.asked
     return int((allowed & (bar > 3e-6)).sum()), int(allowed.sum())
 
 
 def _intervals(
-    name: str, schema: dict[str, Any], asked: dict[str, Any]
+    name: str, schema: dict[str, Any], question: dict[str, Any]
 ) -> list[tuple[float, float]]:
-    stated = [schema.get(name, {}).get("domain"), asked.get("domain", {}).get(name)]
+    stated = [schema.get(name, {}).get("domain"), question.get("domain", {}).get(name)]
     return [pair for pair in stated if pair is not None and name != "job"]
 
 
-def same_columns(told: ct.Explanation) -> int:
+def same_columns(explanation: ct.Explanation) -> int:
     """Plausible options of one person that do not differ in the columns they change."""
-    if told.frame.index.nlevels == 1:
+    if explanation.frame.index.nlevels == 1:
         return 0
     seen: Counter[tuple[Any, ...]] = Counter()
     for label, status, line in zip(
-        told.frame.index, told.status, told.changed.to_numpy(), strict=True
+        explanation.frame.index, explanation.status, explanation.changed.to_numpy(), strict=True
     ):
         if status == "converged":
             seen[(label[0], line.tobytes())] += 1
@@ -340,22 +351,22 @@ def one_table(seed: int, num_rows: int) -> tuple[Counter[str], Counter[str]]:
     else:
         rows = people[:400]
     for _ in range(4):
-        asked = draw_question(rng)
-        told = classifier.explain(rows, **asked)
-        related = [*relations, *asked.get("relations", ())]
-        counts.update({"counterfactuals": len(told), "questions": 1})
-        counts.update(told.status.tolist())
+        question = draw_question(rng)
+        explanation = classifier.explain(rows, **question)
+        related = [*relations, *question.get("relations", ())]
+        counts.update({"counterfactuals": len(explanation), "questions": 1})
+        counts.update(explanation.status.tolist())
         counts.update(
-            [*(f"rule {name}" for name in asked), *(f"relation {text}" for text in related)]
+            [*(f"rule {name}" for name in question), *(f"relation {text}" for text in related)]
         )
-        wrong.update(broken(told, people, schema, asked))
-        wrong.update(verdicts(classifier, told, asked))
-        before = told.original.reset_index(drop=True)
-        after = told.frame.reset_index(drop=True)
+        wrong.update(broken(explanation, people, schema, question))
+        wrong.update(verdicts(classifier, explanation, question))
+        before = explanation.original.reset_index(drop=True)
+        after = explanation.frame.reset_index(drop=True)
         wrong.update({text: int(breaks(before, after, text).sum()) for text in related})
-        wrong["options with the same columns"] += same_columns(told)
+        wrong["options with the same columns"] += same_columns(explanation)
         if gate == "none":
-            more, tried = superfluous(classifier, told, related)
+            more, tried = superfluous(classifier, explanation, related)
             wrong[SUPERFLUOUS] += more
             counts[TRIED] += tried
     return counts, wrong
@@ -379,13 +390,17 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         while counts["counterfactuals"] < arguments.number:
             seeds = range(seed, seed + 4 * arguments.workers)
-            for found, broken_rules in pool.map(one_table, seeds, repeat(arguments.rows)):
-                counts.update(found)
+            for counted, broken_rules in pool.map(one_table, seeds, repeat(arguments.rows)):
+                counts.update(counted)
                 wrong.update(broken_rules)
             seed = seeds.stop
-            said = {name: n for name, n in wrong.items() if n}
+            nonzero = {name: n for name, n in wrong.items() if n}
             print(
-                seed, counts["counterfactuals"], said, round(time.time() - started), flush=True
+                seed,
+                counts["counterfactuals"],
+                nonzero,
+                round(time.time() - started),
+                flush=True,
             )
             # After every round, so that a run that is stopped has its page, too.
             text = page(

@@ -106,29 +106,29 @@ class World:
 
     def valid(self) -> dict[str, tuple[str, str, Document | None]]:
         """Requests whose answers must stay the same."""
-        asked: dict[str, tuple[str, str, Document | None]] = {
+        requests: dict[str, tuple[str, str, Document | None]] = {
             "schema": ("GET", "/api/v1/schema", None)
         }
-        asked["health"] = ("GET", "/health", None)
+        requests["health"] = ("GET", "/health", None)
         for i in range(6):
-            asked[f"predict {i}"] = (
+            requests[f"predict {i}"] = (
                 "POST",
                 "/api/v1/predict",
                 {"rows": self.rows[i : 2 * i + 1]},
             )
-            asked[f"explain {i}"] = (
+            requests[f"explain {i}"] = (
                 "POST",
                 "/api/v1/explain",
                 {"rows": [self.rows[i]], "target": self.wanted},
             )
-        asked["rows"] = (
+        requests["rows"] = (
             "POST",
             "/api/v1/rows",
             {"limit": 20, "sort": "confidence", "decision": self.wanted},
         )
-        asked["verify"] = ("POST", "/api/v1/verify", {"receipt": self.receipt})
-        asked["map"] = ("POST", "/api/v1/map", {"row": self.rows[0], "size": 5})
-        return asked
+        requests["verify"] = ("POST", "/api/v1/verify", {"receipt": self.receipt})
+        requests["map"] = ("POST", "/api/v1/map", {"row": self.rows[0], "size": 5})
+        return requests
 
     def named(self, *kinds: str) -> list[str]:
         """Columns of these kinds; all, if there are none."""
@@ -885,11 +885,11 @@ class Fuzzer:
 
     def garbage(self) -> Case:
         """What is hardly HTTP."""
-        made = [
+        texts = [
             self.rng.randbytes(self.rng.randrange(1, 500)),
             b"\x16\x03\x01\x02\x00\x01" + self.rng.randbytes(300),
         ]
-        raw = self.pick([*RAW, *made])
+        raw = self.pick([*RAW, *texts])
         return Case(
             "not HTTP", "closed", raw=re.sub(b"CANARY", lambda _: self.canary().encode(), raw)
         )
@@ -1188,7 +1188,8 @@ def tables(
         number=sum(report.counts.values()), seed=arguments.seed, name=name, clients=CLIENTS
     )
     checks: list[tuple[Value, ...]] = [
-        (what, said, "yes" if good else "NO") for what, said, good in checked(report, facts)
+        (what, finding, "yes" if good else "NO")
+        for what, finding, good in checked(report, facts)
     ]
     return [
         Table(("kind", *outcomes, "sum"), rows, "Answers", note),
@@ -1210,7 +1211,7 @@ def checked(report: Report, facts: Mapping[str, Any]) -> list[tuple[str, str, bo
     counted = facts["counted by the server"]
     seen = report.counted
     hung = sum(number for (_, outcome), number in report.counts.items() if outcome == "hung")
-    found = [
+    checks = [
         (
             "answers that are wrong, unclear, 5xx or tell of the inside",
             str(len(report.problems)),
@@ -1248,7 +1249,7 @@ def checked(report: Report, facts: Mapping[str, Any]) -> list[tuple[str, str, bo
             True,
         ),
     ]
-    return found
+    return checks
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -1258,8 +1259,10 @@ def main(arguments: argparse.Namespace) -> int:
         subject = make_subject(folder, arguments.seed, arguments.quick)
         with serving(subject, folder, CT_TOKEN=TOKEN, CT_RECEIPT_KEY=KEY) as server:
             report, facts = fuzz(server, arguments.number, arguments.seed)
-    made = tables(report, facts, arguments, subject.name)
-    write(arguments.out, "serve_fuzz", "Requests that nobody should send", made, started)
+    report_tables = tables(report, facts, arguments, subject.name)
+    write(
+        arguments.out, "serve_fuzz", "Requests that nobody should send", report_tables, started
+    )
     for problem in [*report.problems, *facts["log"]]:
         print(problem)
     if all(good for *_, good in checked(report, facts)):

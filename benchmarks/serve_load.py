@@ -105,10 +105,10 @@ class Server:
     @property
     def processes(self) -> list[int]:
         """The server and all that it started."""
-        found = [self.process.pid]
-        for pid in found:
-            found += _children(pid)
-        return found
+        pids = [self.process.pid]
+        for pid in pids:
+            pids += _children(pid)
+        return pids
 
     def memory(self) -> float:
         """MB of all processes together; pages that they share count once."""
@@ -184,11 +184,11 @@ def _wait(server: Server) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    pids = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+            pids += [int(child) for child in (task / "children").read_text().split()]
+    return pids
 
 
 def _memory(pid: int) -> tuple[float, float]:
@@ -568,9 +568,9 @@ def slow_rows(name: str, run: Run) -> list[tuple[Value, ...]]:
     return rows
 
 
-def share(part: int, whole: int) -> str:
-    if whole:
-        return f"{part / whole:.1%}"
+def share(part: int, total: int) -> str:
+    if total:
+        return f"{part / total:.1%}"
     return "–"
 
 
@@ -619,9 +619,9 @@ def measure(subject: Subject, folder: Path, arguments: argparse.Namespace) -> li
         extra = ["--workers", str(arguments.workers)]
     with serving(subject, folder, *extra) as server:
         clicks = click(server)
-        found = run(server, subject, arguments.seconds, arguments.seed, arguments.clients)
+        load = run(server, subject, arguments.seconds, arguments.seed, arguments.clients)
     slows = [
-        row for row in slow_rows(f"{arguments.clients} clients", found) if row[1] == "predict"
+        row for row in slow_rows(f"{arguments.clients} clients", load) if row[1] == "predict"
     ]
     short = min(arguments.seconds, 20.0)
     with serving(subject, folder, *extra) as server:
@@ -632,8 +632,8 @@ def measure(subject: Subject, folder: Path, arguments: argparse.Namespace) -> li
         }.items():
             slows += slow_rows(name, run(server, subject, short, arguments.seed, 0, slow))
     return [
-        Table(LOAD, [load_row(found)], "Load", load_note(subject, arguments)),
-        Table(MEMORY, [memory_row(found)], "Memory", MEMORY_NOTE),
+        Table(LOAD, [load_row(load)], "Load", load_note(subject, arguments)),
+        Table(MEMORY, [memory_row(load)], "Memory", MEMORY_NOTE),
         Table(
             (
                 "beside",

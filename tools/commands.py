@@ -46,21 +46,21 @@ def check(line: str) -> None:
     """
     words = shlex.split(line, comments=True)
     if words[0] == "ct":
-        told = _help(words)
+        help_text = _help(words)
         if missing := [
             word
             for word in words
-            if word.startswith("--") and not _told(word.split("=")[0], told)
+            if word.startswith("--") and not _is_in_help(word.split("=")[0], help_text)
         ]:
             raise ValueError(f"{line!r}: {words[1]} has no option {missing[0]}")
     elif words[0] == "pip":
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-            "optional-dependencies"
-        ]
-        asked = {
+        extras_defined = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+            "project"
+        ]["optional-dependencies"]
+        extras_named = {
             name for extras in re.findall(r"\[([\w,-]+)\]", line) for name in extras.split(",")
         }
-        if unknown := asked - known.keys():
+        if unknown := extras_named - extras_defined.keys():
             raise ValueError(f"{line!r}: pyproject.toml has no extra {sorted(unknown)[0]!r}")
     elif words[0] == "make":
         subprocess.run(
@@ -68,8 +68,8 @@ def check(line: str) -> None:
         )
 
 
-def _told(option: str, told: str) -> bool:
-    return bool(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", told))
+def _is_in_help(option: str, help_text: str) -> bool:
+    return bool(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", help_text))
 
 
 def _ct(words: list[str]) -> None:
@@ -141,10 +141,10 @@ def _serve(words: list[str]) -> None:
         too_late = threading.Timer(_PATIENCE, run.kill)
         too_late.start()
         assert run.stdout is not None  # noqa: S101
-        told = next((line for line in run.stdout if "http://" in line), "")
+        address_line = next((line for line in run.stdout if "http://" in line), "")
         run.send_signal(signal.SIGINT)
         run.wait()
         too_late.cancel()
         log.seek(0)
-        if not told:
+        if not address_line:
             raise RuntimeError(f"{shlex.join(words)} did not open a page: {log.read()[-2000:]}")

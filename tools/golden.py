@@ -54,7 +54,7 @@ def reproduction() -> Any:
 def answers() -> Any:
     """Predictions, before and after a file, and advice of random tables with random rules."""
     rng = np.random.default_rng(0)
-    found = []
+    records = []
     for table in range(_TABLES):
         frame, y = draw(rng)
         gate = ("density", "none")[table % 2]
@@ -71,17 +71,17 @@ def answers() -> Any:
             classifier.save(path)
             loaded = ct.CounterfactualClassifier.load(path)
         people = frame[loaded.predict(frame) == 0].head(_PEOPLE)
-        told = loaded.explain(people, n_options=2)
-        found.append(
+        explanation = loaded.explain(people, n_options=2)
+        records.append(
             {
                 "trained": classifier.predict_proba(frame.head(_PEOPLE)).tolist(),
                 "loaded": loaded.predict_proba(frame.head(_PEOPLE)).tolist(),
-                "status": list(told.status),
-                "cost": told.cost.tolist(),
-                "advice": told.frame.astype(object).to_dict("list"),
+                "status": list(explanation.status),
+                "cost": explanation.cost.tolist(),
+                "advice": explanation.frame.astype(object).to_dict("list"),
             }
         )
-    return found
+    return records
 
 
 def http() -> Any:
@@ -98,18 +98,18 @@ def http() -> Any:
         "explain under rules": {"rows": denied, "lock": ["income"], "max_changes": 2},
         "an unknown column": {"rows": [{"nothing": 1}]},
     }
-    found: dict[str, Any] = {}
+    documents: dict[str, Any] = {}
     with TestClient(make_app(served, workers=1), base_url="http://127.0.0.1:8000") as client:
         for name in ("model", "schema"):
-            found[name] = client.get(f"/api/v1/{name}").json()
+            documents[name] = client.get(f"/api/v1/{name}").json()
         for name, body in questions.items():
             if name != "an unknown column":
                 path = name.split()[0]
             else:
                 path = "predict"
             response = client.post(f"/api/v1/{path}", json=body)
-            found[name] = {"status": response.status_code, "body": response.json()}
-    return found
+            documents[name] = {"status": response.status_code, "body": response.json()}
+    return documents
 
 
 PARTS: dict[str, Callable[[], Any]] = {
@@ -177,9 +177,9 @@ def main(arguments: list[str] | None = None) -> int:
             FOLDER.mkdir(exist_ok=True)
             path.write_text(json.dumps(now, indent=1) + "\n")
             continue
-        found = list(differences(json.loads(path.read_text()), now))
-        count += len(found)
-        print(f"{name}: {len(found)} differences", *found[:20], sep="\n  ")
+        changed = list(differences(json.loads(path.read_text()), now))
+        count += len(changed)
+        print(f"{name}: {len(changed)} differences", *changed[:20], sep="\n  ")
     return int(count > 0)
 
 

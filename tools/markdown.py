@@ -77,21 +77,21 @@ class Block:
 def blocks(page: str) -> list[Block]:
     """All blocks of a page, in their order; a pasted output belongs to the block that prints it."""
     lines = page.splitlines()
-    found = list(_fences(lines))
+    fences = list(_fences(lines))
     outputs = {
-        id(shown): block for block, shown in pairwise(found) if _shows(lines, block, shown)
+        id(shown): block for block, shown in pairwise(fences) if _shows(lines, block, shown)
     }
-    by_code = {id(block): shown for shown in found if (block := outputs.get(id(shown)))}
+    by_code = {id(block): shown for shown in fences if (block := outputs.get(id(shown)))}
     return [
         Block(**{**vars(block), "output": by_code.get(id(block))})
-        for block in found
+        for block in fences
         if id(block) not in outputs
     ]
 
 
 def _fences(lines: list[str]) -> list[Block]:
     """The fences alone: a fence ends at as many ticks as it began with."""
-    found = []
+    fences = []
     number = 0
     while number < len(lines):
         opened = _FENCE.match(lines[number])
@@ -103,20 +103,20 @@ def _fences(lines: list[str]) -> list[Block]:
         last = next((n for n in range(first, len(lines)) if lines[n].rstrip() == closing), None)
         if last is None:
             raise ValueError(f"line {first}: this fence is not closed")
-        found.append(_block(lines, opened, first, last))
+        fences.append(_block(lines, opened, first, last))
         number = last + 1
-    return found
+    return fences
 
 
 def _block(lines: list[str], opened: re.Match[str], first: int, last: int) -> Block:
     quick = []
-    told_once = {"not run": None, "varies": None}
+    comments = {"not run": None, "varies": None}
     above = first - 2
-    while above >= 0 and (told := _COMMENT.match(lines[above])):
-        if told[1] == "quick":
-            quick.insert(0, _replacement(told[2]))
+    while above >= 0 and (comment := _COMMENT.match(lines[above])):
+        if comment[1] == "quick":
+            quick.insert(0, _replacement(comment[2]))
         else:
-            told_once[told[1]] = told[2]
+            comments[comment[1]] = comment[2]
         above -= 1
     title = _TITLE.search(opened["rest"])
     code = textwrap.dedent("\n".join(lines[first:last]))
@@ -128,17 +128,17 @@ def _block(lines: list[str], opened: re.Match[str], first: int, last: int) -> Bl
         last,
         opened["indent"],
         tuple(quick),
-        told_once["not run"],
-        told_once["varies"],
+        comments["not run"],
+        comments["varies"],
     )
 
 
-def _replacement(told: str) -> tuple[str, str]:
-    if told.startswith("+ "):
-        return "", told[2:]
-    old, arrow, new = told.partition(" -> ")
+def _replacement(comment: str) -> tuple[str, str]:
+    if comment.startswith("+ "):
+        return "", comment[2:]
+    old, arrow, new = comment.partition(" -> ")
     if not arrow:
-        raise ValueError(f"a quick comment reads 'old -> new' or '+ options', got {told!r}")
+        raise ValueError(f"a quick comment reads 'old -> new' or '+ options', got {comment!r}")
     return old, new
 
 

@@ -143,8 +143,8 @@ def changes_nothing(mutant: Mutant, root: Path = ROOT) -> bool:
 
 def chosen(mutants: Sequence[Mutant], wanted: Sequence[str]) -> list[Mutant]:
     """The entries of these names and folders; all without any."""
-    known = {mutant.name for mutant in mutants} | {mutant.folder for mutant in mutants}
-    unknown = [word for word in wanted if word not in known]
+    valid = {mutant.name for mutant in mutants} | {mutant.folder for mutant in mutants}
+    unknown = [word for word in wanted if word not in valid]
     if unknown:
         raise SystemExit(f"No entry and no folder of the list is called {', '.join(unknown)}.")
     return [
@@ -337,10 +337,12 @@ def _report(job: Job) -> None:
 def _summary(jobs: Sequence[Job]) -> int:
     """Print shares and what was not noticed."""
     for outcome in (_SURVIVED, _UNDECIDED):
-        left = [job.mutant for job in jobs if job.outcome == outcome and job.mutant is not None]
-        if left:
+        mutants = [
+            job.mutant for job in jobs if job.outcome == outcome and job.mutant is not None
+        ]
+        if mutants:
             print(f"\n{outcome}:")
-        for mutant in left:
+        for mutant in mutants:
             print(f"  {mutant.name} ({mutant.file}): {mutant.means}")
     print("\nnoticed")
     folders = sorted({job.mutant.folder for job in jobs if job.mutant is not None})

@@ -26,7 +26,7 @@ GROUPS = {
     "errors": ("Errors", ("errors",)),
 }
 # The first line of a page that comes from code.
-MADE = "<!-- written by python -m tools.reference: change the code, not this page -->"
+WRITTEN_BY = "<!-- written by python -m tools.reference: change the code, not this page -->"
 _SOURCE = Path(__file__).parent.parent / "src"
 _ROLE = re.compile(r":(class|func|meth|data|mod|attr|exc):`~?([^`]+)`")
 
@@ -55,10 +55,10 @@ def docstring(name: str) -> str:
     value = getattr(ct, name)
     if inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value):
         if inspect.isclass(value):
-            own = vars(value).get("__doc__")
+            text = vars(value).get("__doc__")
         else:
-            own = value.__doc__
-        return inspect.cleandoc(own or "")
+            text = value.__doc__
+        return inspect.cleandoc(text or "")
     return str(getattr(constant(name).docstring, "value", ""))
 
 
@@ -68,10 +68,10 @@ def constant(name: str) -> Any:
     package = griffe.load(
         "counterfactual_training", search_paths=[_SOURCE], resolve_aliases=True
     )
-    found = package[ct._HOME[name]][name]
-    if found.is_alias:
-        return found.final_target
-    return found
+    member = package[ct._HOME[name]][name]
+    if member.is_alias:
+        return member.final_target
+    return member
 
 
 def linked(text: str, folder: str = "") -> str:
@@ -92,8 +92,8 @@ def linked(text: str, folder: str = "") -> str:
             return f"[`RULES`]({'' if folder else '../'}rules.md)"
         # A method goes by the name of its class; alone it is one of the class that is being
         # described.
-        known = owner in PAGE_OF and (role[1] != "meth" or "." in name)
-        if known:
+        has_page = owner in PAGE_OF and (role[1] != "meth" or "." in name)
+        if has_page:
             return f"[`{name}`]({folder}{PAGE_OF[owner]}.md#{owner})"
         return f"`{name}`"
 

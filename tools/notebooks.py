@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.markdown import Block, blocks
-from tools.pages import MADE, PICTURE, commands
+from tools.pages import PICTURE, WRITTEN_BY, commands
 
 TUTORIALS = Path(__file__).parent.parent / "docs" / "tutorials"
 _COMMENT = re.compile(r"^<!--.*-->\n", re.MULTILINE)
@@ -60,7 +60,7 @@ def _source(block: Block) -> str | None:
 
 def _text(lines: list[str]) -> dict[str, Any]:
     text = "\n".join(
-        line for line in lines if not (PICTURE.search(line) or line.startswith(MADE))
+        line for line in lines if not (PICTURE.search(line) or line.startswith(WRITTEN_BY))
     )
     return _cell("markdown", _COMMENT.sub("", text + "\n").strip())
 

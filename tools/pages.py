@@ -34,7 +34,7 @@ from tools.outputs import agree
 
 ROOT = Path(__file__).parent.parent
 PICTURE = re.compile(r"!\[[^\]]*\]\((images/[\w./-]+\.png)\)")
-MADE = "*Outputs by `python -m tools.pages"
+WRITTEN_BY = "*Outputs by `python -m tools.pages"
 
 
 @dataclass
@@ -56,7 +56,7 @@ def run_page(page: Path, quick: Quick = "always") -> PageRun:
     """Run all blocks of a page in the current folder; ``quick`` says which of them as the comments
     for tests ask.
     """
-    found = PageRun()
+    run = PageRun()
     # Where dataclasses of the page look for their names.
     module = sys.modules["__page__"] = ModuleType("__page__")
     scope = vars(module)
@@ -74,60 +74,61 @@ def run_page(page: Path, quick: Quick = "always") -> PageRun:
             else:
                 printed = _check(block, page.name)
         except (Exception, SystemExit):
-            found.faults.append(
+            run.faults.append(
                 f"{page.name}, line {block.first + 1}: {traceback.format_exc(limit=-4)}"
             )
             break
         if block.output and block.runs(quick):
-            found.printed.append((block, printed))
+            run.printed.append((block, printed))
             as_shown = agree(block.output.code, printed, numbers=block.varies is None)
             if comparable and not block.shortened(quick) and not as_shown:
-                found.outdated.append(
+                run.outdated.append(
                     f"{page.name}, line {block.output.first + 1}: the page "
                     f"shows\n{block.output.code}\n"
                     f"but the code above prints\n{printed}\n"
                     f"If that is right, run python -m tools.pages {page.name} --write."
                 )
-    if not found.faults:
-        found.faults += [
+    if not run.faults:
+        run.faults += [
             f"{page.name}: no block draws {name}"
             for name in pictures(page)
             if not Path(name).is_file()
         ]
-    return found
+    return run
 
 
 def pictures(page: Path) -> list[str]:
     """File names of the pictures that the page's own code draws."""
-    own = f"images/{page.stem}/"
+    folder = f"images/{page.stem}/"
     return [
-        link.removeprefix(own)
+        link.removeprefix(folder)
         for link in PICTURE.findall(page.read_text(encoding="utf-8"))
-        if link.startswith(own)
+        if link.startswith(folder)
     ]
 
 
-def write_page(page: Path, found: PageRun) -> None:
+def write_page(page: Path, run: PageRun) -> None:
     """Paste outputs into the page and pictures beside it; the last line says which command did."""
     lines = page.read_text(encoding="utf-8").splitlines()
-    for block, printed in reversed(found.printed):
+    for block, printed in reversed(run.printed):
         shown = block.output
         assert shown is not None  # noqa: S101
         lines[shown.first : shown.last] = [
             shown.indent + line if line else "" for line in printed.splitlines()
         ]
-    if lines and lines[-1].startswith(MADE):
+    if lines and lines[-1].startswith(WRITTEN_BY):
         lines = lines[:-2]
-    if found.printed or pictures(page):
+    if run.printed or pictures(page):
         path = page.resolve().relative_to(ROOT).as_posix()
-        made = (
+        packages = (
             f"counterfactual-training {version('counterfactual-training')}, torch "
             f"{version('torch').split('+')[0]}"
         )
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
         lines += [
             "",
-            f"{MADE} {path} --write` with {made} and {python}, {date.today().isoformat()}.*",
+            f"{WRITTEN_BY} {path} --write` with {packages} and {python}, "
+            f"{date.today().isoformat()}.*",
         ]
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name in pictures(page):
@@ -226,10 +227,10 @@ def main() -> None:
     failed = False
     for page in [path.resolve() for path in args.pages]:
         with empty_folder():
-            found = run_page(page, "always" if args.quick and not args.write else "never")
-            faults = found.faults + ([] if args.write else found.outdated)
+            run = run_page(page, "always" if args.quick and not args.write else "never")
+            faults = run.faults + ([] if args.write else run.outdated)
             if args.write and not faults:
-                write_page(page, found)
+                write_page(page, run)
         print(*(faults or [f"{page.name}: fine"]), sep="\n")
         failed |= bool(faults)
     sys.exit(failed)

@@ -21,7 +21,7 @@ from counterfactual_training.cli import main as run_ct
 from counterfactual_training.cli import make_parser
 from counterfactual_training.cli.commands import COMMANDS
 from counterfactual_training.rules import RULES, Rule
-from tools.names import GROUPS, MADE, cell, constant, first_sentence, names_of
+from tools.names import GROUPS, WRITTEN_BY, cell, constant, first_sentence, names_of
 from tools.settings import settings_page
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -38,7 +38,7 @@ def api_page(group: str) -> str:
     title, _ = GROUPS[group]
     table = [f"| [`{name}`](#{name}) | {first_sentence(name)} |" for name in names_of(group)]
     lines = [
-        MADE,
+        WRITTEN_BY,
         "",
         f"# {title}",
         "",
@@ -57,7 +57,7 @@ def api_page(group: str) -> str:
 def api_index() -> str:
     """All public names on one page."""
     lines = [
-        MADE,
+        WRITTEN_BY,
         "",
         "# All public names",
         "",
@@ -87,7 +87,7 @@ def _path(name: str) -> str:
 def commands_page() -> str:
     """The help of every command."""
     lines = [
-        MADE,
+        WRITTEN_BY,
         "",
         "# Commands",
         "",
@@ -152,9 +152,9 @@ is `ranges`."""
 
 def rules_page() -> str:
     """Every rule of advice, by what it is."""
-    lines = [MADE, "", "# Rules", "", _ABOUT_RULES]
-    for sort, (title, said) in _SORTS.items():
-        lines += ["", f"## {title}", "", said, ""]
+    lines = [WRITTEN_BY, "", "# Rules", "", _ABOUT_RULES]
+    for sort, (title, description) in _SORTS.items():
+        lines += ["", f"## {title}", "", description, ""]
         lines += [
             "| rule | meaning | for the | columns | written as |",
             "|---|---|---|---|---|",

@@ -35,10 +35,10 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     with _serving(arguments) as url, browsing() as browser:
         complaints = [
-            said
+            complaint
             for scheme in ("light", "dark")
             for width, height in WIDTHS.items()
-            for said in _photograph(browser, url, arguments.out, scheme, width, height)
+            for complaint in _photograph(browser, url, arguments.out, scheme, width, height)
         ]
     print(f"{len(list(arguments.out.glob('*.png')))} pictures in {arguments.out}")
     if complaints:

@@ -11,7 +11,7 @@ import griffe
 
 import counterfactual_training as ct
 from counterfactual_training.defaults import METHODS
-from tools.names import MADE, PAGE_OF, cell, first_sentence, linked
+from tools.names import PAGE_OF, WRITTEN_BY, cell, first_sentence, linked
 
 # What the page lists, in its order. The first sentence of each docstring introduces its table.
 SHOWN = (
@@ -32,7 +32,7 @@ def settings_page() -> str:
     methods.
     """
     lines = [
-        MADE,
+        WRITTEN_BY,
         "",
         "# Settings",
         "",
@@ -53,23 +53,23 @@ def settings_page() -> str:
 
 def _rows(owner: type) -> list[str]:
     """One row for each meaning: settings that the docstring describes together stand together."""
-    told = _meanings(owner)
+    meanings = _meanings(owner)
     values = _defaults(owner)
     together: dict[str, list[str]] = {}
     for name in values:
-        together.setdefault(told.get(name, name), []).append(name)
+        together.setdefault(meanings.get(name, name), []).append(name)
     return [
-        _row([(name, _default(values[name])) for name in names], told)
+        _row([(name, _default(values[name])) for name in names], meanings)
         for names in together.values()
     ]
 
 
-def _row(settings: list[tuple[str, str]], told: Mapping[str, str]) -> str:
+def _row(settings: list[tuple[str, str]], meanings: Mapping[str, str]) -> str:
     names, defaults = zip(*settings, strict=True)
-    said = told.get(names[0], "")
+    meaning = meanings.get(names[0], "")
     return (
         f"| {', '.join(f'`{name}`' for name in names)} | {', '.join(dict.fromkeys(defaults))} | "
-        f"{said} |"
+        f"{meaning} |"
     )
 
 
@@ -102,17 +102,17 @@ def _default(value: Any) -> str:
 
 def _meanings(owner: type) -> dict[str, str]:
     """What the docstring says of each setting; ``a, b: …`` is said of both."""
-    told = {}
+    meanings = {}
     for section in griffe.Docstring(inspect.getdoc(owner) or "").parse(
         "google", warnings=False
     ):
         if section.kind.value in ("parameters", "attributes"):
             for item in section.value:
-                told |= {
+                meanings |= {
                     name.strip(): cell(linked(item.description, "api/"))
                     for name in item.name.split(",")
                 }
-    return told
+    return meanings
 
 
 def _methods() -> list[str]:

@@ -39,7 +39,7 @@ _UNSEARCHED = (
 # The theme takes this from a CDN to search in pages that were opened from a folder; ours is in
 # docs/assets.
 _SHIM = "https://unpkg.com/iframe-worker/shim"
-_OWN_SHIM = "assets/iframe-worker.js"
+_LOCAL_SHIM = "assets/iframe-worker.js"
 
 
 # ---- staging -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def build() -> None:
     for page in SITE.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         page.write_text(
-            text.replace(_SHIM, os.path.relpath(SITE / _OWN_SHIM, page.parent)),
+            text.replace(_SHIM, os.path.relpath(SITE / _LOCAL_SHIM, page.parent)),
             encoding="utf-8",
         )
 
@@ -181,14 +181,14 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        elif tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
-            self.loads.append(given.get("href", ""))
-        elif tag in ("img", "script") and given.get("src"):
-            self.loads.append(given["src"])
+        values = {name: value or "" for name, value in attrs}
+        self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag == "link" and values.get("rel") not in ("canonical", "prev", "next"):
+            self.loads.append(values.get("href", ""))
+        elif tag in ("img", "script") and values.get("src"):
+            self.loads.append(values["src"])
 
 
 def faults(site: Path = SITE) -> list[str]:
@@ -198,11 +198,13 @@ def faults(site: Path = SITE) -> list[str]:
     pages = {
         path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))
     }
-    found = []
+    messages = []
     for path, page in pages.items():
-        told: Callable[[str], str] = partial("{}: {}".format, path.relative_to(site))
-        found += [
-            told(f"loads {url} from another host") for url in page.loads if urlsplit(url).netloc
+        message: Callable[[str], str] = partial("{}: {}".format, path.relative_to(site))
+        messages += [
+            message(f"loads {url} from another host")
+            for url in page.loads
+            if urlsplit(url).netloc
         ]
         for url in [*page.links, *page.loads]:
             parts = urlsplit(url)
@@ -215,14 +217,14 @@ def faults(site: Path = SITE) -> list[str]:
             if to.is_dir():
                 to = to / "index.html"
             if not to.is_file():
-                found.append(told(f"{url} does not exist"))
+                messages.append(message(f"{url} does not exist"))
             elif (
                 parts.fragment
                 and to in pages
                 and unquote(parts.fragment) not in pages[to].anchors
             ):
-                found.append(told(f"{url} has no such anchor"))
-    return found
+                messages.append(message(f"{url} has no such anchor"))
+    return messages
 
 
 def main() -> None:

@@ -52,17 +52,17 @@ def turn(row: int | None = None, rows: int = 0) -> dict[str, Any]:
     """Counterfactuals of a row; or, without one, the probabilities of the first rows."""
     if row is None:
         return {"probabilities": model.predict(z[:rows]).astype(float).tolist()}
-    found: list[list[float]] = []
+    counterfactuals: list[list[float]] = []
     error = ""
     started = time.process_time()
     try:
         best = explainer.explain(z[row : row + 1], target_class=[int(problem["target"])]).cf
         if best is not None:
-            found = [(best["X"][0].astype(np.float64) * scale + center).tolist()]
+            counterfactuals = [(best["X"][0].astype(np.float64) * scale + center).tolist()]
     except Exception as failure:  # whatever the library raises is part of the result
         error = f"{type(failure).__name__}: {failure}"
         print(error, file=sys.stderr, flush=True)
-    return {"seconds": time.process_time() - started, "found": found, "error": error}
+    return {"seconds": time.process_time() - started, "found": counterfactuals, "error": error}
 
 
 serve(turn, "alibi", "tensorflow")

@@ -31,16 +31,16 @@ model.set_weights(
     [array for i in range(num_layers) for array in (problem[f"w{i}"].T, problem[f"b{i}"])]
 )
 span = (problem["x_train"].min(0)[None], problem["x_train"].max(0)[None])
-made: dict[int, Counterfactual] = {}
+explainers: dict[int, Counterfactual] = {}
 
 
 def turn(rows: int, steps: int, out: str | None = None) -> dict[str, Any]:
     """One counterfactual per row: its sweep over ten λs, a tenth of the steps each, then all steps
     with the λ found.
     """
-    if steps not in made:
+    if steps not in explainers:
         # It accepts what lies within tol of the target probability: here, all that is of class 1.
-        made[steps] = Counterfactual(
+        explainers[steps] = Counterfactual(
             model,
             shape=(1, d),
             target_proba=1.0,
@@ -50,15 +50,15 @@ def turn(rows: int, steps: int, out: str | None = None) -> dict[str, Any]:
             max_lam_steps=1,
             feature_range=span,
         )
-    found = np.full((rows, d), np.nan, dtype=np.float32)
+    counterfactuals = np.full((rows, d), np.nan, dtype=np.float32)
     started = time.perf_counter()
     for i in range(rows):
-        best = made[steps].explain(problem["x"][i][None]).cf
+        best = explainers[steps].explain(problem["x"][i][None]).cf
         if best is not None:
-            found[i] = best["X"][0]
+            counterfactuals[i] = best["X"][0]
     seconds = time.perf_counter() - started
     if out is not None:
-        np.save(out, found)
+        np.save(out, counterfactuals)
     return {"seconds": seconds}
 
 

@@ -61,12 +61,12 @@ def turn(rows: int, steps: int, out: str | None = None) -> dict[str, Any]:
         verbose=False,
     )
     seconds = time.perf_counter() - started
-    found = np.full((rows, len(columns)), np.nan, dtype=np.float32)
+    counterfactuals = np.full((rows, len(columns)), np.nan, dtype=np.float32)
     for i, example in enumerate(answer.cf_examples_list):
         if example.final_cfs_df is not None and len(example.final_cfs_df):
-            found[i] = example.final_cfs_df[columns].astype(float).to_numpy()[0]
+            counterfactuals[i] = example.final_cfs_df[columns].astype(float).to_numpy()[0]
     if out is not None:
-        np.save(out, found)
+        np.save(out, counterfactuals)
     return {"seconds": seconds}
 
 

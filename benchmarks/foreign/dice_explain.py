@@ -26,7 +26,9 @@ folder = Path(sys.argv[1])
 method = sys.argv[2]
 problem = json.loads((folder / "problem.json").read_text(encoding="utf-8"))
 columns = list(problem["columns"])
-levels = {name: own["levels"] for name, own in problem["columns"].items() if own["levels"]}
+levels = {
+    name: about["levels"] for name, about in problem["columns"].items() if about["levels"]
+}
 numbers = [name for name in columns if name not in levels]
 
 
@@ -65,13 +67,13 @@ class Network:
     def predict(self, frame: pd.DataFrame) -> np.ndarray:
         return self.predict_proba(frame).argmax(1)
 
-    def _encoded(self, column: pd.Series, own: dict[str, Any]) -> np.ndarray:
-        if not own["levels"]:
-            return ((column.to_numpy(np.float64) - own["center"]) / own["scale"])[:, None]
-        code = pd.Index(own["levels"]).get_indexer(pd.Index(column.astype(str)))
-        if own["width"] == 1:
+    def _encoded(self, column: pd.Series, about: dict[str, Any]) -> np.ndarray:
+        if not about["levels"]:
+            return ((column.to_numpy(np.float64) - about["center"]) / about["scale"])[:, None]
+        code = pd.Index(about["levels"]).get_indexer(pd.Index(column.astype(str)))
+        if about["width"] == 1:
             return code[:, None].astype(np.float64)
-        return (code[:, None] == np.arange(own["width"])).astype(np.float64)
+        return (code[:, None] == np.arange(about["width"])).astype(np.float64)
 
 
 people = rows_of("people.csv")
@@ -104,7 +106,7 @@ def turn(row: int | None = None, rows: int = 0) -> dict[str, Any]:
     else:
         seed = {}
     query = people[row : row + 1].reset_index(drop=True)
-    found: list[list[Any]] = []
+    counterfactuals: list[list[Any]] = []
     error = ""
     started = time.process_time()
     try:
@@ -124,14 +126,14 @@ def turn(row: int | None = None, rows: int = 0) -> dict[str, Any]:
     seconds = time.process_time() - started
     if table is not None:
         cells = table[columns].astype(dict.fromkeys(numbers, float)).to_numpy(object)
-        found = [
+        counterfactuals = [
             [
                 float(v) if name in numbers else str(v)
                 for name, v in zip(columns, row, strict=True)
             ]
             for row in cells
         ]
-    return {"seconds": seconds, "found": found, "error": error}
+    return {"seconds": seconds, "found": counterfactuals, "error": error}
 
 
 serve(turn, "dice-ml")

@@ -82,7 +82,7 @@ def explain(weights: Tree, key: jax.Array, knobs: Tree, num: int, steps: int) ->
     target = 1 - logits_of(weights, x).argmax(-1)
     x_cf, x_adv, mature = search(weights, x, target, knobs, steps)
     place = jax.random.uniform(to_positives, (num,))
-    drawn = [own[(place * len(own)).astype(int)] for own in rows_by_class]
+    drawn = [part[(place * len(part)).astype(int)] for part in rows_by_class]
     x_pos = x_all[jnp.where(target == 0, drawn[0], drawn[1])]
     x_cf = jnp.where(mature[:, None], x_cf, x_pos)
     return {
@@ -95,23 +95,26 @@ def explain(weights: Tree, key: jax.Array, knobs: Tree, num: int, steps: int) ->
 
 
 def objective(
-    weights: Tree, x: jax.Array, y: jax.Array, found: Tree | None, knobs: Tree
+    weights: Tree, x: jax.Array, y: jax.Array, counterfactuals: Tree | None, knobs: Tree
 ) -> jax.Array:
     """Eq. 2 of one member and mini-batch, by one forward pass."""
-    if found is None:
+    if counterfactuals is None:
         return cross_entropy(logits_of(weights, x), y).mean()
-    m = len(found["target"])
+    m = len(counterfactuals["target"])
     logits = logits_of(
-        weights, jnp.concatenate([x, found["x_pos"], found["x_cf"], found["x_adv"]])
+        weights,
+        jnp.concatenate(
+            [x, counterfactuals["x_pos"], counterfactuals["x_cf"], counterfactuals["x_adv"]]
+        ),
     )
-    own, pos, cf, adv = jnp.split(logits, [len(x), len(x) + m, len(x) + 2 * m])
-    e_pos = energy(pos, found["target"])
-    e_cf = energy(cf, found["target"])
+    real, pos, cf, adv = jnp.split(logits, [len(x), len(x) + m, len(x) + 2 * m])
+    e_pos = energy(pos, counterfactuals["target"])
+    e_cf = energy(cf, counterfactuals["target"])
     divergence = (e_pos - e_cf).mean()
     ridge = (e_pos**2 + e_cf**2).mean()
     terms = knobs["lambda_div"] * divergence + knobs["lambda_reg"] * ridge
-    adversarial = cross_entropy(adv, found["y_adv"]).mean()
-    return cross_entropy(own, y).mean() + terms + knobs["lambda_adv"] * adversarial
+    adversarial = cross_entropy(adv, counterfactuals["y_adv"]).mean()
+    return cross_entropy(real, y).mean() + terms + knobs["lambda_adv"] * adversarial
 
 
 @functools.partial(jax.jit, static_argnames=("batch", "num", "steps"), donate_argnums=(0, 1))
@@ -125,29 +128,31 @@ def epoch(
     members = len(knobs["threshold"])
     x = x_all[: batches * batch].reshape(batches, batch, -1)
     y = y_all[: batches * batch].reshape(batches, batch)
-    found = None
+    counterfactuals = None
     if num:
         keys = jax.random.split(key, members)
-        found = jax.vmap(functools.partial(explain, num=num, steps=steps))(weights, keys, knobs)
+        counterfactuals = jax.vmap(functools.partial(explain, num=num, steps=steps))(
+            weights, keys, knobs
+        )
         share = num // batches
-        found = jax.tree.map(
+        counterfactuals = jax.tree.map(
             lambda v: jnp.moveaxis(
                 v[:, : share * batches].reshape(members, batches, share, *v.shape[2:]), 1, 0
             ),
-            found,
+            counterfactuals,
         )
 
     def update(carry: Tree, this: Tree) -> tuple[Tree, None]:
         weights, state = carry
-        x, y, found = this
+        x, y, counterfactuals = this
         per_member = jax.vmap(
-            objective, in_axes=(0, None, None, None if found is None else 0, 0)
+            objective, in_axes=(0, None, None, None if counterfactuals is None else 0, 0)
         )
-        grads = jax.grad(lambda w: per_member(w, x, y, found, knobs).sum())(weights)
+        grads = jax.grad(lambda w: per_member(w, x, y, counterfactuals, knobs).sum())(weights)
         updates, state = adam.update(grads, state)
         return (optax.apply_updates(weights, updates), state), None
 
-    return jax.lax.scan(update, (weights, state), (x, y, found))[0]
+    return jax.lax.scan(update, (weights, state), (x, y, counterfactuals))[0]
 
 
 def start(members: int) -> Tree:

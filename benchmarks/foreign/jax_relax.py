@@ -50,10 +50,10 @@ def turn(
     x = jnp.asarray(problem["x"][:rows])
     run = program(steps, rate, hard)
     started = time.perf_counter()
-    found = run(x).block_until_ready()
+    counterfactuals = run(x).block_until_ready()
     seconds = time.perf_counter() - started
     if out is not None:
-        np.save(out, np.asarray(found))
+        np.save(out, np.asarray(counterfactuals))
     return {"seconds": seconds}
 
 

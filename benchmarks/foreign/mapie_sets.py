@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 problem = np.load(sys.argv[1])
 
 
-class Told(ClassifierMixin, BaseEstimator):
+class GivenProbabilities(ClassifierMixin, BaseEstimator):
     """A classifier whose rows are its probabilities."""
 
     def __init__(self, num_classes: int = 2) -> None:
@@ -24,7 +24,7 @@ class Told(ClassifierMixin, BaseEstimator):
         self.classes_ = np.arange(num_classes)
         self.n_features_in_ = num_classes
 
-    def fit(self, x: np.ndarray, y: np.ndarray) -> Told:
+    def fit(self, x: np.ndarray, y: np.ndarray) -> GivenProbabilities:
         return self
 
     def predict_proba(self, x: np.ndarray) -> np.ndarray:
@@ -39,11 +39,14 @@ def turn(case: str, coverage: float, out: str) -> dict[str, Any]:
     calibration, labels, test = (
         problem[f"{case}-{part}"] for part in ("calibration", "labels", "test")
     )
-    made = SplitConformalClassifier(
-        Told(test.shape[1]), confidence_level=coverage, conformity_score="lac", prefit=True
+    conformal = SplitConformalClassifier(
+        GivenProbabilities(test.shape[1]),
+        confidence_level=coverage,
+        conformity_score="lac",
+        prefit=True,
     ).conformalize(calibration, labels)
-    np.save(out, made.predict_set(test)[1][..., 0])
-    score = made._mapie_classifier.conformity_score_function_
+    np.save(out, conformal.predict_set(test)[1][..., 0])
+    score = conformal._mapie_classifier.conformity_score_function_
     return {"quantile": float(np.ravel(score.quantiles_)[0])}
 
 

@@ -34,10 +34,10 @@ def turn(
     target = torch.ones(len(x), dtype=torch.long)
     generator = ct.generic(learning_rate=rate, max_steps=steps, decision_threshold=threshold)
     started = time.perf_counter()
-    found = ct.search(model, x, target, generator, diagnose=False, threads=threads)
+    result = ct.search(model, x, target, generator, diagnose=False, threads=threads)
     seconds = time.perf_counter() - started
-    np.save(out, found.x_cf.numpy())
-    return {"seconds": seconds, "fewest_steps": int(found.num_steps.min())}
+    np.save(out, result.x_cf.numpy())
+    return {"seconds": seconds, "fewest_steps": int(result.num_steps.min())}
 
 
 serve(turn)

@@ -87,11 +87,11 @@ def _text(name: str | Path) -> tuple[str, str]:
     """The text of a grid, and its file."""
     path = Path(name)
     if path.suffix != ".toml" and not path.is_file():
-        known = {**_shipped("grids"), **_shipped("paper")}
-        if str(name) in known:
-            return known[str(name)], str(name)
+        shipped = {**_shipped("grids"), **_shipped("paper")}
+        if str(name) in shipped:
+            return shipped[str(name)], str(name)
         raise InputError(
-            f"{unknown('grid', str(name), known)} A grid of your own is a file: name it with its "
+            f"{unknown('grid', str(name), shipped)} A grid of your own is a file: name it with its "
             ".toml."
         )
     try:
@@ -109,8 +109,8 @@ def parse_grid(
     try:
         content = _content(text, source)
         short = content.pop("quick", None)
-        own_look = quick and isinstance(short, dict)
-        if own_look:
+        has_quick_form = quick and isinstance(short, dict)
+        if has_quick_form:
             content = _merged(content, short)
         named = {
             n if "." in n or n in _TOP else f"training.{n}": value
@@ -122,7 +122,9 @@ def parse_grid(
         grid = _grid(content, Path(source).stem)
         # A grid that is marked as quick already, because its file says how, is not shortened once
         # more.
-        grid = replace(grid, changes=tuple(sorted(as_tuples(named).items())), quick=own_look)
+        grid = replace(
+            grid, changes=tuple(sorted(as_tuples(named).items())), quick=has_quick_form
+        )
         return grid.changed(quick=quick)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source} is not TOML: {error}.") from error

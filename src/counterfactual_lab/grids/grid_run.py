@@ -93,12 +93,14 @@ class GridRun(Run):
         """Trained by the method, from the seed; ``values`` has the settings of
         :data:`OF_RUN`.
         """
-        own = {name: values[name] for name in OF_RUN}
+        settings_of_run = {name: values[name] for name in OF_RUN}
         trained = canonical(method)
         if trained["method"] == CONVENTIONAL:
             # It searches nothing, so that nothing is protected.
-            own["protected"] = False
-        return cls(data, seed, tuple(sorted({**trained, **own}.items())), measurement)
+            settings_of_run["protected"] = False
+        return cls(
+            data, seed, tuple(sorted({**trained, **settings_of_run}.items())), measurement
+        )
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> GridRun:
@@ -226,7 +228,7 @@ class GridRun(Run):
         )
 
     def _threshold(self, kind: str) -> float:
-        own = self.measurement.protected_threshold
-        if own is not None and kind == "protected":
-            return own
+        threshold = self.measurement.protected_threshold
+        if threshold is not None and kind == "protected":
+            return threshold
         return self.measurement.protocol.decision_threshold

@@ -136,26 +136,26 @@ def _is_plain(run: GridRun) -> bool:
 
 
 def _add_paired(
-    found: Sequence[tuple[Arrays, dict[str, float]]],
+    results: Sequence[tuple[Arrays, dict[str, float]]],
     tables: Sequence[pd.DataFrame],
     protocol: EvaluationProtocol,
     kind: str,
     num_rows: int,
 ) -> None:
     """Values by individual of each model, the same individuals for all."""
-    for (arrays, _), table in zip(found, tables, strict=True):
+    for (arrays, _), table in zip(results, tables, strict=True):
         arrays.update(_named(f"paired/{kind}", _by_row(table, protocol, num_rows)))
 
 
 def _add_published(
-    found: Sequence[tuple[Arrays, dict[str, float]]],
+    results: Sequence[tuple[Arrays, dict[str, float]]],
     tables: Sequence[pd.DataFrame],
     run: GridRun,
     kind: str,
 ) -> None:
     """Means by run of each model, by the grid's protocol."""
     protocol = run.protocol(kind)
-    for (arrays, numbers), table, means in zip(found, tables, _means(tables), strict=True):
+    for (arrays, numbers), table, means in zip(results, tables, _means(tables), strict=True):
         by_run = _by_run(means, protocol)
         if _is_plain(run):
             arrays |= by_run

@@ -76,7 +76,7 @@ class RunProgress:
         self.best = best or self.best
         parts = [
             f"[{self.count}/{self.total}] {label}: {duration(seconds)}",
-            self._left(()),
+            self._time_left(()),
             self.best,
         ]
         self.say(" · ".join(filter(None, parts)))
@@ -95,19 +95,19 @@ class RunProgress:
         parts = [
             f"{bar(share)} {self.count}/{self.total} models",
             f"{sum(job.members for job in running)} training" if running else "",
-            self._left(running),
+            self._time_left(running),
             self.best,
             ", ".join(f"{job.label} {100 * job.share:.0f} %" for job in running),
         ]
         return " · ".join(filter(None, parts))
 
-    def _left(self, running: Sequence[Running]) -> str:
+    def _time_left(self, running: Sequence[Running]) -> str:
         """Time left, at the speed so far."""
         spent = self.spent + sum(job.cost * job.share for job in running)
-        left = max(0.0, self.cost - spent)
-        if spent < _FIRST_GUESS * self.cost or left <= 0:
+        cost = max(0.0, self.cost - spent)
+        if spent < _FIRST_GUESS * self.cost or cost <= 0:
             return ""
-        return f"about {duration((time.monotonic() - self.started) * left / spent)} left"
+        return f"about {duration((time.monotonic() - self.started) * cost / spent)} left"
 
     def _tick(self) -> None:
         while not self._over.wait(_TICK_SECONDS):

@@ -127,8 +127,8 @@ def _conventional(
     for point in points:
         members.setdefault(_group(point), {})[point.conventional] = outcomes[point.conventional]
     out: dict[tuple[Any, ...], Means] = {}
-    for key, found in members.items():
-        same = list(found.values())  # a mean over models and runs, for each λ_energy
+    for key, outcomes_of_key in members.items():
+        same = list(outcomes_of_key.values())  # a mean over models and runs, for each λ_energy
         out[key] = {
             m: finite_mean(np.stack([metrics_of(one, key[-1])[m] for one in same]), (0, 2))
             for m in RATIOS
@@ -275,9 +275,11 @@ class Leaders:
                 values.setdefault(name, set()).add(str(value))
         # Only settings that vary are shown; all leaders train with counterfactuals.
         self.varied = [
-            name for name, found in values.items() if len(found) > 1 and name != "method"
+            name
+            for name, different in values.items()
+            if len(different) > 1 and name != "method"
         ]
-        self.found: dict[str, tuple[float, Point]] = {}
+        self.leaders: dict[str, tuple[float, Point]] = {}
         self.usual: dict[str, list[float]] = {}
         self.add({run.id: store.load(run) for run in runs_of(points) if run.id in done})
 
@@ -292,14 +294,14 @@ class Leaders:
                 self.usual.setdefault(self.conventional[name], []).append(value)
             if name in self.points and valid >= _LEAST_VALID:
                 point = self.points[name]
-                if value < self.found.get(point.data, (np.inf,))[0]:
-                    self.found[point.data] = (value, point)
+                if value < self.leaders.get(point.data, (np.inf,))[0]:
+                    self.leaders[point.data] = (value, point)
 
     def best(self, data: str) -> str:
         """``best on Moon: IP 1.31 (−18 %), ecco, max_steps 50``; nothing while there is none."""
-        if data not in self.found:
+        if data not in self.leaders:
             return ""
-        value, point = self.found[data]
+        value, point = self.leaders[data]
         usual = np.mean(self.usual[data]) if data in self.usual else np.nan
         if np.isfinite(usual):
             change = f" ({100 * (value / usual - 1):+.0f} %)".replace("-", "−")

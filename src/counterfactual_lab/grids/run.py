@@ -90,7 +90,7 @@ class GridWork:
                 if strict:
                     raise
                 unavailable[name] = reason(error)
-        paper = {name: found.settings for name, found in data.items()} | dict.fromkeys(
+        paper = {name: dataset.settings for name, dataset in data.items()} | dict.fromkeys(
             unavailable, _NO_SETTINGS
         )
         points = [point for grid in grids for point in grid.points(paper)]
@@ -116,9 +116,11 @@ class GridWork:
 
     def expected_seconds(self, done: set[str], workers: int) -> float:
         """Of everything that is not done."""
-        left = sum(seconds for run, seconds in self.costs.items() if run.id not in done)
-        if left:
-            return left / workers + _START_SECONDS
+        seconds_to_do = sum(
+            seconds for run, seconds in self.costs.items() if run.id not in done
+        )
+        if seconds_to_do:
+            return seconds_to_do / workers + _START_SECONDS
         return 0.0
 
 
@@ -181,9 +183,13 @@ def run_grid(
         store.clear_heartbeats()
         expected = {job: sum(work.costs[run] for run in job.runs) for job in jobs}
         total = len(work.runs)
-        cost_left = sum(expected.values())
+        remaining_cost = sum(expected.values())
         board = RunProgress(
-            total, len(finished), cost_left, stream or sys.stderr, lambda: _running(expected)
+            total,
+            len(finished),
+            remaining_cost,
+            stream or sys.stderr,
+            lambda: _running(expected),
         )
         leaders = Leaders(work.points, store, done)
         with board:
@@ -215,15 +221,15 @@ def _jobs(
     """The same split whatever is done already, so that a killed job finds its checkpoint."""
     out = []
     for job in plan(work.costs, work.data, workers):
-        left = Job(tuple(run for run in job.runs if run.id not in done))
+        unfinished = Job(tuple(run for run in job.runs if run.id not in done))
         if engine.name == "processes":  # a cluster's workers see no disk of ours
-            left = replace(
-                left,
-                checkpoint=str(store.checkpoint(left.id)),
-                heartbeat=str(store.heartbeat(left.id)),
+            unfinished = replace(
+                unfinished,
+                checkpoint=str(store.checkpoint(unfinished.id)),
+                heartbeat=str(store.heartbeat(unfinished.id)),
             )
-        if left.runs:
-            out.append(left)
+        if unfinished.runs:
+            out.append(unfinished)
     return out
 
 
@@ -253,14 +259,14 @@ def _saved(
     store: Store, job: Job, result: JobResult, command: str
 ) -> dict[str, Outcome[GridRun]]:
     """The job's outcomes by identity, with how they were made."""
-    made = {
+    origin = {
         "command": command,
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     outcomes = {}
     for run, outcome in zip(job.runs, result.outcomes, strict=True):
-        outcomes[run.id] = replace(outcome, made=made)
+        outcomes[run.id] = replace(outcome, made=origin)
     store.save(job.id, outcomes)
     store.clear(job.id)  # only now: until results are on disk, the checkpoint is all there is
     return outcomes

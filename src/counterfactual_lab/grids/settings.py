@@ -161,12 +161,12 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
         "objective.lambda_reg": paper.lambda_reg,
     }
     # A generator that learns from rows lists only the numbers that were stated.
-    left = {path: settings.get(path, general[path]) for path in numbers}
+    values = {path: settings.get(path, general[path]) for path in numbers}
     return base.replace(
         {
             path: number
             for path, number in _effective(base, numbers).items()
-            if path not in base.stated and left[path] == general[path]
+            if path not in base.stated and values[path] == general[path]
         }
     )
 

@@ -57,9 +57,9 @@ class Results:
         return cls.from_outcomes([store.load(run) for run in runs_done])
 
     @classmethod
-    def from_outcomes(cls, found: Sequence[Outcome[GridRun]]) -> Results:
-        check_versions(found)
-        efforts = sorted({_effort(outcome.run) for outcome in found})
+    def from_outcomes(cls, outcomes: Sequence[Outcome[GridRun]]) -> Results:
+        check_versions(outcomes)
+        efforts = sorted({_effort(outcome.run) for outcome in outcomes})
         if len(efforts) > 1:
             raise InputError(
                 "Results of different settings do not belong in one table: "
@@ -67,7 +67,7 @@ class Results:
             )
         grouped: dict[tuple[str, str], list[Outcome[GridRun]]] = {}
         # By seed, so that the rows of two models' stacks are pairs.
-        for outcome in sorted(found, key=lambda outcome: outcome.run.seed):
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.run.seed):
             same = grouped.setdefault((outcome.run.data, outcome.run.model), [])
             if same and same[-1].run.seed == outcome.run.seed:
                 raise InputError(

@@ -142,11 +142,11 @@ class Extent:
     changes: Mapping[str, Any] | None = None
 
 
-_WHOLE = Extent()
+_FULL_EXTENT = Extent()
 _ENGINE = Engine(workers=2)
 
 
-def experiment_grids(name: str, extent: Extent = _WHOLE) -> dict[str, Grid]:
+def experiment_grids(name: str, extent: Extent = _FULL_EXTENT) -> dict[str, Grid]:
     """The grid of an experiment, or those of all; Figure 1 has none."""
     check_name("experiment", name, (*EXPERIMENTS, ALL))
     names = [one for one in EXPERIMENTS if one != FIGURE1 and name in (one, ALL)]
@@ -160,7 +160,7 @@ def experiment_grids(name: str, extent: Extent = _WHOLE) -> dict[str, Grid]:
 def reproduce(
     name: str,
     root: str | Path,
-    extent: Extent = _WHOLE,
+    extent: Extent = _FULL_EXTENT,
     *,
     command: str = "",
     stream: TextIO | None = None,
@@ -187,20 +187,22 @@ def reproduce(
     effort = effort_of(load_grid("main", extent.quick, extent.changes))
     for one in EXPERIMENTS:
         if one in grids:
-            own_runs = GridWork.from_grids(grids[one], strict=False).runs
+            runs_of_one = GridWork.from_grids(grids[one], strict=False).runs
         elif one == FIGURE1 and name in (FIGURE1, ALL):
-            own_runs = ()
+            runs_of_one = ()
         else:
             continue
-        failed = {run.label: failures[run.label] for run in own_runs if run.label in failures}
-        results = Results.load(Store(root), [run.id for run in own_runs])
+        failed = {
+            run.label: failures[run.label] for run in runs_of_one if run.label in failures
+        }
+        results = Results.load(Store(root), [run.id for run in runs_of_one])
         out.append(reproduction_of(one, results, effort, failed, command))
     return out
 
 
 def step_free(
     root: str | Path,
-    extent: Extent = _WHOLE,
+    extent: Extent = _FULL_EXTENT,
     workers: int = 2,
     stream: TextIO | None = None,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
@@ -300,7 +302,7 @@ def _digits(results: Results) -> list[Digits]:
     from counterfactual_lab.paper.digits import digits, pick_factuals
 
     images = {
-        model: found[0] for (data, model), found in results.runs.items() if data in IMAGES
+        model: outcomes[0] for (data, model), outcomes in results.runs.items() if data in IMAGES
     }
     if not {CONVENTIONAL, CT, PROTECTED} <= set(images):
         return []

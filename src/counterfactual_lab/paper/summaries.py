@@ -62,9 +62,9 @@ def main_table(results: Results, protocol: str = "published") -> pd.DataFrame:
     evaluation runs).
     """
     pairs = [
-        (contrast, *found)
+        (contrast, *cells)
         for contrast in MAIN
-        for found in results.shared(CONVENTIONAL, contrast.ct)
+        for cells in results.shared(CONVENTIONAL, contrast.ct)
     ]
     return _ordered([row for pair in pairs for row in _contrast_rows(results, *pair, protocol)])
 
@@ -198,9 +198,9 @@ def performance_table(results: Results) -> pd.DataFrame:
     for model in MODELS:
         for data, seeds in results.shared(model):
             for metric in ("accuracy", "f1", "calibration_error"):
-                known = published_value("accuracy", data, metric, model, source="draft")
+                published = published_value("accuracy", data, metric, model, source="draft")
                 estimate = _mean(results.numbers(data, model, metric, seeds)[:, None])
-                rows.append(_row(data, metric, model, known, estimate))
+                rows.append(_row(data, metric, model, published, estimate))
     return _ordered(rows)
 
 
@@ -218,7 +218,7 @@ def by_lambda_table(results: Results) -> pd.DataFrame:
         with np.errstate(invalid="ignore", divide="ignore"):
             reduction = 100 * (1 - ct / usual)  # (S, λ, runs)
         where = ("by_lambda", data, "implausibility", "reduction")
-        known = np.array(
+        published_means = np.array(
             [
                 published_value(*where, f"{strength:g}", source="draft")
                 for strength in LAMBDA_ENERGY
@@ -227,7 +227,7 @@ def by_lambda_table(results: Results) -> pd.DataFrame:
         index = pd.MultiIndex.from_product(
             [seeds, LAMBDA_ENERGY, range(reduction.shape[2])], names=names
         )
-        published = np.broadcast_to(known[:, None], reduction.shape).ravel()
+        published = np.broadcast_to(published_means[:, None], reduction.shape).ravel()
         columns = {"data": data, "ours": reduction.ravel(), "published": published}
         parts.append(pd.DataFrame(columns, index).reset_index())
     if parts:
@@ -337,12 +337,12 @@ def _contrast_rows(
         table = {"reduction": "unconstrained"}
     else:
         table = {CONVENTIONAL: "means", CT: "means", "reduction": "main"}
-    known = {
+    published = {
         quantity: published_value(table.get(quantity, ""), data, contrast.metric, quantity)
         for quantity in measured
     }
     rows = [
-        _row(data, f"{contrast.metric}{suffix}", q, known[q], estimate)
+        _row(data, f"{contrast.metric}{suffix}", q, published[q], estimate)
         for q, estimate in measured.items()
     ]
     if protocol == "paired":

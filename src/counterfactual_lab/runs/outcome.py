@@ -95,8 +95,8 @@ class Outcome(Generic[R]):
         """The inverse of :meth:`to_json`; ``tensors`` as :meth:`tensors` names them."""
         parts: dict[str, dict[str, Tensor]] = {"model": {}, "measured": {}}
         for name, tensor in (tensors or {}).items():
-            part, _, own = name.partition("/")
-            parts[part][own] = tensor
+            part, _, name_in_part = name.partition("/")
+            parts[part][name_in_part] = tensor
         arrays = {
             name: np.array(value, dtype=float) for name, value in content["metrics"].items()
         }
@@ -140,22 +140,22 @@ def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> s
     """The one package version that made these results (with ``current``, this one); mixtures raise
     an error.
     """
-    made = [outcome.made["versions"] for outcome in outcomes if outcome.made]
+    versions_used = [outcome.made["versions"] for outcome in outcomes if outcome.made]
     advice = (
         "Numbers of different versions do not belong in one table: use another folder, or delete "
         "this one."
     )
     # What is added now is made with what is installed now.
-    mixed = made
-    if current and made:
-        mixed = [*made, versions()]
+    mixed = versions_used
+    if current and versions_used:
+        mixed = [*versions_used, versions()]
     for name in ("torch", "numpy"):
         used = sorted({str(one.get(name)) for one in mixed})
         if len(used) > 1:
             raise FileError(
                 f"These results were made with {name} {' and '.join(used)}. {advice}"
             )
-    packages = sorted({str(one.get(PACKAGE)) for one in made})
+    packages = sorted({str(one.get(PACKAGE)) for one in versions_used})
     mine = versions()[PACKAGE]
     if current:
         wrong = any(name != mine for name in packages)

@@ -62,13 +62,13 @@ class Store:
                 f"{str(self.root)!r} holds runs but no {_MARKER} with their version."
             )
 
-    def _check_version(self, found: Mapping[str, Any], any_version: bool) -> None:
+    def _check_version(self, identity: Mapping[str, Any], any_version: bool) -> None:
         mine = _identity()
-        if found != mine and not any_version:
+        if identity != mine and not any_version:
             raise FileError(
-                f"{str(self.root)!r} was written by version {found.get('version')} of the "
+                f"{str(self.root)!r} was written by version {identity.get('version')} of the "
                 "package (format "
-                f"{found.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers "
+                f"{identity.get('format')}), this is {mine['version']} (format {FORMAT}). Numbers "
                 "of different versions "
                 "do not belong in one table: use another folder, or delete this one."
             )
@@ -111,7 +111,7 @@ class Store:
     def save(self, job: str, outcomes: Mapping[str, Outcome[Any]]) -> None:
         """All runs of a job, by identity; those that are finished already stay as they are."""
         outcomes = {
-            name: found for name, found in outcomes.items() if not self._path(name).exists()
+            name: outcome for name, outcome in outcomes.items() if not self._path(name).exists()
         }
         pending = self.root / "pending" / f"{job}.json"
         content = {name: outcome.to_json() for name, outcome in outcomes.items()}

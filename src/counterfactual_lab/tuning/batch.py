@@ -119,12 +119,12 @@ def train_batch(
         }
         results = iter(fleet.train(task.x, task.y, validation=validation, **options))
         for first, place in enumerate(places):
-            own = list(islice(results, task.num_seeds))
+            members = list(islice(results, task.num_seeds))
             stopped = watcher.reasons.get(place) or watcher.divergence(
-                first * task.num_seeds, own
+                first * task.num_seeds, members
             )
             trained[place] = TrainedTrial(
-                [r.model for r in own], [r.history for r in own], stopped
+                [r.model for r in members], [r.history for r in members], stopped
             )
     return [trained[place] for place in range(len(methods))]
 
@@ -190,13 +190,13 @@ class Pruner:
         self.on_epoch(run.epoch)
         reasons: dict[int, str] = {}
         hopeful: dict[int, list[nn.Module]] = {}
-        for place, own in trials.items():
-            accuracy = mean_accuracy([run.histories[i] for i in own])[-1]
+        for place, members in trials.items():
+            accuracy = mean_accuracy([run.histories[i] for i in members])[-1]
             if self._collapsed(place, run.epoch, accuracy):
                 reasons[place] = f"accuracy {accuracy:.3f} after {run.epoch} epochs"
             elif self._at_rung(place, run.epoch):
                 hopeful[place] = self.task.gated(
-                    [run.snapshot(i) for i in own], self.tried[place][1]
+                    [run.snapshot(i) for i in members], self.tried[place][1]
                 )
         for place, metrics in zip(
             hopeful, self.task.measure.quick([*hopeful.values()]), strict=True

@@ -89,14 +89,14 @@ def tune_settings(
     return tune(task, goal, plan, space, StudyStatus() if shown else None)
 
 
-def tuned(params: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+def tuned(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of a classifier with the values that were found: its method, and its gate."""
-    numbers = {path: value for path, value in found.items() if path != GATE}
+    numbers = {path: value for path, value in values.items() if path != GATE}
     changed: dict[str, Any] = {"method": make_method(params["method"]).replace(numbers)}
-    if GATE in found:
-        changed["gate"] = found[GATE]
+    if GATE in values:
+        changed["gate"] = values[GATE]
     # A parameter of this name would count instead of the method's.
-    rate = found.get("training.learning_rate")
+    rate = values.get("training.learning_rate")
     if rate is not None and params["learning_rate"] is not None:
         changed["learning_rate"] = rate
     return changed

@@ -195,7 +195,7 @@ def best_file(data: str, task: Task, tuning: Tuning) -> str:
     """The tuned method as a grid file of one run."""
     best = tuning.best
     method, gate = task.tried(best.settings)
-    own = {name: value for name, value in best.settings.items() if name in method.numbers}
+    numbers = {name: value for name, value in best.settings.items() if name in method.numbers}
     tables: dict[str, dict[str, Any]] = {"generator": {}, "objective": {}, "training": {}}
     if method.needs_counterfactuals:
         tables["generator"]["name"] = method.generator.name
@@ -213,7 +213,7 @@ def best_file(data: str, task: Task, tuning: Tuning) -> str:
         "again.",
         f'name = "{data}-tuned"',
         f'data = ["{data}"]',
-        f"method = {json.dumps(_text(method.name, own))}",
+        f"method = {json.dumps(_text(method.name, numbers))}",
     ]
     if gate != "none":
         lines.append(f'gate = "{gate}"')
@@ -231,4 +231,6 @@ def _text(name: str, numbers: Mapping[str, Any]) -> str:
     """A method as text, with numbers of its own."""
     if not numbers:
         return name
-    return f"{name}({', '.join(f'{own}={value!r}' for own, value in numbers.items())})"
+    return (
+        f"{name}({', '.join(f'{argument}={value!r}' for argument, value in numbers.items())})"
+    )

@@ -133,12 +133,12 @@ class TrialLimits(NamedTuple):
 
     def violations(self, metrics: Metrics) -> dict[str, float]:
         """By how much each bound is violated; 0 or less where it holds."""
-        found = {"validity": self.validity - metrics["validity"]}
+        excess = {"validity": self.validity - metrics["validity"]}
         if self.accuracy > -math.inf:
-            found["accuracy"] = self.accuracy - metrics["accuracy"]
+            excess["accuracy"] = self.accuracy - metrics["accuracy"]
         # Bounds and measures are means of counts: differences this small are rounding errors.
         return {
-            name: float(value) if abs(value) > 1e-7 else 0.0 for name, value in found.items()
+            name: float(value) if abs(value) > 1e-7 else 0.0 for name, value in excess.items()
         }
 
 
@@ -150,11 +150,13 @@ def excess(violations: Mapping[str, float]) -> float:
 def front(values: Sequence[Sequence[float]]) -> list[int]:
     """Indices of the Pareto front, where all values are minimised."""
 
-    def dominates(other: Sequence[float], own: Sequence[float]) -> bool:
-        return tuple(other) != tuple(own) and all(
-            b <= a for a, b in zip(own, other, strict=True)
+    def dominates(other: Sequence[float], candidate: Sequence[float]) -> bool:
+        return tuple(other) != tuple(candidate) and all(
+            b <= a for a, b in zip(candidate, other, strict=True)
         )
 
     return [
-        i for i, own in enumerate(values) if not any(dominates(other, own) for other in values)
+        i
+        for i, candidate in enumerate(values)
+        if not any(dominates(other, candidate) for other in values)
     ]

@@ -44,10 +44,10 @@ class Tuning:
     @property
     def published(self) -> TuningTrial:
         """The trial of the setting that tuning started from."""
-        found = next((trial for trial in self.complete if trial.published), None)
-        if found is None:
+        trial_published = next((trial for trial in self.complete if trial.published), None)
+        if trial_published is None:
             raise InputError("The study has no trial of the setting it started from yet.")
-        return found
+        return trial_published
 
     @property
     def front(self) -> list[TuningTrial]:

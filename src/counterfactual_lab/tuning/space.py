@@ -44,13 +44,13 @@ class Range:
 
     Attributes:
         log: search on a logarithmic scale.
-        whole: integers only.
+        integer: whole numbers only.
     """
 
     low: float
     high: float
     log: bool = False
-    whole: bool = False
+    integer: bool = False
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
@@ -59,7 +59,7 @@ class Range:
             )
         if self.log and self.low <= 0:
             raise InputError(f"A range with log = true starts above 0, got {self.low}.")
-        if self.whole and (self.low != round(self.low) or self.high != round(self.high)):
+        if self.integer and (self.low != round(self.low) or self.high != round(self.high)):
             raise InputError(
                 f"A range of whole numbers has whole ends, got {self.low} to {self.high}."
             )
@@ -76,7 +76,7 @@ class Range:
         moved = back(min(high, max(low, rng.gauss(scale(value), (high - low) / 6))))
         # Again: exp(log(high)) may exceed high by a rounding error.
         moved = min(self.high, max(self.low, moved))
-        if self.whole:
+        if self.integer:
             return round(moved)
         return moved
 
@@ -119,7 +119,7 @@ RANGES: Space = {
     "objective.lambda_reg": Range(0.005, 1.0, log=True),
     "objective.lambda_adv": Range(0.01, 1.0, log=True),
     "generator.lambda_energy": Range(0.1, 20.0, log=True),
-    "generator.max_steps": Range(5, 50, whole=True),
+    "generator.max_steps": Range(5, 50, integer=True),
     "generator.learning_rate": Range(0.03, 1.0, log=True),
     "generator.epsilon": Range(0.05, 0.5),
     "training.burn_in": Range(0.0, 0.5),
@@ -148,8 +148,10 @@ def tunable_numbers(method: Method) -> dict[str, Number]:
     """The numbers of a method that can be tuned, by dotted name."""
     numbers: dict[str, Number] = {}
     for path, value in method.settings().items():
-        known = path in TUNABLE or path in method.numbers or path.startswith("generator.")
-        if known and isinstance(value, int | float) and not isinstance(value, bool):
+        can_be_tuned = (
+            path in TUNABLE or path in method.numbers or path.startswith("generator.")
+        )
+        if can_be_tuned and isinstance(value, int | float) and not isinstance(value, bool):
             numbers[path] = value
     return numbers
 
@@ -233,7 +235,7 @@ def _by_path(start: Method, domains: Mapping[str, Any]) -> dict[str, Any]:
     return by_path
 
 
-def _whole(start: Method, path: str) -> bool:
+def _is_integer(start: Method, path: str) -> bool:
     """Whether a setting is a whole number, by its declaration: users may write 1 for 1.0."""
     part, _, name = path.partition(".")
     if path in start.numbers and start.make is not None:
@@ -271,16 +273,16 @@ def _domain(start: Method, name: str, domain: Any) -> Values:
             return _range(start, name, choices)
         choices = choices.get("choices")
     if not isinstance(choices, list | tuple):
-        asked = f"a list of choices, such as {list(GATES)}."
+        expected = f"a list of choices, such as {list(GATES)}."
         if name != GATE:
-            asked = f"a range: give (low, high), a list of choices, or {FIXED!r}."
-        raise InputError(f"{name} = {domain!r} is not {asked}")
+            expected = f"a range: give (low, high), a list of choices, or {FIXED!r}."
+        raise InputError(f"{name} = {domain!r} is not {expected}")
     if name == GATE:
         for kind in choices:
             check_name("gate", kind, GATES)
         return Choices(tuple(choices))
-    whole = _whole(start, name)
-    return Choices(tuple(_number(name, value, whole) for value in choices))
+    integer = _is_integer(start, name)
+    return Choices(tuple(_number(name, value, integer) for value in choices))
 
 
 def _as_table(value: Any) -> Any:
@@ -294,15 +296,15 @@ def _as_table(value: Any) -> Any:
 
 def _range(start: Method, name: str, table: Mapping[str, Any]) -> Range:
     """From low to high; logarithmic if the usual range is, unless the table says otherwise."""
-    whole = _whole(start, name)
-    low, high = (_number(name, table[key], whole) for key in ("low", "high"))
+    integer = _is_integer(start, name)
+    low, high = (_number(name, table[key], integer) for key in ("low", "high"))
     usual = {**RANGES, **OF_METHODS.get(start.name, {})}.get(name)
     usual_log = isinstance(usual, Range) and usual.log and low > 0
-    return Range(low, high, log=bool(table.get("log", usual_log)), whole=whole)
+    return Range(low, high, log=bool(table.get("log", usual_log)), integer=integer)
 
 
 def _check_keys(name: str, table: Mapping[str, Any]) -> None:
-    """Raise unless a table has choices, or low and high, and nothing that means nothing."""
+    """Raise unless a table has choices, or low and high, and no other keys."""
     for key in table:
         check_name(f"key in the range of {name}:", key, ("low", "high", "log", "choices"))
     if "choices" in table and len(table) > 1:
@@ -315,12 +317,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number(name: str, value: Any, whole: bool) -> Number:
+def _number(name: str, value: Any, integer: bool) -> Number:
     if not _is_number(value):
         raise InputError(f"{name}: expected a number, got {value!r}.")
-    if whole and not float(value).is_integer():
+    if integer and not float(value).is_integer():
         raise InputError(f"{name} is a whole number, got {value!r}.")
-    if whole:
+    if integer:
         return int(value)
     return float(value)
 

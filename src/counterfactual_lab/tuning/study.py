@@ -108,9 +108,9 @@ class Study:
         """
         self._study.sampler = self._sampler()
         distributions = {name: _distribution(values) for name, values in space.items()}
-        asked: list[TuningTrial] = []
+        trials: list[TuningTrial] = []
         repeats = 0
-        while len(asked) < num and repeats < _MOST_REPEATS:
+        while len(trials) < num and repeats < _MOST_REPEATS:
             # Asked and claimed before it is compared: two processes that ask at once see each
             # other's trial.
             trial = self._study.ask(distributions)
@@ -130,12 +130,12 @@ class Study:
                 break
             else:
                 published = trial.user_attrs.get("published", False)
-                asked.append(
+                trials.append(
                     TuningTrial(
                         trial.number, "RUNNING", dict(trial.params), published=published
                     )
                 )
-        return asked
+        return trials
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Report an intermediate value; whether the trial should be pruned."""
@@ -186,7 +186,7 @@ class Study:
 
     def importances(self) -> list[dict[str, float]]:
         """For each objective, the share of variance that each setting explains (fANOVA)."""
-        found: list[dict[str, float]] = []
+        shares_by_objective: list[dict[str, float]] = []
         for index in range(len(self._signs)):
             values = [
                 trial.values[index] for trial in self.trials() if trial.state == "COMPLETE"
@@ -205,18 +205,18 @@ class Study:
                     )
             except (ValueError, RuntimeError, ZeroDivisionError):
                 shares = {}
-            found.append({name: float(share) for name, share in shares.items()})
-        return found
+            shares_by_objective.append({name: float(share) for name, share in shares.items()})
+        return shares_by_objective
 
     def _sampler(self) -> Any:
         """A sampler seeded by the number of trials, so that a resumed study proposes what it would
         have proposed.
         """
         seed = self._seed * 1_000_003 + len(self._study.get_trials(deepcopy=False))
-        own = f"worker {self._worker}"
+        mark = f"worker {self._worker}"
         signs = self._study.user_attrs.items()
         if any(
-            name.startswith("worker ") and name != own and not is_dead(sign)
+            name.startswith("worker ") and name != mark and not is_dead(sign)
             for name, sign in signs
         ):
             # Two living processes must not propose the same.
@@ -289,7 +289,7 @@ def _distribution(values: Values) -> Any:
     distributions = optuna().distributions
     if not isinstance(values, Range):
         return distributions.CategoricalDistribution(values.values)
-    if values.whole:
+    if values.integer:
         return distributions.IntDistribution(int(values.low), int(values.high), log=values.log)
     return distributions.FloatDistribution(values.low, values.high, log=values.log)
 

@@ -162,37 +162,37 @@ class _Tuner:
         self.references = self._references()
         while True:
             self.study.recover()
-            left = self.plan.num_trials - sum(
+            remaining = self.plan.num_trials - sum(
                 t.finished or t.state == "RUNNING" for t in self.study.trials()
             )
-            if left > 0:
-                asked = self.study.ask(
-                    self.space, min(left, self.plan.batch), self.plan.num_trials
+            if remaining > 0:
+                trials = self.study.ask(
+                    self.space, min(remaining, self.plan.batch), self.plan.num_trials
                 )
             else:
-                asked = []
-            if not asked:
+                trials = []
+            if not trials:
                 return replace(self._state(), importances=self.study.importances())
-            self._batch(asked)
+            self._batch(trials)
 
-    def _batch(self, asked: list[TuningTrial]) -> None:
+    def _batch(self, trials: list[TuningTrial]) -> None:
         started = time.monotonic()
         state = self._state()
-        tried = [self.task.tried(trial.settings) for trial in asked]
-        numbers = [trial.number for trial in asked]
+        tried = [self.task.tried(trial.settings) for trial in trials]
+        numbers = [trial.number for trial in trials]
         pace = self.references["pace"]
         pruner = Pruner(self.task, self.study, numbers, tried, self.goal, state.limits, pace)
         pruner.on_epoch = lambda epoch: self._announce(state, epoch)
         trained = train_batch(self.task, [method for method, _ in tried], pruner)
         self.study.alive()
         finished = [
-            (own, gate)
-            for own, (_, gate) in zip(trained, tried, strict=True)
-            if own.stopped is None
+            (outcome, gate)
+            for outcome, (_, gate) in zip(trained, tried, strict=True)
+            if outcome.stopped is None
         ]
-        whole = [self.task.gated(own.models, gate) for own, gate in finished]
-        measured = iter(self.task.measure(whole))
-        seconds = (time.monotonic() - started) / len(asked)
+        gated = [self.task.gated(outcome.models, gate) for outcome, gate in finished]
+        measured = iter(self.task.measure(gated))
+        seconds = (time.monotonic() - started) / len(trials)
         for place, (number, outcome) in enumerate(zip(numbers, trained, strict=True)):
             if outcome.stopped is not None:
                 self.study.prune(
@@ -208,7 +208,7 @@ class _Tuner:
                 seconds,
             )
         self.seconds = self.seconds + time.monotonic() - started
-        self.done = self.done + len(asked)
+        self.done = self.done + len(trials)
         self._announce(self._state(), self.task.start.training.epochs)
 
     def _references(self) -> dict[str, Any]:
@@ -257,17 +257,17 @@ class _Tuner:
 
     def _claim(self) -> TuningTrial | None:
         """The trial of the starting setting, or ``None`` if another process has it."""
-        known = [trial for trial in self.study.trials() if trial.published]
-        if any(trial.state == "RUNNING" for trial in known):
+        published = [trial for trial in self.study.trials() if trial.published]
+        if any(trial.state == "RUNNING" for trial in published):
             return None
-        if not any(trial.state == "WAITING" for trial in known):
+        if not any(trial.state == "WAITING" for trial in published):
             self.study.enqueue({name: self._start[name] for name in self.space}, published=True)
-        asked = self.study.ask(self.space, 1)
-        if asked and not asked[0].published:
-            self.study.fail(asked[0].number, "another process took the first trial")
+        trials = self.study.ask(self.space, 1)
+        if trials and not trials[0].published:
+            self.study.fail(trials[0].number, "another process took the first trial")
             return None
-        if asked:
-            return asked[0]
+        if trials:
+            return trials[0]
         return None
 
     def _state(self) -> Tuning:
@@ -287,11 +287,13 @@ class _Tuner:
             finished = state.num_finished
         total = self.plan.num_trials
         if self.done:
-            left = self.seconds / self.done * max(0, total - finished)
+            seconds = self.seconds / self.done * max(0, total - finished)
         else:
-            left = None
+            seconds = None
         self.listener(
-            StudyProgress(finished, total, epoch, self.task.start.training.epochs, left, state)
+            StudyProgress(
+                finished, total, epoch, self.task.start.training.epochs, seconds, state
+            )
         )
 
 

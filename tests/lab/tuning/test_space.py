@@ -48,7 +48,7 @@ def test_steps_of_an_attack_follow_its_reach():
     """The default step size is a share of ε, so it moves with it."""
     assert make_method("pgd").replace("epsilon", 0.4).numbers["step_size"] is None
     assert make_space(make_method("pgd"), {"steps": (2, 12)})["steps"] == Range(
-        2, 12, whole=True
+        2, 12, integer=True
     )
 
 
@@ -72,7 +72,7 @@ def test_ranges_grow_to_the_start(start):
     space = make_space(start.replace({"lambda_reg": 0.0001, "max_steps": 90}))
     ridge = space["objective.lambda_reg"]
     steps = space["generator.max_steps"]
-    assert ridge.low == 0.0001 and ridge.log and steps.high == 90 and steps.whole
+    assert ridge.low == 0.0001 and ridge.log and steps.high == 90 and steps.integer
 
 
 def test_a_range_that_grows_to_zero_is_no_longer_logarithmic():
