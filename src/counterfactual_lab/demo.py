@@ -214,7 +214,8 @@ def run_trials(plan: DemoPlan, notify: Notify = lambda message: None) -> list[De
 
 def demo_row(trial: DemoTrial, protocol: EvaluationProtocol) -> dict[str, Any]:
     """A row of the demo's table."""
-    numbers = summarise(evaluate(trial.model, trial.data, protocol, trial.constraints))
+    table = evaluate(trial.model, trial.data, protocol, trial.constraints, families={})
+    numbers = summarise(table)
     wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}
     return {
         "data": trial.data.name,

@@ -181,6 +181,24 @@ def test_evaluate_prints_metrics_by_their_code_names(capsys, loan_model):
     assert len({row["lambda_energy"] for row in document["by_lambda_energy"]} - {None}) == 5
 
 
+def test_evaluate_says_in_words_whether_advice_would_work(capsys, loan_model):
+    few = ["evaluate", loan_model, "--individuals", "40", "--epsilons", "0.2"]
+    judges = ["--judges", "neighbours,boosting"]
+    document = ask(capsys, *few, *judges)
+    named = {name for name in document if name.startswith("acceptance@")}
+    assert named == {"acceptance@neighbours", "acceptance@boosting"}
+    assert cli.main([*few, *judges]) == 0
+    words = capsys.readouterr().out
+    shares = [f"{name.partition('@')[2]} {document[name]:.0%}" for name in sorted(named)]
+    told = f"{document['acceptance']:.0%} of all cases ({', '.join(shares)})"
+    assert told in words
+    assert f"right in {document['jury_accuracy']:.0%} of all cases" in words
+    assert "acceptance" not in ask(capsys, *few, "--judges", "none")
+    assert cli.main([*few, "--judges", "none"]) == 0
+    assert "Would the advice work" not in capsys.readouterr().out
+    assert "'support vectors'" in complaint(capsys, *few, "--judges", "vectors")
+
+
 def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     csv, model = people
     document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-4", "--target", "yes")

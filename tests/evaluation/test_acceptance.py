@@ -52,6 +52,7 @@ def test_verdicts_are_by_family():
         (X, Y[:3], None, r"got \(400, 3\), \(3,\)"),
         (X, np.zeros(400), None, "at least two classes"),
         (X, Y, {}, "at least one family, got none"),
+        (X[:14], Y[:14], None, "at least 15 rows, got 14"),
     ],
 )
 def test_what_a_jury_needs(x, y, families, message):

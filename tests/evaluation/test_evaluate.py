@@ -8,6 +8,7 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.acceptance import FAMILIES
 from counterfactual_training.evaluation.counterfactuals import counterfactual_table
 from counterfactual_training.evaluation.evaluate import attack_curves
 from counterfactual_training.evaluation.findings import MeasurementWarning
@@ -98,6 +99,9 @@ def test_every_metric_is_there_and_can_be_left_out(trained):
         "f1",
         "calibration_error",
         "robust_accuracy",
+        "acceptance",
+        *(f"acceptance@{name}" for name in FAMILIES),
+        "jury_accuracy",
     }
     assert set(numbers.index) == cheap | costly
     assert numbers.notna().all()

@@ -22,6 +22,7 @@ Maker = Callable[[int], Any]
 
 # More rows take a judge minutes, and hardly change its mind.
 _MOST_ROWS = 4000
+_NEIGHBOURS = 15
 # Levels of acceptance at which costs are compared.
 _LEVELS = 9
 
@@ -49,7 +50,7 @@ def _support_vectors(seed: int) -> Any:
 def _neighbours(seed: int) -> Any:
     from sklearn.neighbors import KNeighborsClassifier
 
-    return _scaled(KNeighborsClassifier(15))
+    return _scaled(KNeighborsClassifier(_NEIGHBOURS))
 
 
 def _scaled(classifier: Any) -> Any:
@@ -77,6 +78,7 @@ class Jury:
     Attributes:
         models: by the name of their family.
         accuracy: of each on the rows it was fitted to, in the same order.
+        classes: those of the rows it was fitted to.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -88,6 +90,7 @@ class Jury:
 
     models: Mapping[str, Any]
     accuracy: Array
+    classes: NDArray[Any]
 
     @classmethod
     def fit(
@@ -116,6 +119,8 @@ class Jury:
             )
         if len(np.unique(y)) < 2:
             raise InputError(f"A jury needs rows of at least two classes, got {np.unique(y)}.")
+        if len(y) < _NEIGHBOURS:
+            raise InputError(f"A jury needs at least {_NEIGHBOURS} rows, got {len(y)}.")
         if not families:
             raise InputError("A jury needs at least one family, got none.")
         if len(y) > _MOST_ROWS:
@@ -124,7 +129,7 @@ class Jury:
             y = y[chosen]
         models = {name: make(seed).fit(x, y) for name, make in families.items()}
         shares = [np.mean(model.predict(x) == y) for model in models.values()]
-        return cls(models, np.array(shares))
+        return cls(models, np.array(shares), np.unique(y))
 
     def accepts(self, x: NDArray[Any], y_target: NDArray[Any]) -> NDArray[np.bool_]:
         """Which families put points x ``(n, d)`` into the classes y_target ``(n,)``: ``(n,

@@ -23,6 +23,8 @@ from counterfactual_training.constraints.stack_constraints import (
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.evaluation.cross_jury import Panel
+from counterfactual_training.evaluation.metrics import ACCEPTANCE, JURY_ACCURACY
 from counterfactual_training.evaluation.performance import check_labels, decider, predict_logits
 from counterfactual_training.evaluation.plausibility import (
     Langevin,
@@ -90,6 +92,8 @@ TAKEN = (
     "calibration_error",
     "robust_accuracy",
     "sensitivity",
+    ACCEPTANCE,
+    JURY_ACCURACY,
 )
 
 # Memory: at most so many values of factuals are searched together.
@@ -107,6 +111,7 @@ def counterfactual_table(
     constraints: Constraints | None = None,
     find: Explains = search,
     metrics: Mapping[str, MetricFunction] | None = None,
+    panel: Panel | None = None,
 ) -> pd.DataFrame:
     """One row per individual, run and λ_energy.
 
@@ -121,10 +126,13 @@ def counterfactual_table(
             is not ours has no λ_energy (NaN), is measured once, and has one column more,
             ``violations``.
         metrics: of your own, by name: functions of a :class:`Measured`.
+        panel: asked about every valid counterfactual; what it says are columns named
+            ``acceptance…``.
     """
     x, y, constraints = unpacked(data, constraints)
+    plugins = _plugins(find, metrics)
     return _Measurement(
-        [model], x, y, constraints, protocol, as_find(find), _plugins(find, metrics)
+        [model], x, y, constraints, protocol, as_find(find), plugins, panel
     ).tables()[0]
 
 
@@ -151,6 +159,7 @@ def counterfactual_tables(
     constraints: Constraints | Sequence[Constraints] | None = None,
     find: Explains = search,
     metrics: Mapping[str, MetricFunction] | None = None,
+    panel: Panel | None = None,
 ) -> list[pd.DataFrame]:
     """:func:`counterfactual_table` of each model, all models searched and measured together.
 
@@ -180,13 +189,16 @@ def counterfactual_tables(
             fleet = None
         if fleet is not None:
             plugins = _plugins(find, metrics)
+            together = stack_constraints(rules_of_part)
             measured = _Measurement(
-                alone, x, y, stack_constraints(rules_of_part), protocol, find, plugins, fleet
+                alone, x, y, together, protocol, find, plugins, panel, fleet
             )
             tables |= zip(part, measured.tables(), strict=True)
     # Whatever could not be stacked: other architectures, other rules, gates.
     for i in set(range(len(models))) - set(tables):
-        tables[i] = counterfactual_table(models[i], (x, y), protocol, rules[i], find, metrics)
+        tables[i] = counterfactual_table(
+            models[i], (x, y), protocol, rules[i], find, metrics, panel
+        )
     return [tables[i] for i in range(len(models))]
 
 
@@ -236,7 +248,9 @@ def aggregate(individuals: pd.DataFrame, user_metrics: Sequence[str] = ()) -> pd
         "lambda_energy",
         "run",
     ]
-    metrics = [name for name in (*OF_ALL, *OF_VALID, *user_metrics) if name in individuals]
+    accepted = [name for name in individuals if str(name).startswith(ACCEPTANCE)]
+    named = dict.fromkeys((*OF_ALL, *OF_VALID, *accepted, *user_metrics))
+    metrics = [name for name in named if name in individuals]
     # Means and counts leave out NaN, so invalid counterfactuals do not count where only valid ones
     # do.
     grouped = individuals.groupby(keys, dropna=False)[metrics]
@@ -291,6 +305,7 @@ class _Measurement:
     protocol: EvaluationProtocol
     find: Find
     metrics: Mapping[str, MetricFunction]
+    panel: Panel | None = None
     fleet: StackedModel | None = None
 
     @property
@@ -416,11 +431,30 @@ class _Measurement:
             "num_steps": result.num_steps,
             # NaN, not dropped: means leave these rows out, and tables keep their shape.
             **{name: values.where(valid, torch.nan) for name, values in of_valid.items()},
+            **self._accepted(rows, result.x_cf, y_target, valid),
             **self._plugged(
                 x[rows], result.x_cf, y_target, logits_cf, valid, torch.where(searched, run, -1)
             ),
             "searched": searched,
         }
+
+    def _accepted(
+        self, rows: Tensor, x_cf: Tensor, y_target: Tensor, valid: Tensor
+    ) -> dict[str, Tensor]:
+        """What the panel says of valid counterfactuals, NaN of others; each ``(..., m)``."""
+        if self.panel is None:
+            return {}
+        asked = valid.cpu()
+        out = {
+            name: torch.full(asked.shape, math.nan, dtype=torch.float64)
+            for name in self.panel.names
+        }
+        if asked.any():
+            # Judges know neither members nor runs, so all are asked at once.
+            told = self.panel.columns(rows[valid], x_cf[valid], y_target[valid])
+            for name, values in told.items():
+                out[name][asked] = values
+        return out
 
     def _plugged(self, *columns: Tensor) -> dict[str, Tensor]:
         """The metrics of users ``(..., m)``: member by member and run by run, of those who were

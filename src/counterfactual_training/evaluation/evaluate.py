@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.acceptance import Maker
 from counterfactual_training.evaluation.attacks import Attack, robust_accuracy
 from counterfactual_training.evaluation.attribution import (
     NUM_SAMPLES,
@@ -27,6 +28,7 @@ from counterfactual_training.evaluation.counterfactuals import (
     counterfactual_tables,
     unpacked,
 )
+from counterfactual_training.evaluation.cross_jury import CrossJury, Panel
 from counterfactual_training.evaluation.findings import (
     Finding,
     check_attacks,
@@ -34,6 +36,7 @@ from counterfactual_training.evaluation.findings import (
     check_model,
     warn,
 )
+from counterfactual_training.evaluation.metrics import JURY_ACCURACY
 from counterfactual_training.evaluation.performance import (
     accuracy,
     calibration_error,
@@ -54,7 +57,7 @@ from counterfactual_training.torch_modes import with_gradients
 
 
 @with_gradients
-def evaluate(
+def evaluate(  # noqa: PLR0913  # public
     model: nn.Module | Sequence[nn.Module],
     data: Data,
     protocol: EvaluationProtocol = PAIRED,
@@ -63,8 +66,17 @@ def evaluate(
     *,
     explainers: Mapping[str, Explains | Generator] | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
+    families: Mapping[str, Maker] | None = None,
+    witnesses: Sequence[nn.Module] = (),
 ) -> pd.DataFrame:
-    """Plausibility, faithfulness, recourse, accuracy and robustness of a model on test data.
+    """Plausibility, acceptance by other models, recourse, accuracy and robustness of a model on
+    test data.
+
+    ``acceptance`` says whether counterfactuals would work: the share of judges of other families
+    (``acceptance@boosting`` and the like: one family) that give a valid one its target. Judges are
+    fitted to the rows of data, which the model should not have seen, in halves: a person of one
+    half is judged by those fitted to the other. ``jury_accuracy`` is theirs on real rows that they
+    did not see. Where a half has fewer than 30 rows or a single class, nobody judges.
 
     Args:
         model: returns logits; or several models, which are searched together. Of a gated one,
@@ -81,6 +93,10 @@ def evaluate(
             part) and the metric ``violations``. Foreign ones have no λ_energy (NaN).
         metrics: of your own, by name: functions of a :class:`Measured` that return one value per
             individual ``(n,)``, or one number.
+        families: of the judges, see :meth:`Jury.fit`; leave out any that helped to train or to
+            search. With ``{}`` nobody judges.
+        witnesses: models that had no part in the search, such as refits on bootstrap samples:
+            the share of them that accept is ``acceptance@witnesses``.
 
     Returns:
         Columns ``metric``, ``lambda_energy``, ``run``, ``value`` and ``num``, the count of
@@ -116,14 +132,15 @@ def evaluate(
     if explainers is not None:
         user_metrics = {"violations": broken_rules, **user_metrics}
     lone = isinstance(model, nn.Module)
+    panel = _panel(x, y, families, witnesses)
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
     for name, method in _methods(find, explainers).items():
-        arguments = (data, protocol, rules, method, user_metrics)
+        arguments = (data, protocol, rules, method, user_metrics, panel)
         individuals = _individuals(models, lone, arguments)
         for mine, table in zip(tables, individuals, strict=True):
             mine[name] = table
     each = [
-        _of_model(m, x, y, protocol, rules, mine, protected)
+        _of_model(m, x, y, protocol, rules, mine, protected, panel)
         for m, mine in zip(models, tables, strict=True)
     ]
     _warn([findings for _, findings in each], lone)
@@ -133,6 +150,19 @@ def evaluate(
     if explainers is None:
         out = out.drop(columns="explainer")
     return out
+
+
+def _panel(
+    x: Tensor, y: Tensor, families: Mapping[str, Maker] | None, witnesses: Sequence[nn.Module]
+) -> Panel:
+    """Who is asked whether counterfactuals work."""
+    _check_named("families", families)
+    if not all(isinstance(witness, nn.Module) for witness in witnesses):
+        kinds = ", ".join(type(witness).__name__ for witness in witnesses)
+        raise InputError(f"witnesses is a list of torch modules, got {kinds}.")
+    if families is not None and not families:
+        return Panel(None, witnesses)
+    return Panel(CrossJury.fit(x, y, families), witnesses)
 
 
 def _listed(model: nn.Module | Sequence[nn.Module]) -> list[nn.Module]:
@@ -283,6 +313,7 @@ def _of_model(
     constraints: Constraints,
     individuals: Mapping[str, pd.DataFrame],
     protected: Sequence[int],
+    panel: Panel,
 ) -> tuple[pd.DataFrame, list[Finding]]:
     """Metrics measured once per model, as rows of the tidy table, and findings."""
     # A gate takes no part in predictions, so attacks and accuracy are the classifier's.
@@ -299,9 +330,13 @@ def _of_model(
             # One curve point has the plain name, for tables with a single column.
             first = attack == protocol.attacks[0] and epsilon == protocol.epsilons[0]
             values[name if first else f"{name}@{epsilon:g}"] = value
+    if panel.jury is not None:
+        # Of the judges, who are the same for all models.
+        values[JURY_ACCURACY] = float(panel.jury.accuracy.mean())
     findings = [
         *check_model(model, x, y, logits, protocol),
         *check_attacks(protocol.epsilons, curves),
+        *panel.check(),
     ]
     for name, table in individuals.items():
         findings += _findings(name, table, protocol)

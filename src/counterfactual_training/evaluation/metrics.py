@@ -23,6 +23,11 @@ from typing import Literal
 
 Better = Literal["higher", "lower"]
 
+# Of judges that had no part in training or searching; a family follows an @.
+ACCEPTANCE = "acceptance"
+BY_WITNESSES = f"{ACCEPTANCE}@witnesses"
+JURY_ACCURACY = "jury_accuracy"
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -119,6 +124,12 @@ OTHERS: dict[str, tuple[Better, str]] = {
         "lower",
         "share of counterfactuals that break a rule; measured of explainers that are given",
     ),
+    ACCEPTANCE: (
+        "higher",
+        "share of judges, models of other families fitted to rows that the model did not see, "
+        "that also give the target class: would the advice work?",
+    ),
+    JURY_ACCURACY: ("higher", "how often these judges are right about real rows"),
     "sensitivity": (
         "lower",
         "how much the model relies on protected columns, against the others",
@@ -133,6 +144,10 @@ def direction_and_meaning(name: str) -> tuple[Better | Literal[""], str]:
     if name in METRICS:
         return METRICS[name].better, METRICS[name].meaning
     base, _, epsilon = name.partition("@")
+    if name == BY_WITNESSES:
+        return "higher", "share of the witnesses that also give the target class"
+    if base == ACCEPTANCE and epsilon:
+        return "higher", f"share of counterfactuals that the judge by {epsilon} accepts"
     if base.startswith("robust_accuracy"):
         attack = base.removeprefix("robust_accuracy").strip("_")
         by = {"": "the attack", "random": "noise"}.get(attack, attack.upper())

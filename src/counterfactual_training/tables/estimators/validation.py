@@ -69,7 +69,9 @@ class ValidationRows:
             warnings.filterwarnings(
                 "ignore", "" if quiet else "small_groups", MeasurementWarning
             )
-            table = evaluate(models, (self.x, self.y), self.protocol, self.constraints)
+            table = evaluate(
+                models, (self.x, self.y), self.protocol, self.constraints, families={}
+            )
         numbers = (
             summarise(table).unstack("metric").reindex(columns=list(MEASURED)).sort_index()
         )
