@@ -16,7 +16,7 @@ import counterfactual_training as ct
 GROUPS = {
     "classifier": ("Data frames", ("tables.estimators", "tables.advice", "tables.columns")),
     "training": ("Training", ("training", "core.losses")),
-    "search": ("Search", ("generators",)),
+    "search": ("Search", ("generators", "core.guarantee")),
     "constraints": ("Constraints", ("constraints",)),
     "gates": ("Gates", ("gates",)),
     "models": ("Models", ("models",)),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from counterfactual_training.constraints import Constraints, Domain, OneHotGroup
+    from counterfactual_training.core.guarantee import guaranteed_share
     from counterfactual_training.core.losses import class_loss
     from counterfactual_training.datasets import Dataset, load_dataset
     from counterfactual_training.datasets.synthetic import loan
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         SearchResult,
         SearchState,
         Status,
+        betarce,
         claproar,
         dice,
         eccco,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         probe,
         register_generator,
         revise,
+        roar,
         search,
         sparse,
         wachter,
@@ -170,6 +173,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "audit",
+    "betarce",
     "claproar",
     "class_loss",
     "cnn",
@@ -189,6 +193,7 @@ __all__ = [
     "gravitational",
     "greedy",
     "growing_spheres",
+    "guaranteed_share",
     "implausibility",
     "lasting",
     "line",
@@ -209,6 +214,7 @@ __all__ = [
     "register_generator",
     "register_method",
     "revise",
+    "roar",
     "search",
     "sparse",
     "summarise",
@@ -221,6 +227,7 @@ __all__ = [
 # to import.
 _MODULES = {
     "constraints": "Constraints Domain OneHotGroup",
+    "core.guarantee": "guaranteed_share",
     "core.losses": "class_loss",
     "datasets": "Dataset load_dataset",
     "datasets.synthetic": "loan",
@@ -235,9 +242,9 @@ _MODULES = {
     "evaluation.protocol": "EvaluationProtocol PAIRED PUBLISHED",
     "gates": "Gate GateConfig Gated fit_gate",
     "generators": (
-        "Binding Generator SearchResult SearchState Status claproar dice eccco ecco fgsm "
-        "generic gravitational greedy growing_spheres line make_generator nearest_unlike pgd "
-        "probe register_generator revise search sparse wachter"
+        "Binding Generator SearchResult SearchState Status betarce claproar dice eccco ecco "
+        "fgsm generic gravitational greedy growing_spheres line make_generator nearest_unlike "
+        "pgd probe register_generator revise roar search sparse wachter"
     ),
     "models.classifiers": "cnn linear mlp",
     "models.counternet": "CounterNet counternet counternet_explainer",

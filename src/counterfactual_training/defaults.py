@@ -26,7 +26,7 @@ GENERATORS = (
         "claproar",
         "eccco",
     ),
-    *("probe", "nearest_unlike", "growing_spheres", "dice"),
+    *("probe", "roar", "nearest_unlike", "growing_spheres", "dice"),
 )
 
 # Of `training`: the methods, in their order there, and the one of estimators and `ct train`.

@@ -24,6 +24,20 @@ def gradients_on() -> Iterator[None]:
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Context manager: eval mode inside; afterwards every module is back in the mode it had."""
+    # Module by module, because parts of a model may be in eval mode on purpose.
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
 def plain_torch() -> Iterator[None]:
     """Context: as :func:`gradients_on`, in full precision, whatever autocast says."""
     with gradients_on(), ExitStack() as stack:

@@ -27,6 +27,7 @@ from counterfactual_training import (
     Generator,
     OneHotGroup,
     SearchResult,
+    betarce,
     linear,
     mlp,
     search,
@@ -86,9 +87,9 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "adam": ("ecco", {"step_rule": "adam"}),
     "top_k": ("sparse", {"most": 3}),
 }
-GENERATOR_NAMES = [*GENERATORS, *VARIANTS, "own"]
+GENERATOR_NAMES = [*GENERATORS, *VARIANTS, "betarce", "own"]
 # Whose every update moves all continuous features that can move.
-SELECTIVE = ("line", "greedy", "top_k", "nearest_unlike", "growing_spheres")
+SELECTIVE = ("line", "greedy", "top_k", "nearest_unlike", "growing_spheres", "betarce")
 DESCENDING = [name for name in GENERATOR_NAMES if name not in SELECTIVE]
 
 
@@ -102,6 +103,8 @@ def generator_of(name: str, num_classes: int = 3, **settings: object) -> Generat
     settings = {"learning_rate": 0.4, "max_steps": 20, "decision_threshold": 0.8, **settings}
     if name == "growing_spheres":
         settings = {"num": 15, **settings}
+    if name == "betarce":
+        return betarce(_others(num_classes), share=0.6, width=0.3, num=15, **settings)
     if name in VARIANTS:
         name, own_settings = VARIANTS[name]
         settings = {**settings, **own_settings}
@@ -114,6 +117,15 @@ def generator_of(name: str, num_classes: int = 3, **settings: object) -> Generat
         return make_generator("own", **settings)
     finally:
         del GENERATORS["own"]
+
+
+@cache
+def _others(num_classes: int) -> tuple[nn.Module, ...]:
+    """Models that were trained alike, but on other rows."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        samples = [draw_data(num_classes, 60, seed=20 + i) for i in range(4)]
+        return tuple(_fitted(linear(NUM_FEATURES, num_classes), *rows) for rows in samples)
 
 
 # ---- models --------------------------------------------------------------------------------------
@@ -150,15 +162,15 @@ def _trained(name: str, seed: int) -> nn.Module:
     num_classes, build = MODELS[name]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build(num_classes)
-        x, y = draw_data(num_classes, 120, seed=2)
-        optimizer = torch.optim.Adam(
-            [p for p in model.parameters() if p.requires_grad], lr=0.03
-        )
-        for _ in range(40):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
+        return _fitted(build(num_classes), *draw_data(num_classes, 120, seed=2))
+
+
+def _fitted(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.03)
+    for _ in range(40):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
     return model
 
 

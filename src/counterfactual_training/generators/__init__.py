@@ -5,7 +5,8 @@ the two solvers: ``fixed_steps.py`` (other step rules in ``steps.py``) and ``lin
 which needs no step size. ``gradient.py`` is the gradient of Eq. 1; ``chain.py`` computes it
 without autograd. ``penalties.py`` and ``data_penalties.py`` hold the penalties, ``recipes.py`` the
 generators, ``diversity.py`` several answers per row, ``perturbations.py`` attacks,
-``gradient_free.py`` searches without gradients. ``diagnosis.py`` says what helps a search that
+``gradient_free.py`` searches without gradients, ``robust.py`` and ``spheres.py`` answers that hold
+for other models. ``diagnosis.py`` says what helps a search that
 failed.
 """
 
@@ -14,6 +15,7 @@ from counterfactual_training.generators.penalties import Distance, Energy, Penal
 from counterfactual_training.generators.perturbations import fgsm, pgd
 from counterfactual_training.generators.recipes import (
     GENERATORS,
+    betarce,
     claproar,
     dice,
     eccco,
@@ -28,6 +30,7 @@ from counterfactual_training.generators.recipes import (
     probe,
     register_generator,
     revise,
+    roar,
     sparse,
     wachter,
 )
@@ -53,6 +56,7 @@ __all__ = [
     "Shrink",
     "Space",
     "Status",
+    "betarce",
     "claproar",
     "dice",
     "eccco",
@@ -70,6 +74,7 @@ __all__ = [
     "probe",
     "register_generator",
     "revise",
+    "roar",
     "search",
     "sparse",
     "wachter",

@@ -21,6 +21,7 @@ from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError
 from counterfactual_training.generators.diversity import Diversity, Hinge, check_scale, units
 from counterfactual_training.generators.penalties import Distance, Energy, SearchState
+from counterfactual_training.generators.robust import Guarantee, WorstCase
 
 _BLOCK_VALUES = 2**22  # distances computed at once
 
@@ -245,7 +246,18 @@ class Invalidation:
 
 # Penalties with closed forms, by exact type; and those whose weights may differ between the members
 # of a stack.
-CLOSED = {Distance, Energy, ScaledDistance, TargetLoss, Gravity, SetSize, Diversity, Hinge}
+CLOSED = {
+    Distance,
+    Energy,
+    ScaledDistance,
+    TargetLoss,
+    Gravity,
+    SetSize,
+    Diversity,
+    Hinge,
+    WorstCase,
+    Guarantee,
+}
 WEIGHTED = (
     Distance,
     Energy,
@@ -255,6 +267,7 @@ WEIGHTED = (
     SetSize,
     Invalidation,
     Diversity,
+    WorstCase,
 )
 
 

@@ -155,9 +155,7 @@ class FixedSteps:
         if early and rows.fresh is None and not bool(arrivals.any()):
             return  # the most common case, decided by one comparison
         arrived = arrivals.any(-1)
-        ready = arrived
-        if rows.num_answers > 1 and step > 0:
-            ready = self._ready(rows, arrived, step)
+        ready = self._ready(rows, arrived, logits, step)
         # From here on rows may be done, which is rare enough for the slower operations.
         if early and not self.has_discrete:
             self._finish(rows, ready, Status.CONVERGED, step)
@@ -200,8 +198,16 @@ class FixedSteps:
         tau = torch.as_tensor(per_member(rows.threshold, 2)).to(one_hot)
         rows.add(one_hot=one_hot, goals=torch.where(one_hot > 0, tau, torch.inf))
 
-    def _ready(self, rows: LiveRows, arrived: Tensor, step: int) -> Tensor:
-        """Rows at τ that need not wait: all answers to their factual are there, after T/2 steps."""
+    def _ready(self, rows: LiveRows, arrived: Tensor, logits: Tensor, step: int) -> Tensor:
+        """Rows at τ that need not go on: every part of the generator has enough; and of several
+        answers to a factual all are there, after T/2 steps.
+        """
+        if step == 0:
+            return arrived
+        for suffices in self.generator.demands:
+            arrived = arrived & suffices(rows.state(logits, self.time(step)))
+        if rows.num_answers == 1:
+            return arrived
         groups = (arrived | ~rows.live).unflatten(-1, (-1, rows.num_answers))
         together = groups.all(-1, keepdim=True).expand_as(groups).flatten(-2)
         halfway = torch.as_tensor(2 * step >= rows.limit, device=arrived.device)

@@ -19,7 +19,7 @@ from counterfactual_training.generators.data_penalties import (
     WEIGHTED,
     learned,
 )
-from counterfactual_training.generators.penalties import Penalty, PenaltyGradients
+from counterfactual_training.generators.penalties import Penalty, PenaltyGradients, SearchState
 from counterfactual_training.generators.spaces import FeatureSpace, Space
 from counterfactual_training.generators.steps import STEP_RULES, Stepper
 
@@ -126,6 +126,11 @@ class Generator:
             raise InputError(
                 "A line search finds one answer per row; use num_answers=1, or another step_rule."
             )
+        if self.demands and self.step_rule == "line":
+            raise InputError(
+                f"A line search ends on τ, but the generator {self.name!r} asks for more; use "
+                "another step_rule."
+            )
         if self.step_rule != "fixed" and not isinstance(self.space, FeatureSpace):
             raise InputError(
                 f"step_rule={self.step_rule!r} moves the features themselves, not in a "
@@ -161,6 +166,14 @@ class Generator:
     def gradients(self) -> PenaltyGradients:
         """The penalties, grouped by how their gradient is computed."""
         return PenaltyGradients.from_penalties(self.penalties)
+
+    @cached_property
+    def demands(self) -> tuple[Callable[[SearchState], Tensor], ...]:
+        """What its parts ask of a row at τ before it is done: masks ``(..., n)`` of the rows that
+        have enough.
+        """
+        parts: tuple[Any, ...] = (*self.penalties, self.step_rule)
+        return tuple(part.suffices for part in parts if hasattr(part, "suffices"))
 
     @property
     def is_plain(self) -> bool:

@@ -160,13 +160,8 @@ class GrowingSpheres:
     def _shell(self, step_input: StepInput, x: Tensor) -> Tensor:
         """Moves ``(num, d)``, or ``(members, 1, num, d)``, uniform between two spheres."""
         d = x.shape[-1]
-        seeds = step_input.noise.reshape(-1, 4).long()
         drawn = []
-        for seed in (
-            (seeds * torch.tensor([1, 2**8, 2**16, 2**24], device=seeds.device))
-            .sum(-1)
-            .tolist()
-        ):
+        for seed in seeds(step_input.noise):
             rng = torch.Generator().manual_seed(seed)
             way = torch.randn(self.num, d, generator=rng, dtype=torch.float64)
             inner = (step_input.step / (step_input.step + 1)) ** d  # share of the ball's volume
@@ -206,6 +201,13 @@ class GrowingSpheres:
             reaches = target_probability(step_input.network, tried, work.y_target) >= goal
             points = torch.where((reaches & arrived).unsqueeze(-1), tried, points)
         return points
+
+
+def seeds(noise: Tensor) -> list[int]:
+    """The numbers of one step's draws of a :class:`SeedSpace`: one, or one per member."""
+    parts = noise.reshape(-1, 4).long()
+    whole = parts * torch.tensor([1, 2**8, 2**16, 2**24], device=parts.device)
+    return list(whole.sum(-1).tolist())
 
 
 def _column(places: Tensor, number: int) -> Tensor:

@@ -5,6 +5,9 @@ row, weight included. Two optional methods replace autograd by a closed form: ``
 grad)`` adds ∂/∂x′ to ``(..., n, d)``, ``add_logit_gradient(state, grad)`` adds ∂/∂logits to ``(...,
 n, k)``. A dataclass with a ``weight`` may name it by the class attribute ``number``;
 :meth:`Generator.numbers` then lists it, and it can be tuned by that name.
+
+A penalty with a method ``suffices(state)`` also says which rows at τ have enough: those outside of
+its mask ``(..., n)`` go on.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ To add your own, write a function that returns a :class:`Generator` and pass it 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.defaults import GENERATORS as NAMES
@@ -30,6 +30,7 @@ from counterfactual_training.generators.diversity import HINGE, Diversity, Scatt
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.model_checks import check_finite
 from counterfactual_training.generators.penalties import Decay, Distance, Energy
+from counterfactual_training.generators.robust import Ball, Guarantee, WorstCase
 from counterfactual_training.generators.spaces import LatentSpace
 from counterfactual_training.generators.steps import Greedy, Shrink
 
@@ -438,6 +439,111 @@ def probe(
 
 
 @_recipe
+def roar(
+    lambda_cost: float = 0.1, delta_max: float = 0.1, ball: Ball = "linf", **settings: Any
+) -> Generator:
+    """Generic for the worst model near this one: ROAR (Upadhyay, Joshi and Lakkaraju 2021).
+
+    Minimises ``max_δ CE(M_δ(x′), y⁺) + λ‖x′ − x‖₁`` over ‖δ‖_p ≤ δ_max, with the model approximated
+    by a linear one whose weights and intercept δ is added to; :class:`WorstCase` has the closed
+    form. A row is done when also the worst model gives it τ. Where none does, because δ_max
+    outweighs the slope of the model, it ends where the objective led it, which may be short of τ.
+
+    Departures from the paper: the linear model is the exact gradient at each x′, instead of LIME's
+    once at x; a row ends at the worst case's τ, instead of where the objective stops falling; a
+    target among many classes is set against all others. The ball is around the weights of model
+    space, so the result depends on how features are scaled, and on where their origin is.
+
+    Args:
+        lambda_cost: weight of the distance ‖x′ − x‖₁.
+        delta_max: radius of the ball of changes to weights and intercept.
+        ball: its norm, ``"l1"``, ``"l2"`` or the authors' ``"linf"``.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> model = ct.train(ct.mlp(2, 2), data.x_train, data.y_train, method).model
+        >>> settings = {"decision_threshold": 0.5, "lambda_cost": 0.01, "max_steps": 100}
+        >>> plain, robust = (
+        ...     ct.search(model, data.x_test, 1 - data.y_test, ct.roar(delta_max=most, **settings))
+        ...     for most in (0.0, 0.3)
+        ... )
+        >>> bool(robust.confidence[robust.mature].mean() > plain.confidence[plain.mature].mean())
+        True
+    """
+    worst = WorstCase(delta_max, ball)
+    return Generator("roar", penalties=(Distance(lambda_cost), worst), **settings)
+
+
+@_recipe
+def betarce(  # public
+    models: Sequence[nn.Module],
+    share: float = 0.8,
+    confidence: float = 0.9,
+    width: float = 0.1,
+    num: int = 100,
+    lambda_cost: float = 0.001,
+    max_steps: int = 130,
+    **settings: Any,
+) -> Generator:
+    """Generic, then moved until enough other models accept it to guarantee that a share of all such
+    models does: BetaRCE (Stępka, Lango and Stefanowski 2025).
+
+    Models of one kind, such as those trained on bootstrap samples, are asked; :class:`Guarantee`
+    says how many of them must accept (:func:`guaranteed_share`). The answer of plain descent is the
+    base; if it does not suffice, the nearest of ``num`` points in growing shells around it that
+    does is the answer (:mod:`spheres`). ``step_rule="normalised"`` or another rule descends
+    on instead.
+
+    A row for which the guarantee is not reached within ``max_steps`` ends at its base, converged if
+    that is at τ. Models that searched flatter the answer: they guarantee less than they say, and
+    others should report.
+
+    Departures from the paper: one-hot columns and numbers with steps are drawn as continuous ones
+    and rounded, instead of by tossing coins; rules hold for every point; the base is searched in
+    the same loop.
+
+    Args:
+        models: torch modules from rows ``(n, d)`` of model space to logits ``(n, k)``.
+        share: δ, of all models of their kind that should accept.
+        confidence: α, of the guarantee.
+        width: of a shell, by L2.
+        num: points per row and shell.
+        lambda_cost: weight of the distance ‖x′ − x‖₁ in the search for the base.
+        max_steps: of the descent and the shells together.
+        **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
+
+    Examples:
+        >>> import torch
+        >>> import counterfactual_training as ct
+        >>> data = ct.load_dataset("moons")
+        >>> method = ct.methods.conventional(epochs=5, learning_rate=0.01)
+        >>> others = [
+        ...     ct.train(ct.mlp(2, 2), data.x_train[i::6], data.y_train[i::6], method).model
+        ...     for i in range(6)
+        ... ]
+        >>> model = others.pop()
+        >>> x, y_target = data.x_test[:50], 1 - data.y_test[:50]
+        >>> generator = ct.betarce(others, share=0.7, decision_threshold=0.5)
+        >>> x_cf = ct.search(model, x, y_target, generator).x_cf
+        >>> agree = torch.stack([other(x_cf).argmax(-1) == y_target for other in others]).sum(0)
+        >>> bool((ct.guaranteed_share(agree, 5) >= 0.7).mean() > 0.9)
+        True
+    """
+    from counterfactual_training.generators.gradient_free import SeedSpace
+    from counterfactual_training.generators.spheres import SpheresAround
+
+    guarantee = Guarantee(tuple(models), share, confidence)
+    if "step_rule" not in settings:
+        settings["step_rule"] = SpheresAround(guarantee, width, num)
+        settings.setdefault("space", SeedSpace())
+    penalties = (Distance(lambda_cost), guarantee)
+    return Generator("betarce", penalties=penalties, max_steps=max_steps, **settings)
+
+
+@_recipe
 def nearest_unlike(
     max_steps: int = 100,
     x_train: Tensor | None = None,
@@ -618,6 +724,7 @@ _RECIPES: tuple[Recipe, ...] = (
         claproar,
         eccco,
         probe,
+        roar,
     ),
     *(nearest_unlike, growing_spheres, dice),
 )

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
@@ -38,7 +37,7 @@ from counterfactual_training.generators.real_rows import KnowsRealRows
 from counterfactual_training.generators.recipes import ecco
 from counterfactual_training.generators.result import SearchResult
 from counterfactual_training.threads import sensible_threads
-from counterfactual_training.torch_modes import gradients_on, ordinary
+from counterfactual_training.torch_modes import evaluating, gradients_on, ordinary
 
 # Values per block. Rows do not interact, so a block can run all its steps while it stays in the
 # processor's cache, instead of streaming the whole batch through memory at every step. An
@@ -372,17 +371,3 @@ def _noise_of_members(
     ]
     # Members with a smaller T are done before the padding.
     return nn.utils.rnn.pad_sequence(draws).unsqueeze(-2)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Context manager: eval mode inside; afterwards every module is back in the mode it had."""
-    # Module by module, because parts of a model may be in eval mode on purpose.
-    training = [module for module in model.modules() if module.training]
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
