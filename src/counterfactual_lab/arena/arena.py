@@ -30,9 +30,9 @@ from counterfactual_lab.truth.entrants import DEFAULT_NETWORK, Compared, Fit, tr
 from counterfactual_lab.truth.truth import (
     TruthBench,
     bench_of,
+    current_origin,
     fit_of,
     floors_of,
-    made_now,
     make_bench,
 )
 from counterfactual_training.engine.launch import Engine, Failed, launch
@@ -127,16 +127,16 @@ class Arena(Comparison):
         return [job for job in self.jobs if {run.id for run in job} <= done]
 
     @cached_property
-    def left_out(self) -> list[tuple[str, str]]:
+    def excluded(self) -> list[tuple[str, str]]:
         """Data sets and methods that cannot be: CounterNet of more than two classes, a density of
         pixels.
         """
         taken = {data: self.methods_of(data) for data in self.seeds_of}
         return [
             (data, name)
-            for data, there in taken.items()
+            for data, possible in taken.items()
             for name in self.names
-            if name not in there
+            if name not in possible
         ]
 
 
@@ -154,9 +154,9 @@ class _Work:
 
 
 def _bench(arena: Arena, data: str) -> TruthBench:
-    if data not in arena.own:
+    if data not in arena.user_datasets:
         return make_bench(data, arena.on_test, arena.caps)
-    return bench_of(replace(arena.own[data], _frames=None), arena.on_test, arena.caps)
+    return bench_of(replace(arena.user_datasets[data], _frames=None), arena.on_test, arena.caps)
 
 
 def run_arena(
@@ -169,20 +169,20 @@ def run_arena(
     store = arena.store
     failures: dict[str, str] = {}
     with store.writing():
-        left = {run for job in arena.missing(arena.jobs) for run in job}
+        unfinished = {run for job in arena.missing(arena.jobs) for run in job}
         # Whole: its seeds judge each other.
-        jobs = [job for job in arena.jobs if left & set(job)]
+        jobs = [job for job in arena.jobs if unfinished & set(job)]
         if jobs:
-            for data, name in arena.left_out:
+            for data, name in arena.excluded:
                 _say(stream, f"{data} {name}: left out, it cannot be made of such data")
         work = _Work(arena, {data: _bench(arena, data) for data in _sent(arena, jobs, engine)})
-        for count, (job, found) in enumerate(launch(_run, jobs, work, engine=engine), 1):
+        for count, (job, outcomes) in enumerate(launch(_run, jobs, work, engine=engine), 1):
             label = f"{job[0].data} {job[0].model}"
             outcome = "done"
-            if isinstance(found, Failed):
-                failures[label] = outcome = found.reason
+            if isinstance(outcomes, Failed):
+                failures[label] = outcome = outcomes.reason
             else:
-                store.save(job[0].id, {one.run.id: one for one in found})
+                store.save(job[0].id, {one.run.id: one for one in outcomes})
             _say(stream, f"[{count}/{len(jobs)}] {label}: {outcome}")
     return failures
 
@@ -192,7 +192,7 @@ def _sent(arena: Arena, jobs: Sequence[tuple[Run, ...]], engine: Engine) -> list
     data no worker can load.
     """
     names = dict.fromkeys(job[0].data for job in jobs)
-    return [data for data in names if engine.name == "ray" or data in arena.own]
+    return [data for data in names if engine.name == "ray" or data in arena.user_datasets]
 
 
 def _say(stream: TextIO | None, line: str) -> None:
@@ -233,7 +233,7 @@ def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:
                 run,
                 numbers={INPUT_GRADIENTS: taken, **_of_model(bench, fit, model)},
                 seconds={"train": round(seconds, 3)},
-                made=made_now(),
+                origin=current_origin(),
                 rows=rows,
                 notes=notes,
             )
@@ -249,10 +249,10 @@ def _models(
     cap = None
     if compared.method != DEFAULT_NETWORK:
         cap = cap_unless_stated(compared.method, gradients)
-    made = trained(rows, compared.method, cap)
+    trained_models = trained(rows, compared.method, cap)
     models = [
         compared.complete(model, fit).eval().requires_grad_(False)
-        for model, fit in zip(made, rows, strict=True)
+        for model, fit in zip(trained_models, rows, strict=True)
     ]
     return dict(zip(fits, models, strict=True))
 

@@ -53,8 +53,8 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     store = arena.store
     jobs = arena.finished
     # Without the conventional model there is nothing to compare with yet.
-    there = {job[0].data for job in jobs if job[0].model == CONVENTIONAL}
-    runs = [run for job in jobs for run in job if run.data in there]
+    ready = {job[0].data for job in jobs if job[0].model == CONVENTIONAL}
+    runs = [run for job in jobs for run in job if run.data in ready]
     if not runs:
         return {name: pd.DataFrame() for name in TABLES}
     outcomes = [store.load(run) for run in runs]

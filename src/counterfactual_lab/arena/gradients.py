@@ -49,8 +49,8 @@ def capped(fit: Fit, method: Method, gradients: int) -> Method:
 def cap_unless_stated(text: str, gradients: int) -> Callable[[Fit, Method], Method]:
     """:func:`capped`, for methods whose text does not state how much they search."""
     stated = make_method(text).stated
-    own = {"steps", "most", "share", "training.num_counterfactuals", "generator.max_steps"}
-    if stated & own:
+    limits = {"steps", "most", "share", "training.num_counterfactuals", "generator.max_steps"}
+    if stated & limits:
         return lambda fit, method: method
     return lambda fit, method: capped(fit, method, gradients)
 

@@ -110,13 +110,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _document(
-    found: Sequence[Reproduction], tables: Mapping[str, pd.DataFrame]
+    reproductions: Sequence[Reproduction], tables: Mapping[str, pd.DataFrame]
 ) -> dict[str, Any]:
     """Experiments and tables for ``--json``."""
     from counterfactual_lab.paper.reproduce import FULL
 
     return {
-        "experiments": [one.name for one in found],
-        "quick": any(one.effort != FULL for one in found),
+        "experiments": [one.name for one in reproductions],
+        "quick": any(one.effort != FULL for one in reproductions),
         "tables": {name: table.to_dict("records") for name, table in tables.items()},
     }

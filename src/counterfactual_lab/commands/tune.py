@@ -185,7 +185,7 @@ def run(arguments: argparse.Namespace) -> None:
     document = {
         "data": job.name,
         "goal": goal.to_dict(),
-        **_found(tuning),
+        **_tuning_document(tuning),
         "seconds": seconds,
         "confirmation": confirmation,
         "files": files,
@@ -207,7 +207,7 @@ def _goal(arguments: argparse.Namespace) -> Goal:
     return Goal(tuple(aims or ()), lost, arguments.against)
 
 
-def _found(tuning: Tuning) -> dict[str, Any]:
+def _tuning_document(tuning: Tuning) -> dict[str, Any]:
     """A study for JSON."""
     return {
         "trials": tuning.num_finished,

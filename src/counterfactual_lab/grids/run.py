@@ -266,7 +266,7 @@ def _saved(
     }
     outcomes = {}
     for run, outcome in zip(job.runs, result.outcomes, strict=True):
-        outcomes[run.id] = replace(outcome, made=origin)
+        outcomes[run.id] = replace(outcome, origin=origin)
     store.save(job.id, outcomes)
     store.clear(job.id)  # only now: until results are on disk, the checkpoint is all there is
     return outcomes

@@ -282,7 +282,7 @@ def _provenance(results: Results, effort: Effort, command: str) -> dict[str, Any
     effort_text = effort_in_words(effort)
     if effort != FULL:
         effort_text += f" ({effort['name']}: not the published settings)"
-    dates = sorted(outcome.made["date"] for outcome in results.all)
+    dates = sorted(outcome.origin["date"] for outcome in results.all)
     totals = {
         part: sum(outcome.seconds[part] for outcome in results.all)
         for part in ("train", "evaluate")

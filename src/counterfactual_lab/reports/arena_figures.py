@@ -134,12 +134,12 @@ def robust_figure(models: pd.DataFrame, metric: str) -> Any:
     figure, axes = facets(models, "data", 3, 3.0, 2.4)
     for axis, data, rows in axes:
         names = unique(rows["model"])
-        own = wide.loc[data].reindex(names)
+        row = wide.loc[data].reindex(names)
         everybody = np.ones(len(names), dtype=bool)
         _draw(
             axis,
-            own["accuracy"].to_numpy(),
-            own[metric].to_numpy(),
+            row["accuracy"].to_numpy(),
+            row[metric].to_numpy(),
             names,
             everybody,
             better=-1,

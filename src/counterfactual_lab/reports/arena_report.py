@@ -416,7 +416,7 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
         "seeds": "; ".join(
             f"{count} ({', '.join(names)})" for count, names in by_count.items()
         ),
-        **({"left out": _listed(arena)} if arena.left_out else {}),
+        **({"left out": _listed(arena)} if arena.excluded else {}),
         "models": f"{trained:,}",
         "trained": f"{_when(arena)}, {duration(_seconds(models))} of processor time",
         **versions(),
@@ -425,8 +425,8 @@ def _facts(arena: Arena, tables: Tables) -> dict[str, Any]:
 
 def _when(arena: Arena) -> str:
     """The days on which results were made."""
-    made = [arena.store.load(job[0]).made for job in arena.finished]
-    days = sorted({str(one["date"])[:10] for one in made})
+    origins = [arena.store.load(job[0]).origin for job in arena.finished]
+    days = sorted({str(one["date"])[:10] for one in origins})
     return " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
 
 
@@ -442,7 +442,7 @@ def _seconds(models: pd.DataFrame) -> float:
 
 def _listed(arena: Arena) -> str:
     return (
-        ", ".join(f"{name} on {data}" for data, name in arena.left_out)
+        ", ".join(f"{name} on {data}" for data, name in arena.excluded)
         + " (they need two classes, or no images)"
     )
 

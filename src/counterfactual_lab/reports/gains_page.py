@@ -83,8 +83,8 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         compared=_compared(truth),
         # Made of tables only: where images alone were measured, there are none.
         overshoot=_overshoot(tables["overshoot"]) if len(tables["overshoot"]) else "",
-        left_ip=_left_over(gains, "implausibility", "IP, every feature free"),
-        left_cost=_left_over(gains, "cost", "Cost, protected features immutable"),
+        left_ip=_remaining_gain(gains, "implausibility", "IP, every feature free"),
+        left_cost=_remaining_gain(gains, "cost", "Cost, protected features immutable"),
         rescaled=_rescaled(tables["rescaled"]) if len(tables["rescaled"]) else "",
         floors=_floors(truth),
         methods=_methods(truth, performance),
@@ -103,8 +103,8 @@ def quoted(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """
     truth = tables["truth"]
     steps = truth["tau"] == _STEPS
-    asked = (truth["setting"] == "free") & truth["metric"].isin(_QUOTED_FREE)
-    asked &= ~steps | truth["metric"].isin(_QUOTED_STEPS)
+    free = (truth["setting"] == "free") & truth["metric"].isin(_QUOTED_FREE)
+    free &= ~steps | truth["metric"].isin(_QUOTED_STEPS)
     protected = (truth["setting"] == "protected") & truth["metric"].isin(_QUOTED_PROTECTED)
     by_seed = tables["truth_by_seed"]
     if len(by_seed):
@@ -113,7 +113,7 @@ def quoted(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
         by_seed = by_seed[same & (by_seed["tau"] != _STEPS)]
     columns = [name for name in (*_KEYS, *_NUMBERS) if name in truth]
     return {
-        "quoted": truth.loc[asked | (protected & ~steps), columns],
+        "quoted": truth.loc[free | (protected & ~steps), columns],
         "quoted_by_seed": by_seed,
     }
 
@@ -182,7 +182,7 @@ def _compared(truth: pd.DataFrame) -> str:
     rows = []
     for model, metric, tau in (one for one in wanted if one[0] in set(truth["model"])):
         cell = _select(truth, model, metric, tau)
-        names = (", ".join(found) or NOTHING for found in _verdicts(cell))
+        names = (", ".join(verdict) or NOTHING for verdict in _verdicts(cell))
         rows.append(
             (
                 model,
@@ -242,7 +242,7 @@ def _rescaled(table: pd.DataFrame) -> str:
     return _table(header, cells(shown.reset_index(), 2))
 
 
-def _left_over(gains: pd.DataFrame, metric: str, title: str) -> str:
+def _remaining_gain(gains: pd.DataFrame, metric: str, title: str) -> str:
     columns = [
         "data",
         "published",
@@ -421,10 +421,17 @@ def _nearer_seeds(by_seed: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
     if every.empty:
         return rows
     for tau, shown in taus.items():
-        own = _select(every, _BEST, "nn5", tau)
-        nearer = int((own["value"] < own["reference_value"]).sum())
+        rows_at_tau = _select(every, _BEST, "nn5", tau)
+        nearer = int((rows_at_tau["value"] < rows_at_tau["reference_value"]).sum())
         title = f"training seeds of {_EVERY_SEED} that are nearer, τ = {shown}"
-        rows.append((f"{_BEST}: {title}", "all", f"{nearer} of {len(own)}", nearer == len(own)))
+        rows.append(
+            (
+                f"{_BEST}: {title}",
+                "all",
+                f"{nearer} of {len(rows_at_tau)}",
+                nearer == len(rows_at_tau),
+            )
+        )
     return rows
 
 

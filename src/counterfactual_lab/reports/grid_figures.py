@@ -73,13 +73,13 @@ def _data_by_axis(
     """A figure with a row per data set and a panel per axis, and for each panel itself, its axis
     and its rows.
     """
-    found = [(data, key) for data in unique(table["data"]) for key in axes]
-    figure, flat = panels(len(found), len(axes), width, 2.0, **options)
-    for panel, (data, key) in zip(flat, found, strict=True):
+    places = [(data, key) for data in unique(table["data"]) for key in axes]
+    figure, flat = panels(len(places), len(axes), width, 2.0, **options)
+    for panel, (data, key) in zip(flat, places, strict=True):
         panel.set_title(f"{data}: {label(key)}")
     return figure, [
         (p, key, table[table["data"] == data])
-        for p, (data, key) in zip(flat, found, strict=True)
+        for p, (data, key) in zip(flat, places, strict=True)
     ]
 
 
@@ -108,9 +108,9 @@ def detail_figure(changes: pd.DataFrame, axes: Sequence[str], data: str, metric:
             if not colour:
                 _boxes(axis, boxes, at, colours, 0.85 * width)
                 continue
-            own = colours[shade]
-            _boxes(axis, boxes, at, [own] * len(groups), 0.85 * width)
-            axis.plot([], [], "s", color=own, alpha=0.6, label=_named(colour, hue))
+            shade_colour = colours[shade]
+            _boxes(axis, boxes, at, [shade_colour] * len(groups), 0.85 * width)
+            axis.plot([], [], "s", color=shade_colour, alpha=0.6, label=_named(colour, hue))
         titles = [_named(key, value) for key, value in ((line, high), (column, wide_)) if key]
         axis.set_title(", ".join(titles) or data)
         axis.set_xticks(range(1, len(groups) + 1), [text(group) for group in groups])
@@ -172,10 +172,10 @@ def _boxes(
     )
     for box, colour in zip(shown["boxes"], colours, strict=True):
         box.set(facecolor=colour, alpha=0.6, linewidth=0.7)
-    for x, found in zip(at, values, strict=True):
-        if len(found) and np.median(found) > _HIGHEST:
+    for x, group in zip(at, values, strict=True):
+        if len(group) and np.median(group) > _HIGHEST:
             axis.annotate(
-                f"▴{np.median(found):.0f}",
+                f"▴{np.median(group):.0f}",
                 (x, _HIGHEST),
                 ha="center",
                 va="top",

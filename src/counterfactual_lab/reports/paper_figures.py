@@ -181,10 +181,10 @@ def by_lambda_figure(by_lambda: pd.DataFrame) -> Any:
         )
         for box in drawn["boxes"]:
             box.set(facecolor=COLOURS[CT], alpha=0.45, linewidth=0.8)
-        known = rows.groupby("lambda_energy")["published"].first()
+        published = rows.groupby("lambda_energy")["published"].first()
         axis.plot(
             range(1, len(strengths) + 1),
-            known.loc[strengths],
+            published.loc[strengths],
             **{**PUBLISHED_MARK, "label": "published in a draft"},
         )
         axis.axhline(0, **_ZERO)

@@ -99,10 +99,10 @@ def _file_name(one: Reproduction, name: str) -> str:
     """Several experiments have, say, a table of maturity, so file names begin with the
     experiment's.
     """
-    own = one.name.partition("-")[0]
-    if name.startswith(own):
+    prefix = one.name.partition("-")[0]
+    if name.startswith(prefix):
         return name
-    return f"{own}_{name}"
+    return f"{prefix}_{name}"
 
 
 def _images(one: Reproduction) -> list[Image]:
@@ -148,14 +148,14 @@ def _digits(one: Reproduction, remark: str) -> list[Image]:
 
 
 def _origin(one: Reproduction) -> str:
-    made = one.provenance
+    provenance = one.provenance
     warning = effort_remark(one.effort)
-    versions = ", ".join(f"{name} {number}" for name, number in made["versions"].items())
-    time = duration(made["seconds"]["train"] + made["seconds"]["evaluate"])
+    versions = ", ".join(f"{name} {number}" for name, number in provenance["versions"].items())
+    time = duration(provenance["seconds"]["train"] + provenance["seconds"]["evaluate"])
     sentences = [
-        f"Made by `{made['command']}`.",
-        f"{made['runs']} models, {made['effort']}; {time} of computing, finished "
-        f"{made['last'] or 'just now'}.",
+        f"Made by `{provenance['command']}`.",
+        f"{provenance['runs']} models, {provenance['effort']}; {time} of computing, finished "
+        f"{provenance['last'] or 'just now'}.",
         f"Versions: {versions}.",
     ]
     return " ".join([f"**{warning}**"] * bool(warning) + sentences)
@@ -208,8 +208,8 @@ def write_report(
     facts = {
         "models": str(len(outcomes)),
         "computing time": duration(sum(sum(outcome.seconds.values()) for outcome in outcomes)),
-        "finished": max(outcome.made["date"] for outcome in outcomes),
-        **outcomes[-1].made["versions"],  # python and pandas may differ: those of the last
+        "finished": max(outcome.origin["date"] for outcome in outcomes),
+        **outcomes[-1].origin["versions"],  # python and pandas may differ: those of the last
     }
     content = fill_template(
         "sections.html",
@@ -218,7 +218,7 @@ def write_report(
         warning=" ".join(filter(None, dict.fromkeys(remarks))),
         sections=[*sections, Section("Settings", tuple(settings))],
         settings=facts,
-        commands=list(dict.fromkeys(outcome.made["command"] for outcome in outcomes)),
+        commands=list(dict.fromkeys(outcome.origin["command"] for outcome in outcomes)),
     )
     atomic_write(page, content.encode())
     return {"sections": [part.title for part in sections], "models": len(outcomes)}
@@ -228,10 +228,10 @@ def _figure1(folder: Path) -> list[Section]:
     """Figure 1 as :func:`write_reproduction` left it in a folder, if it did."""
     table = folder / "figure1.csv"
     figure = folder / "figures" / "figure1.png"
-    made = folder / "provenance" / "figure1.json"
-    if not (table.exists() and figure.exists() and made.exists()):
+    provenance = folder / "provenance" / "figure1.json"
+    if not (table.exists() and figure.exists() and provenance.exists()):
         return []
-    effort = json.loads(made.read_text(encoding="utf-8"))["effort"]
+    effort = json.loads(provenance.read_text(encoding="utf-8"))["effort"]
     image = Image("figure1", f"{_FIGURE1_CAPTION} Made with: {effort}.", figure.read_bytes())
     tables = text_tables("figure1", {"figure1": pd.read_csv(table)})
     return [Section(EXPERIMENTS[FIGURE1], tuple(tables), (image,))]

@@ -125,13 +125,13 @@ def _means(main: pd.DataFrame) -> TextTable:
 
 
 def _relative(row: Row) -> tuple[str, str, str]:
-    known = row["published"]
+    published = row["published"]
     # Printed with two digits: below a tenth, rounding alone is several per cent.
-    if known >= 0.1:
-        off = 100 * (row["ours"] / known - 1)
+    if published >= 0.1:
+        off = 100 * (row["ours"] / published - 1)
     else:
         off = float("nan")
-    return number(known, 2), _interval(row), number(off, 1)
+    return number(published, 2), _interval(row), number(off, 1)
 
 
 _ONE_SEED = (
@@ -224,8 +224,10 @@ def _robustness(tables: Tables) -> list[TextTable]:
     for attack in unique(table["metric"]):
         part = table[table["metric"] == attack]
         # Columns: the budgets at which the published figure was read, and both ends.
-        known = part.groupby("epsilon")["published"].count() > 0
-        shown = sorted({part["epsilon"].min(), part["epsilon"].max(), *known[known].index})
+        has_published = part.groupby("epsilon")["published"].count() > 0
+        shown = sorted(
+            {part["epsilon"].min(), part["epsilon"].max(), *has_published[has_published].index}
+        )
         rows = []
         for (data, model), curve in part.groupby(["data", "quantity"], sort=False):
             at = curve.set_index("epsilon")
@@ -320,8 +322,8 @@ def _performance(tables: Tables) -> list[TextTable]:
     for (data, model), part in table.groupby(["data", "quantity"], sort=False):
         by_metric = part.set_index("metric").to_dict("index")
         texts = [_interval(by_metric[m], 3) for m in ("accuracy", "f1", "calibration_error")]
-        known = number(by_metric["accuracy"]["published"], 2)
-        rows.append((str(data), NAMES.get(str(model), str(model)), known, *texts))
+        published = number(by_metric["accuracy"]["published"], 2)
+        rows.append((str(data), NAMES.get(str(model), str(model)), published, *texts))
     header = (
         "data",
         "model",

@@ -32,7 +32,7 @@ _STEPS, _LINE = (
 _QUIET = "#8a8a8a"
 _DARK = "#444444"
 _FAINT = {"alpha": 0.45, "zorder": 2}
-_SAID = (
+_LEGEND = (
     "where fixed steps of 0.1 end, each person",
     "where the line search ends, each person",
     "one person, step by step (large: the end)",
@@ -79,7 +79,7 @@ def overshoot_figure(table: pd.DataFrame) -> Any:
             linestyle="--",
             label="τ = .5: here the decision changes",
         )
-        whole = path[np.isclose(path["step"] % 1, 0)]
+        full_steps = path[np.isclose(path["step"] % 1, 0)]
         for rows, mark, look in (
             (
                 ends,
@@ -89,20 +89,20 @@ def overshoot_figure(table: pd.DataFrame) -> Any:
                     "color": _STEPS[0],
                     "markersize": 4,
                     "markeredgewidth": 0,
-                    "label": _SAID[0],
+                    "label": _LEGEND[0],
                 },
             ),
-            (line, "|", {**_FAINT, "color": _LINE[0], "markersize": 9, "label": _SAID[1]}),
+            (line, "|", {**_FAINT, "color": _LINE[0], "markersize": 9, "label": _LEGEND[1]}),
             (path, "-", {"color": _DARK, "linewidth": 1}),
-            (whole, ".", {"color": _DARK, "markersize": 7, "label": _SAID[2]}),
+            (full_steps, ".", {"color": _DARK, "markersize": 7, "label": _LEGEND[2]}),
             (
-                whole[-1:],
+                full_steps[-1:],
                 "o",
                 {"color": _STEPS[0], "markersize": 8, "markeredgecolor": _DARK, "zorder": 5},
             ),
         ):
             axis.plot(rows["distance"], rows["probability"], mark, **look)
-        medians = [f"{found['distance'].median():.2f}" for found in (ends, line)]
+        medians = [f"{points['distance'].median():.2f}" for points in (ends, line)]
         axis.set_title(
             f"{name}, {_called(model)}\nmedian way: steps {medians[0]}, line search {medians[1]}"
         )
@@ -206,9 +206,9 @@ def floor_figure(truth: pd.DataFrame) -> Any:
             (CONVENTIONAL, place - 0.16, "#7a7a7a"),
             (CT, place + 0.16, "#1764ab"),
         ):
-            own = cell[cell["model"] == model].set_index("tau")["value"] / real
-            steps = own[own.index.str.contains("×")]
-            free = own[own.index == ".5"]
+            scores = cell[cell["model"] == model].set_index("tau")["value"] / real
+            steps = scores[scores.index.str.contains("×")]
+            free = scores[scores.index == ".5"]
             if len(steps) and len(free):
                 hollow = {"markerfacecolor": "white", "label": f"{_MODELS[model]}, fixed steps"}
                 axis.plot([*steps, *free], [height] * 2, "-", color=colour, linewidth=1)

@@ -184,17 +184,17 @@ def _scatter(axis: Any, tuning: Tuning, x: Target, y: Target) -> None:
 @drawn
 def draw_importances(tuning: Tuning) -> Any:
     """For each objective, the share of its variance over trials that each setting explains."""
-    known = [
+    explained = [
         both for both in zip(tuning.goal.targets, tuning.importances, strict=True) if both[1]
     ]
     figure, axes = panels(
-        max(1, len(known)),
+        max(1, len(explained)),
         columns=4,
-        width=3.0 if len(known) > 1 else 5.0,
+        width=3.0 if len(explained) > 1 else 5.0,
         height=3.0,
         sharey=True,
     )
-    if not known:
+    if not explained:
         axes[0].text(
             0.5,
             0.5,
@@ -205,9 +205,11 @@ def draw_importances(tuning: Tuning) -> Any:
         )
         axes[0].set_axis_off()
         return figure
-    total = {name: sum(shares.get(name, 0.0) for _, shares in known) for name in known[0][1]}
+    total = {
+        name: sum(shares.get(name, 0.0) for _, shares in explained) for name in explained[0][1]
+    }
     names = sorted(total, key=lambda name: total[name])[-_MOST_SETTINGS:]
-    for axis, (target, shares) in zip(axes, known, strict=True):
+    for axis, (target, shares) in zip(axes, explained, strict=True):
         axis.barh(names, [shares.get(name, 0.0) for name in names], color=_FRONT, height=0.65)
         axis.set_title(METRICS[target.metric].words)
         axis.set_xlabel("share of the variance")

@@ -30,7 +30,7 @@ class Outcome(Generic[R]):
         history: by name, one value per epoch.
         stopped: why training ended early, if it did.
         seconds: by part, ``train`` and ``evaluate``, as far as they were measured.
-        made: command, versions, date and settings, as far as they were noted.
+        origin: command, versions, date and settings, as far as they were noted.
         weights: of the model, if it is kept.
         rows: a table with a row per individual, if the measurement has one.
         notes: warnings of the training that are worth showing.
@@ -42,7 +42,7 @@ class Outcome(Generic[R]):
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
     stopped: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
-    made: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, Tensor] = field(default_factory=dict)
     rows: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Outcome(Generic[R]):
             "history": {name: _plain(value, digits) for name, value in self.history.items()},
             "stopped": self.stopped,
             "seconds": dict(self.seconds),
-            "made": dict(self.made),
+            "made": dict(self.origin),
             "notes": list(self.notes),
             "tensors": bool(self.weights),
             "rows": self.rows is not None,
@@ -140,7 +140,7 @@ def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> s
     """The one package version that made these results (with ``current``, this one); mixtures raise
     an error.
     """
-    versions_used = [outcome.made["versions"] for outcome in outcomes if outcome.made]
+    versions_used = [outcome.origin["versions"] for outcome in outcomes if outcome.origin]
     advice = (
         "Numbers of different versions do not belong in one table: use another folder, or delete "
         "this one."

@@ -57,15 +57,15 @@ class Comparison:
     def missing(self, jobs: Sequence[tuple[Run, ...]]) -> list[tuple[Run, ...]]:
         """What is not finished of each job; raises if what is was made by other versions."""
         store = self.store
-        there = store.done()
-        done = [run for job in jobs for run in job if run.id in there]
-        made = [Outcome(run, made=store.content(run.id)["made"]) for run in done]
-        check_versions(made, current=True)
-        left = [tuple(run for run in job if run.id not in there) for job in jobs]
-        return [job for job in left if job]
+        finished = store.done()
+        done = [run for job in jobs for run in job if run.id in finished]
+        outcomes = [Outcome(run, origin=store.content(run.id)["made"]) for run in done]
+        check_versions(outcomes, current=True)
+        unfinished = [tuple(run for run in job if run.id not in finished) for job in jobs]
+        return [job for job in unfinished if job]
 
     @cached_property
-    def own(self) -> dict[str, Dataset]:
+    def user_datasets(self) -> dict[str, Dataset]:
         """Data sets that are not the paper's, by name."""
         return {data.name: data for data in self.data or () if isinstance(data, Dataset)}
 
@@ -79,7 +79,7 @@ class Comparison:
         grid = load_grid("main").changed(names, self.seeds)
         paper = [name for name in PAPER_ORDER if names is None or name in names]
         seeds = {name: list(grid.seeds_of(name)) for name in paper if name in grid.data}
-        return seeds | {name: list(range(self.seeds or _SEEDS)) for name in self.own}
+        return seeds | {name: list(range(self.seeds or _SEEDS)) for name in self.user_datasets}
 
     @property
     def order(self) -> list[str]:
@@ -88,8 +88,8 @@ class Comparison:
 
     def methods_of(self, data: str) -> list[str]:
         """The methods that can be made of such data."""
-        if data in self.own:
-            classes = self.own[data].num_classes
+        if data in self.user_datasets:
+            classes = self.user_datasets[data].num_classes
         else:
             classes = num_classes(data)
         return [name for name in self.names if Compared.of(name).takes(classes, data in IMAGES)]
@@ -110,7 +110,7 @@ class Comparison:
 
     def _run(self, data: str, seed: int, method: str, measurement: dict[str, Any]) -> Run:
         rows = {"rows": self.kind_of_rows, "caps": tuple(sorted(asdict(self.caps).items()))}
-        if data in self.own:
+        if data in self.user_datasets:
             # The same file may hold other rows tomorrow.
             rows["content"] = self._digests[data]
         measured = {"protocol": self.protocol, **rows, **measurement}
@@ -122,7 +122,7 @@ class Comparison:
 
     @cached_property
     def _digests(self) -> dict[str, str]:
-        return {name: _digest(own) for name, own in self.own.items()}
+        return {name: _digest(dataset) for name, dataset in self.user_datasets.items()}
 
 
 def _digest(data: Dataset) -> str:

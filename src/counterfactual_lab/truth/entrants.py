@@ -75,7 +75,7 @@ _CLIP = 0.5
 _SAME_BATCHES = ("cheap_recourse",)
 
 # Models by the text of their method, and whether they know the protected features.
-Known = dict[tuple[str, bool], nn.Module]
+TrainedModels = dict[tuple[str, bool], nn.Module]
 # Changes a method before it trains: of a comparison with limits of its own.
 Change = Callable[["Fit", Method], Method]
 
@@ -199,7 +199,7 @@ class Fit:
         free_constraints: of the searches the model will be measured by, no feature protected.
         seed: of weights and draws.
         protected: whether the model is for people who cannot change the protected features.
-        known: models made so far, by method and whether they know the protected features.
+        trained_models: models made so far, by method and whether they know the protected features.
     """
 
     name: str
@@ -210,7 +210,7 @@ class Fit:
     seed: int
     caps: Caps = field(default_factory=Caps)
     protected: bool = False
-    known: Known = field(default_factory=dict)
+    trained_models: TrainedModels = field(default_factory=dict)
 
     @property
     def constraints(self) -> Constraints:
@@ -258,16 +258,16 @@ class Fit:
     def model(self, text: str) -> nn.Module:
         """The model of this text, of these rows and seed; made once."""
         compared = Compared.of(text)
-        known = (str(compared), self.protected and compared.protects)
-        if known not in self.known:
-            # The copy shares ``known``, so that what several methods build on is trained once.
-            fit = replace(self, protected=known[1])
+        key = (str(compared), self.protected and compared.protects)
+        if key not in self.trained_models:
+            # The copy shares ``trained_models``: what several methods build on is trained once.
+            fit = replace(self, protected=key[1])
             if str(compared) == compared.method:
-                made = trained([fit], compared.method)[0]
+                model = trained([fit], compared.method)[0]
             else:
-                made = compared.complete(fit.model(compared.method), fit)
-            self.known[known] = made.eval().requires_grad_(False)
-        return self.known[known]
+                model = compared.complete(fit.model(compared.method), fit)
+            self.trained_models[key] = model.eval().requires_grad_(False)
+        return self.trained_models[key]
 
 
 def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> list[nn.Module]:

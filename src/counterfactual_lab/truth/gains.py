@@ -21,8 +21,8 @@ from counterfactual_lab.truth.entrants import Fit
 from counterfactual_lab.truth.truth import (
     Truth,
     TruthBench,
+    current_origin,
     fit_of,
-    made_now,
     make_bench,
 )
 from counterfactual_training.evaluation.performance import predict_logits
@@ -63,14 +63,14 @@ def picture_tables(truth: Truth, data: Sequence[str]) -> dict[str, pd.DataFrame]
     tables = [name for name in data if name not in IMAGES]
     chosen = [name for name in _PREFERRED if name in tables] or tables[:2]
     by_steps = {"overshoot": overshoot_table, "rescaled": rescaled_table}
-    found = [_made(truth, name, by_steps, AS_PUBLISHED) for name in chosen]
-    found += [
-        _made(truth, name, {"digits": digits_table}, truth.caps)
+    by_data = [_tables_of(truth, name, by_steps, AS_PUBLISHED) for name in chosen]
+    by_data += [
+        _tables_of(truth, name, {"digits": digits_table}, truth.caps)
         for name in data
         if name in IMAGES
     ]
     parts = {
-        title: [part[title] for part in found if title in part]
+        title: [part[title] for part in by_data if title in part]
         for title in (*by_steps, "digits")
     }
     return {
@@ -79,24 +79,26 @@ def picture_tables(truth: Truth, data: Sequence[str]) -> dict[str, pd.DataFrame]
     }
 
 
-def _made(
+def _tables_of(
     truth: Truth, name: str, makers: Mapping[str, Make], caps: Caps
 ) -> dict[str, pd.DataFrame]:
     """Tables of one data set, which share their models."""
-    own = replace(truth, caps=caps)
-    runs = {title: own.run(name, 0, f"picture {title}") for title in makers}
+    capped = replace(truth, caps=caps)
+    runs = {title: capped.run(name, 0, f"picture {title}") for title in makers}
     store = truth.store
     if not {run.id for run in runs.values()} <= store.done():
         bench = make_bench(name, truth.on_test, caps)
         fit = fit_of(bench, name, 0, caps, protected=False)
-        made = {
+        outcomes = {
             runs[title].id: Outcome(
-                runs[title], made=made_now(), rows=_rounded(make(bench, fit)).assign(data=name)
+                runs[title],
+                origin=current_origin(),
+                rows=_rounded(make(bench, fit)).assign(data=name),
             )
             for title, make in makers.items()
         }
         with store.writing():
-            store.save(f"pictures-{name}", made)
+            store.save(f"pictures-{name}", outcomes)
     return {title: store.load(run).table() for title, run in runs.items()}
 
 
@@ -129,8 +131,8 @@ def overshoot_table(bench: TruthBench, fit: Fit) -> pd.DataFrame:
         CT: fit.model(CT),
     }
     # Whom no model decides as their target.
-    asked = (_decisions(models, bench) != bench.individuals.y_target).all(0)
-    who = Individuals(*(part[asked][:_PEOPLE] for part in bench.individuals))
+    denied_by_all = (_decisions(models, bench) != bench.individuals.y_target).all(0)
+    who = Individuals(*(part[denied_by_all][:_PEOPLE] for part in bench.individuals))
     fixed, line_search = (
         recipe.replace(decision_threshold=0.5)
         for recipe in (FIXED_STEPS.generator or generic(), make_generator("line"))

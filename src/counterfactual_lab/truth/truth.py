@@ -26,7 +26,7 @@ from counterfactual_lab.runs.outcome import Outcome
 from counterfactual_lab.runs.run import Run
 from counterfactual_lab.truth.caps import METHODS, Caps
 from counterfactual_lab.truth.comparison import Comparison
-from counterfactual_lab.truth.entrants import Compared, Fit, Known
+from counterfactual_lab.truth.entrants import Compared, Fit, TrainedModels
 from counterfactual_training.constraints import Constraints, Domain
 from counterfactual_training.datasets.catalog import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
@@ -164,9 +164,10 @@ def _run_job(truth: Truth, job: tuple[Run, ...]) -> dict[str, str]:
     floors = truth.floors(data)
     if not store.has(floors):
         store.save(floors.id, {floors.id: floors_of(floors, bench)})
-    known = _known(truth, bench, job[0])
+    trained_models = _finished_models(truth, bench, job[0])
     outcomes = {
-        run: attempt(partial(_run, bench=bench, known=known), truth, run) for run in job
+        run: attempt(partial(_run, bench=bench, trained_models=trained_models), truth, run)
+        for run in job
     }
     return {run.label: out.reason for run, out in outcomes.items() if isinstance(out, Failed)}
 
@@ -175,19 +176,19 @@ def _run_job(truth: Truth, job: tuple[Run, ...]) -> dict[str, str]:
 _STORED = {CONVENTIONAL: (CONVENTIONAL, False), CT: (CT, False), PROTECTED: (CT, True)}
 
 
-def _known(truth: Truth, bench: TruthBench, like: Run) -> Known:
+def _finished_models(truth: Truth, bench: TruthBench, like: Run) -> TrainedModels:
     """The models of finished runs, as far as there are any of this data set and seed."""
-    known: Known = {}
+    trained_models: TrainedModels = {}
     store = truth.store
     for run in truth.trained:
         same = (run.data, run.seed) == (like.data, like.seed)
         if same and run.model in _STORED and store.has_model(run):
             model = store.load_model(run, untrained(bench.data, run.seed))
-            known[_STORED[run.model]] = model.eval().requires_grad_(False)
-    return known
+            trained_models[_STORED[run.model]] = model.eval().requires_grad_(False)
+    return trained_models
 
 
-def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
+def _run(truth: Truth, run: Run, bench: TruthBench, trained_models: TrainedModels) -> None:
     rows = []
     seconds = 0.0
     numbers: dict[str, float] = {}
@@ -197,7 +198,7 @@ def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
         find = counternet_explainer
     for setting in SETTINGS:
         protected = setting == "protected"
-        fit = fit_of(bench, run.data, run.seed, truth.caps, protected, known)
+        fit = fit_of(bench, run.data, run.seed, truth.caps, protected, trained_models)
         started = time.perf_counter()
         model = fit.model(run.model)
         seconds += time.perf_counter() - started
@@ -220,7 +221,7 @@ def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
         run,
         numbers=numbers,
         seconds={"train": round(seconds, 2)},
-        made=made_now(),
+        origin=current_origin(),
         rows=pd.concat(rows, ignore_index=True),
     )
     truth.store.save(run.id, {run.id: outcome})
@@ -229,10 +230,10 @@ def _run(truth: Truth, run: Run, bench: TruthBench, known: Known) -> None:
 def floors_of(run: Run, bench: TruthBench) -> Outcome[Run]:
     """Real rows, unmoved people and nearest unlike neighbours, judged as models are."""
     rows = floor_table(bench.individuals, bench.judge, (bench.data.x_train, bench.data.y_train))
-    return Outcome(run, made=made_now(), rows=rows.assign(data=run.data))
+    return Outcome(run, origin=current_origin(), rows=rows.assign(data=run.data))
 
 
-def made_now() -> dict[str, Any]:
+def current_origin() -> dict[str, Any]:
     """What an outcome says about its origin."""
     return {"versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
 
@@ -302,7 +303,7 @@ def fit_of(
     seed: int,
     caps: Caps,
     protected: bool,
-    known: Known | None = None,
+    trained_models: TrainedModels | None = None,
 ) -> Fit:
     """What a method sees: the bench's rows to fit, less the seed's validation rows."""
     data = bench.data
@@ -317,5 +318,5 @@ def fit_of(
         seed=seed,
         caps=caps,
         protected=protected,
-        known={} if known is None else known,
+        trained_models={} if trained_models is None else trained_models,
     )

@@ -27,12 +27,12 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     ``truth_gains`` (the published reductions beside what is left of them)."""
     names = truth.names
     store = truth.store
-    there = store.done()
+    finished = store.done()
     done = {
         (run.data, run.seed, run.model): run
         for job in truth.jobs
         for run in job
-        if run.id in there
+        if run.id in finished
     }
     # Runs without a finished reference cannot be compared yet.
     runs = [

@@ -80,7 +80,7 @@ def test_counternet_is_left_out_where_there_are_three_classes(tmp_path):
     made = {(job[0].data, job[0].model) for job in arena.jobs}
     assert {("MNIST", "pgd"), ("Moon", "counternet")} <= made
     assert not any(data == "MNIST" and "counternet" in name for data, name in made)
-    assert arena.left_out == [("MNIST", "counternet"), ("MNIST", "counternet itself")]
+    assert arena.excluded == [("MNIST", "counternet"), ("MNIST", "counternet itself")]
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,8 @@ def test_the_vae_is_fitted_once_per_training_rows(tmp_path, monkeypatch):
 
 def test_a_model_that_trained_alone_keeps_its_weights_and_every_digit(tmp_path):
     model, store = linear(2, 2), Store(tmp_path)
-    made = {"command": "ct", "versions": versions(), "date": "today"}
-    alone = outcome(0.1 + 0.2, weights=model.state_dict(), made=made)
+    origin = {"command": "ct", "versions": versions(), "date": "today"}
+    alone = outcome(0.1 + 0.2, weights=model.state_dict(), origin=origin)
     alone.arrays["paired"] = np.array([0.1], dtype=np.float32)
     with store.writing():
         store.save("job", {run(0).id: alone})
@@ -173,7 +173,7 @@ def test_a_model_that_trained_alone_keeps_its_weights_and_every_digit(tmp_path):
     assert (
         found.arrays["paired"].dtype == np.float32 and found.array("paired").dtype == np.float64
     )
-    assert found.made == made and store.has_model(run(0)) and not store.has_model(run(1))
+    assert found.origin == origin and store.has_model(run(0)) and not store.has_model(run(1))
     other = store.load_model(run(0), linear(2, 2))
     assert all(
         torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
@@ -183,10 +183,10 @@ def test_a_model_that_trained_alone_keeps_its_weights_and_every_digit(tmp_path):
 
 
 def test_results_of_different_versions_are_not_mixed():
-    old = outcome(made={"versions": {**versions(), "counterfactual-training": "0.0.1"}})
+    old = outcome(origin={"versions": {**versions(), "counterfactual-training": "0.0.1"}})
     new, torch_1 = (
-        outcome(made={"versions": versions()}),
-        outcome(made={"versions": {**versions(), "torch": "1.0"}}),
+        outcome(origin={"versions": versions()}),
+        outcome(origin={"versions": {**versions(), "torch": "1.0"}}),
     )
     with pytest.raises(FileError, match=r"0\.0\.1 and"):
         check_versions([old, new])

@@ -33,7 +33,7 @@ def bench_and_fit():
         ("conventional", False): linear(bench, 3.0),
         ("ct_published", False): linear(bench, 0.3),
     }
-    return bench, fit_of(bench, "LS", 0, TINY, protected=False, known=known)
+    return bench, fit_of(bench, "LS", 0, TINY, protected=False, trained_models=known)
 
 
 def test_fixed_steps_land_past_tau_and_the_line_search_on_it(bench_and_fit):

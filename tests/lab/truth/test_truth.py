@@ -160,7 +160,7 @@ def test_the_control_chooses_among_its_factors_by_validation_rows(done):
 def test_only_methods_that_know_protection_are_trained_for_it():
     fit = fit_of(make_bench("LS", False, TINY), "LS", 0, TINY, True)
     fit.model("ct_published"), fit.model("conventional")
-    assert set(fit.known) == {("ct_published", True), ("conventional", False)}
+    assert set(fit.trained_models) == {("ct_published", True), ("conventional", False)}
     assert not bool(fit.constraints.may_increase[0]) and bool(fit.constraints.may_increase[1])
     method = fit.method("ct_published")
     assert not bool(method.constraints.may_increase[0])
