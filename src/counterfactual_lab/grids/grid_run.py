@@ -17,7 +17,7 @@ from counterfactual_lab.grids.settings import (
 from counterfactual_lab.runs.run import Run, as_tuples
 from counterfactual_training.evaluation.protocol import PAIRED, PUBLISHED, EvaluationProtocol
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.methods import METHODS_WITH_NETWORK
 from counterfactual_training.training.registry import make_method
 
 ROWS = ("train", "validation", "test")
@@ -121,9 +121,9 @@ class GridRun(Run):
         return self.text
 
     @property
-    def own_network(self) -> bool:
+    def brings_network(self) -> bool:
         """Whether the method brings its own network; layers and activation then have no effect."""
-        return self.name in OWN_NETWORK
+        return self.name in METHODS_WITH_NETWORK
 
     @property
     def name(self) -> str:

@@ -203,7 +203,7 @@ def _members(run: GridRun, source: GridData, rows: Rows) -> list[Member]:
 def _network(run: GridRun, source: GridData, seed: int) -> nn.Module:
     size = source.data.num_features, source.data.num_classes
     layers = run.values["model.hidden"], run.values["model.activation"]
-    if run.own_network:
+    if run.brings_network:
         return with_weights(seed, lambda: counternet(*size))
     return with_weights(seed, lambda: mlp(*size, *layers))
 

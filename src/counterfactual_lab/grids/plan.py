@@ -113,7 +113,7 @@ def _shape(run: GridRun) -> tuple[object, ...]:
     return (
         run.data,
         run.measurement,
-        run.own_network,
+        run.brings_network,
         *(run.values.get(name) for name in _SHAPE),
     )
 

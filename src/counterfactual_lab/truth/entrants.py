@@ -47,7 +47,7 @@ from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.training.callbacks import ClipGradient, EarlyStopping
 from counterfactual_training.training.fleet import Fleet, Member, member_of
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.methods import METHODS_WITH_NETWORK
 from counterfactual_training.training.registry import (
     kind_and_method,
     make_method,
@@ -109,10 +109,13 @@ class Compared:
             return cls(_canonical(bare.removesuffix(_RESCALED)), rescaled=True)
         if bare.endswith(f" {_ITSELF}"):
             method = _canonical(bare.removesuffix(_ITSELF))
-            if method == DEFAULT_NETWORK or make_method(method).name not in OWN_NETWORK:
+            if (
+                method == DEFAULT_NETWORK
+                or make_method(method).name not in METHODS_WITH_NETWORK
+            ):
                 raise InputError(
-                    f"{text!r}: of all methods, only {', '.join(OWN_NETWORK)} answers without a "
-                    f"search; leave {_ITSELF!r} out."
+                    f"{text!r}: of all methods, only {', '.join(METHODS_WITH_NETWORK)} answers "
+                    f"without a search; leave {_ITSELF!r} out."
                 )
             return cls(method, itself=True)
         return cls(_canonical(bare))
@@ -158,7 +161,7 @@ class Compared:
             return False
         if self.method == DEFAULT_NETWORK:
             return True
-        return num_classes == 2 or make_method(self.method).name not in OWN_NETWORK
+        return num_classes == 2 or make_method(self.method).name not in METHODS_WITH_NETWORK
 
     def gate_of(self, data: str) -> str:
         """The kind of its gate on a data set."""
@@ -299,7 +302,7 @@ def trained(fits: Sequence[Fit], text: str, change: Change | None = None) -> lis
         members.append(member)
     x, y = _rows_of(rows)
     callbacks = []
-    if kind_and_method(members[0].method.name)[1] in OWN_NETWORK:
+    if kind_and_method(members[0].method.name)[1] in METHODS_WITH_NETWORK:
         callbacks = [ClipGradient(_CLIP)]
     with warnings.catch_warnings():
         # A network with dropout cannot be stacked, which changes no number.
@@ -327,7 +330,7 @@ def _rows_of(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 def _network(fit: Fit, name: str) -> nn.Module:
     """The paper's, or that of the method."""
-    if kind_and_method(name)[1] not in OWN_NETWORK:
+    if kind_and_method(name)[1] not in METHODS_WITH_NETWORK:
         return untrained(fit.data, fit.seed)
     return with_weights(
         fit.seed, lambda: counternet(fit.data.num_features, fit.data.num_classes)

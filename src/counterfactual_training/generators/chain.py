@@ -131,12 +131,12 @@ def stacked_chain_of(model: StackedModel, copied: bool = False) -> StackedChain 
     With views of their weights, or with copies in one piece each, which are faster: the views are
     cut out of the long rows of all parameters.
     """
-    layers = [own for own in model.layers or [] if type(own[1]) is not nn.Identity]
+    layers = [named for named in model.layers or [] if type(named[1]) is not nn.Identity]
     linear = [name for name, layer in layers if type(layer) is nn.Linear]
-    known = all(
+    supported = all(
         type(layer) is nn.Linear or activation(layer) is not None for _, layer in layers
     )
-    if not linear or not known or hooked(model):
+    if not linear or not supported or hooked(model):
         return None
     pairs = _stacked_weights(model, linear, copied)
     return StackedChain([layer for _, layer in layers], pairs)
@@ -227,12 +227,12 @@ class ByAutograd:
                 "The model's output does not depend differentiably on its input, which a search "
                 "needs."
             )
-        (found,) = torch.autograd.grad(
+        (gradient,) = torch.autograd.grad(
             [self.output, *others],
             self.leaf,
             [grad, *(torch.ones_like(value) for value in others)],
         )
-        return found
+        return gradient
 
 
 class Chain:

@@ -162,12 +162,12 @@ class SetSize:
                 f"Calibration rows are of classes {classes}; the model has "
                 f"0..{probability.shape[-1] - 1}."
             )
-        own = (
+        labels = (
             self.y_calibration.to(probability.device)
             .expand(probability.shape[:-1])
             .unsqueeze(-1)
         )
-        scores = 1 - probability.gather(-1, own).squeeze(-1)
+        scores = 1 - probability.gather(-1, labels).squeeze(-1)
         return replace(self, quantile=conformal_quantile(scores, self.coverage))
 
     def __call__(self, state: SearchState) -> Tensor:

@@ -131,9 +131,9 @@ class FixedSteps:
         else:
             inside = norm <= rows.radius
         if not torch.equal(inside, rows.nascent):  # in most steps no row leaves or comes back
-            left = (rows.nascent & ~inside).nonzero(as_tuple=True)
+            leaving = (rows.nascent & ~inside).nonzero(as_tuple=True)
             # The last iterate inside was the one before this step.
-            rows.x_adv.index_put_(left, pick(rows.spare, left))
+            rows.x_adv.index_put_(leaving, pick(rows.spare, leaving))
         rows.nascent = inside
 
     # ---- who is done -----------------------------------------------------------------------------
@@ -168,8 +168,8 @@ class FixedSteps:
         """Finish the rows that already are where they should go: of the target class by argmax,
         even below τ.
         """
-        there = arrived | (self.probability.argmax(-1) == rows.y_target)
-        self._finish(rows, there, Status.ALREADY_THERE, 0)
+        in_target = arrived | (self.probability.argmax(-1) == rows.y_target)
+        self._finish(rows, in_target, Status.ALREADY_THERE, 0)
         if self.path is not None:
             self._record(rows, 0)
 

@@ -187,7 +187,7 @@ class Generator:
     def replace(self, **changes: Any) -> Generator:
         """A copy with some settings changed."""
         for name in changes:
-            check_name("setting of a generator:", name, [own.name for own in fields(self)])
+            check_name("setting of a generator:", name, [part.name for part in fields(self)])
         return replace(self, **changes)
 
     def check_features(self, num_features: int) -> None:
@@ -227,9 +227,9 @@ class Generator:
     def content(self) -> tuple[Any, ...]:
         """What it does, in a form that can be compared."""
         values = tuple(
-            getattr(self, own.name)
-            for own in fields(self)
-            if own.name not in ("penalties", "space")
+            getattr(self, part.name)
+            for part in fields(self)
+            if part.name not in ("penalties", "space")
         )
         penalties = tuple((type(penalty), vars(penalty)) for penalty in self.penalties)
         return values, penalties, type(self.space), vars(self.space)

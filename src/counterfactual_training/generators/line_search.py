@@ -87,8 +87,8 @@ class LineSearch:
         num_features = rows.x.shape[-1]
         longest = per_member(generator.learning_rate, 1)
         self.longest = longest * max(1.0, (num_features / 8) ** 0.5)
-        self.there = self._start(held)
-        self.snapped = torch.zeros_like(self.there)
+        self.already_in_target = self._start(held)
+        self.snapped = torch.zeros_like(self.already_in_target)
         self.path: Tensor | None = None
         if record:
             x = rows.x
@@ -126,16 +126,16 @@ class LineSearch:
 
     def rounds(self) -> Iterator[LiveRows]:
         """Yields rows that climb, in turn with what else is done to them."""
-        yield from self.climb(~self.there)
+        yield from self.climb(~self.already_in_target)
         if not self.rules.has_discrete:
             return
-        changed = self.snap(~self.there)
+        changed = self.snap(~self.already_in_target)
         for _ in range(_ROUNDS):
             # After a snap or an exchange, a row is beyond τ or below it: one of these two applies
             # to it.
             self.come_back(changed)
             yield from self.climb(changed)
-            changed = self.exchange(~self.there)
+            changed = self.exchange(~self.already_in_target)
             if not bool(changed.any()):
                 break
 
@@ -395,7 +395,7 @@ class LineSearch:
             converged=converged,
             # A place on the path, but no update.
             num_steps=(rows.moves - self.snapped.long()).clamp_max(self.limit),
-            status=status.masked_fill_(self.there, int(Status.ALREADY_THERE)),
+            status=status.masked_fill_(self.already_in_target, int(Status.ALREADY_THERE)),
             confidence=rows.confidence,
             binding=status.new_zeros(*status.shape, 0, dtype=torch.int8),
             path=path,

@@ -45,13 +45,13 @@ _PER_CLASS, _MOST = 1000, 2000  # training rows kept of each class, and in all
 
 def _recipe(make: Callable[P, Generator]) -> Callable[P, Generator]:
     """A recipe that says which names it takes, if it is given another one."""
-    own = [
+    arguments = [
         name
         for name, part in inspect.signature(make).parameters.items()
         if part.kind is not part.VAR_KEYWORD
     ]
     valid = dict.fromkeys(
-        [*own, *(part.name for part in fields(Generator) if part.name != "name")]
+        [*arguments, *(part.name for part in fields(Generator) if part.name != "name")]
     )
 
     @wraps(make)

@@ -13,7 +13,7 @@ from counterfactual_training.constraints import (
 from counterfactual_training.constraints.relations import Relations
 
 # Room below this share of (1 + |z|) is none.
-_NONE_LEFT = 1e-4
+_NO_ROOM = 1e-4
 # Another column makes room if it loses less than this share of what the room is worth.
 _WORTHWHILE = 0.95
 
@@ -30,8 +30,7 @@ def binding_limits(
     binding = torch.full(x.shape, -1, dtype=torch.long, device=x.device)
     bounds = constraints.bounds(x)
     free = [
-        end > _NONE_LEFT * (1 + x_cf.abs())
-        for end in (bounds.upper - x_cf, x_cf - bounds.lower)
+        end > _NO_ROOM * (1 + x_cf.abs()) for end in (bounds.upper - x_cf, x_cf - bounds.lower)
     ]
     least = _next_step(constraints, x_cf, wish)
     low, high = relations.limits(x, 0.0)
@@ -109,21 +108,21 @@ def _least_of_others(values: Tensor) -> Tensor:
         values.topk(2, -1, largest=False)[0].unbind(-1),
         values.argmin(-1, keepdim=True),
     )
-    own = torch.zeros_like(values, dtype=torch.bool).scatter_(-1, place, True)
-    return torch.where(own, second.unsqueeze(-1), first.unsqueeze(-1))
+    is_least = torch.zeros_like(values, dtype=torch.bool).scatter_(-1, place, True)
+    return torch.where(is_least, second.unsqueeze(-1), first.unsqueeze(-1))
 
 
 def _next_step(constraints: Constraints, x_cf: Tensor, wish: Tensor) -> Tensor:
     """The smallest change of each column ``(n, d)`` along its wish: to the next value it may
     have.
     """
-    least = _NONE_LEFT * (1 + x_cf.abs())
+    least = _NO_ROOM * (1 + x_cf.abs())
     for lattice in constraints.lattices:
         j = lattice.column
         below, above = lattice.beside(x_cf[:, j])
         # A little less than the distance, or rounding would make the next value look out of reach.
         least[:, j] = torch.where(wish[:, j] > 0, above - x_cf[:, j], x_cf[:, j] - below) * (
-            1 - _NONE_LEFT
+            1 - _NO_ROOM
         )
     return least
 
@@ -146,10 +145,10 @@ def needs_in_vain(
             place = int(code.argmax())
         else:
             place = int(code[0])
-        there = x_cf.clone()
+        point = x_cf.clone()
         # The point as it would be in that category: does it have what the rule needs?
-        there[:, list(rule.given)] = code
-        lacks = rule.broken(there) & ~may_take_code(
+        point[:, list(rule.given)] = code
+        lacks = rule.broken(point) & ~may_take_code(
             constraints, rule.needed, rule.needed_code, x
         )
         vain[:, place] |= lacks

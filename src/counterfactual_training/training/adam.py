@@ -93,9 +93,9 @@ class AdamOptimizer(Optimizer):
         square = self.square
         gradients = [g for g in grads if g is not None]
         if len(gradients) < len(tensors):  # parameters without a gradient stay as they are
-            there = [i for i, grad in enumerate(grads) if grad is not None]
+            places = [i for i, grad in enumerate(grads) if grad is not None]
             tensors, mean, square = (
-                [column[i] for i in there] for column in (tensors, mean, square)
+                [column[i] for i in places] for column in (tensors, mean, square)
             )
         fused_adam(tensors, gradients, (mean, square), step, numbers, bad)
         if bad is not None:  # the kernel skipped the update, but does not take the count back

@@ -114,7 +114,7 @@ class EpochProgress(Callback):
     def on_epoch_end(self, run: Run) -> None:
         if not self.status.live or not run.speaks:
             return
-        left = (
+        seconds = (
             (time.monotonic() - self.started)
             / (run.epoch - self.first)
             * (run.epochs - run.epoch)
@@ -123,7 +123,7 @@ class EpochProgress(Callback):
             name = "training"
         else:
             name = f"fleet of {len(run.members)}"
-        notes = [f"{name}: epoch {run.epoch}/{run.epochs}", f"{duration(left)} left"]
+        notes = [f"{name}: epoch {run.epoch}/{run.epochs}", f"{duration(seconds)} left"]
         if len(run.members) == 1:
             record = run.history.records[-1]
             notes += [

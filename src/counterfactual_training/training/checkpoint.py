@@ -46,7 +46,7 @@ class Checkpoint:
 
     def resume(self, run: Run) -> None:
         """Restore a new run from the file, if it exists; raises for the file of another run."""
-        saved = self.found()
+        saved = self.saved_content()
         if isinstance(saved, FileError):
             raise saved
         if saved is None:
@@ -64,7 +64,7 @@ class Checkpoint:
             run.restore({**state, "epoch": content["epoch"], "records": content["records"]})
             self.pending = state
 
-    def found(self) -> Any:
+    def saved_content(self) -> Any:
         """The content of the file, or the error."""
         try:
             if self.path.exists():

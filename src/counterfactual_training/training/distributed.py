@@ -25,7 +25,7 @@ from counterfactual_training.generators.search import search_rows
 from counterfactual_training.training.budget import AccuracyBudget
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.fingerprint import fingerprint_of_given
+from counterfactual_training.training.fingerprint import fingerprint_of_inputs
 from counterfactual_training.training.learner import ByLoss, ByTable, Learner
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.network import Gradients, Network
@@ -40,7 +40,7 @@ from counterfactual_training.training.run import Run, Saver, TrainResult
 from counterfactual_training.training.sampling import shares
 
 # What training reads of a search.
-_FOUND = ("x_cf", "x_adv", "converged", "num_steps", "status", "confidence")
+_SEARCH_FIELDS = ("x_cf", "x_adv", "converged", "num_steps", "status", "confidence")
 
 
 class Ranks(NamedTuple):
@@ -109,11 +109,11 @@ class Ranks(NamedTuple):
             weight_adv=_weight(batch.weight_adv, target, part, here),
         )
 
-    def whole(self, result: SearchResult, num: int) -> SearchResult:
+    def of_all_rows(self, result: SearchResult, num: int) -> SearchResult:
         """The results of all ``num`` rows, given those of this process's part."""
         part, here = self.rows(num)
         every: dict[str, Any] = {}
-        for name in _FOUND:
+        for name in _SEARCH_FIELDS:
             value = getattr(result, name)
             rows = torch.zeros(num, *value.shape[1:], dtype=torch.float64, device=value.device)
             if here:
@@ -162,7 +162,7 @@ class DistributedRun(Run):
         optimizer: Optimizer | None,
         callbacks: Sequence[Callback],
     ) -> None:
-        self.whole = model
+        self.wrapped_model = model
         self.ranks = Ranks.from_model(model)
         super().__init__(
             [model.module], [method], data, validation, optimizer=optimizer, callbacks=callbacks
@@ -189,7 +189,7 @@ class DistributedRun(Run):
                 "A budget of accuracy needs a reference run on all rows: train on one process, or "
                 "set no budget."
             )
-        if len(set(self.ranks.every(fingerprint_of_given(self)))) > 1:
+        if len(set(self.ranks.every(fingerprint_of_inputs(self)))) > 1:
             raise InputError(
                 "The processes were given different rows or methods. Give all of them the whole "
                 "training set and one method; each takes its part by itself (or a DataLoader "
@@ -222,7 +222,7 @@ class DistributedRun(Run):
         if isinstance(rng, torch.Generator):
             # Each has drawn for its own rows; from here on, all draw alike again.
             rng.set_state(self.ranks.first(rng.get_state()))
-        return self.ranks.whole(result, len(x))
+        return self.ranks.of_all_rows(result, len(x))
 
     def record(self, columns: dict[str, list[Any]], training: set[int]) -> None:
         """As the first process has them, so that callbacks decide alike on every process."""
@@ -246,26 +246,28 @@ class DistributedRun(Run):
 
     def results(self) -> list[TrainResult]:
         """The model with its wrapper."""
-        return [TrainResult(self.whole.eval(), self.history)]
+        return [TrainResult(self.wrapped_model.eval(), self.history)]
 
 
 class DistributedLearner(Learner):
     """Gradients of parts of batches, which ``DistributedDataParallel`` adds up."""
 
     def __init__(self, run: DistributedRun, optimizer: Optimizer | None) -> None:
-        self.whole = run.whole
+        self.wrapped_model = run.wrapped_model
         self.ranks = run.ranks
         self.divided = run.data.divided
         self.here: list[float] = []  # rows of this process in each batch of the epoch
         objective = run.method.minimised
         rates = [run.config.learning_rate]
-        super().__init__(run.whole.module, objective, run.data.num_classes, rates, optimizer)
+        super().__init__(
+            run.wrapped_model.module, objective, run.data.num_classes, rates, optimizer
+        )
 
     def way(self) -> ByTable | ByLoss:
         if self.closed:
-            network = DistributedNetwork(self.whole, self.parameters, self.ranks.size)
+            network = DistributedNetwork(self.wrapped_model, self.parameters, self.ranks.size)
             return ByTable(network, self.num_classes)
-        return ByPartOfLoss(self.whole, self.parameters)
+        return ByPartOfLoss(self.wrapped_model, self.parameters)
 
     def begin_epoch(self) -> None:
         super().begin_epoch()
@@ -280,7 +282,7 @@ class DistributedLearner(Learner):
             self.here += [float(batch.totals.here) for batch in batches if batch.totals]
         return super().gradients(objective, batches, accumulate)
 
-    def whole_terms(self, terms: Tensor) -> Tensor:
+    def total_terms(self, terms: Tensor) -> Tensor:
         """Sums over the parts of all processes, which are the means over whole batches."""
         if self.ranks.size == 1:
             return terms
@@ -327,10 +329,10 @@ class DistributedCheckpoint(Checkpoint):
         self.ranks = run.ranks
         self.fingerprint = self.ranks.first(self.fingerprint)
 
-    def found(self) -> Any:
+    def saved_content(self) -> Any:
         content = None
         if self.ranks.rank == 0:
-            content = super().found()
+            content = super().saved_content()
         return self.ranks.first(content)
 
     def save(self, run: Run) -> None:

@@ -122,8 +122,8 @@ class Epoch:
         self.group.append(batch)
         # With one search per batch, the search needs the weights after the update before it.
         full = self.per_batch or len(self.group) * batch.x.numel() > _GROUP_VALUES
-        whole = full and len(self.group) % run.config.accumulate == 0
-        if whole or self.done == len(self.sizes):
+        complete = full and len(self.group) % run.config.accumulate == 0
+        if complete or self.done == len(self.sizes):
             group = self.group
             self.group = []
             yield from run.learner.gradients(self.objective, group, run.config.accumulate)

@@ -25,7 +25,7 @@ from counterfactual_training.training.run import Run
 _BLOCK = 2**24  # bytes hashed at once: rows on disk may not fit into memory
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.Size, Enum)
 # Code of these packages is identified by its name, not by its content.
-_KNOWN = {
+_NAMED_PACKAGES = {
     "counterfactual_training",
     "counterfactual_lab",
     "counterfactual_serve",
@@ -50,7 +50,7 @@ def fingerprint(run: Run) -> str:
         digest.add_trained(model)
         # Parts in eval mode stay there.
         digest.add([module.training for module in model.modules()])
-    _add_given(digest, run)
+    _add_inputs(digest, run)
     groups = run.optimizer.param_groups
     digest.add(
         [
@@ -80,16 +80,16 @@ def _deciding(run: Run) -> list[Callback]:
     return [callback for callback in run.callbacks if callback in listening]
 
 
-def fingerprint_of_given(run: Run) -> str:
+def fingerprint_of_inputs(run: Run) -> str:
     """A digest of rows and settings, which all processes must share; their models may differ."""
     digest = Digest()
     for model in run.models:
         digest.know(model)
-    _add_given(digest, run)
+    _add_inputs(digest, run)
     return digest.hexdigest()
 
 
-def _add_given(digest: Digest, run: Run) -> None:
+def _add_inputs(digest: Digest, run: Run) -> None:
     data = run.data
     size = run.config.batch_size
     for method in run.methods:
@@ -102,7 +102,7 @@ def _add_given(digest: Digest, run: Run) -> None:
     digest.add([data.y, data.weight])
     # Reading all fetched rows would cost another epoch: their classes and the first rows must do.
     if isinstance(data, FetchedRows):
-        digest.add([data.first(64)[0], [type(own) for own in data.samplers]])
+        digest.add([data.first(64)[0], [type(sampler) for sampler in data.samplers]])
         digest.add([data.num_batches(size), data.smallest_batch(size)])
     else:
         digest.add(data.x)
@@ -166,19 +166,19 @@ class Digest:
         """A model by its shapes, code and constants."""
         self.know(model)
         for name, module in model.named_modules():
-            known = _is_known(type(module).__module__)
+            installed = _is_installed(type(module).__module__)
             # Private attributes of torch's modules follow from the rest; their buffers are
             # statistics.
             attributes = {
                 k: v
                 for k, v in vars(module).items()
-                if k not in _OF_MODULES and not (known and k.startswith("_"))
+                if k not in _OF_MODULES and not (installed and k.startswith("_"))
             }
             weights = [
                 [part, w.requires_grad, w] for part, w in module.named_parameters(recurse=False)
             ]
             self.add([name, type(module), attributes, module_hooks(module), weights])
-            if not known:
+            if not installed:
                 self.add(dict(module.named_buffers(recurse=False)))
 
     def _content(self, value: Any) -> None:
@@ -215,13 +215,13 @@ class Digest:
 
 def _parts_of_function(function: types.FunctionType) -> list[Any]:
     parts = [function.__qualname__, list(function.__closure__ or ())]
-    if _is_known(function.__module__):
+    if _is_installed(function.__module__):
         return [*parts, function.__module__]
     code = function.__code__
     around = function.__globals__
     used = {name: around[name] for name in _names(code, "LOAD_GLOBAL") if name in around}
     for name, value in list(used.items()):  # constants of the user's other modules
-        if isinstance(value, types.ModuleType) and not _is_known(value.__name__):
+        if isinstance(value, types.ModuleType) and not _is_installed(value.__name__):
             attributes = _names(code, "LOAD_ATTR", "LOAD_METHOD")
             used |= {
                 f"{name}.{attribute}": vars(value)[attribute]
@@ -252,7 +252,7 @@ def _parts_of_cell(cell: types.CellType) -> list[Any]:
 
 def _parts_of_class(kind: type) -> list[Any]:
     parts: list[Any] = [kind.__module__, kind.__qualname__]
-    if _is_known(kind.__module__):
+    if _is_installed(kind.__module__):
         return parts
     # Of the attributes that Python itself adds, only code matters.
     members = {k: v for k, v in vars(kind).items() if callable(v) or not k.startswith("__")}
@@ -312,13 +312,13 @@ def _parts(value: Any) -> Any:
     return _parts_of_instance(value)
 
 
-def _is_known(module: str | None) -> bool:
+def _is_installed(module: str | None) -> bool:
     """Whether code is identified by its name: this package, the standard library, installed
     packages.
     """
     top = (module or "").partition(".")[0]
     place = getattr(sys.modules.get(top), "__file__", None) or ""
-    return top in _KNOWN or "site-packages" in place or "dist-packages" in place
+    return top in _NAMED_PACKAGES or "site-packages" in place or "dist-packages" in place
 
 
 def _digest(value: Any) -> str:

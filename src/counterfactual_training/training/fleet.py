@@ -44,7 +44,7 @@ from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.train_config import TrainConfig
 
 # Settings that may differ between members; all others change the shape of the work.
-_OWN = ("learning_rate", "burn_in", "max_bad_updates", "seed")
+_PER_MEMBER = ("learning_rate", "burn_in", "max_bad_updates", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class Fleet:
                 )
             for name, mine in vars(first).items():
                 its = getattr(member.method.training, name)
-                if mine != its and name not in _OWN:
+                if mine != its and name not in _PER_MEMBER:
                     raise InputError(
                         f"Members of a fleet must share {name}: member 0 has {mine!r}, member "
                         f"{i} {its!r}. "
@@ -249,7 +249,7 @@ class Fleet:
             try:
                 check_stackable(self.models)
                 _check_stacked(self.models, data)
-                alone = _with_own_code(methods)
+                alone = _with_custom_code(methods)
             except UnstackableError as error:
                 warnings.warn(
                     f"The fleet is trained one by one: {error}", stacklevel=from_outside()
@@ -257,7 +257,10 @@ class Fleet:
         for i in alone:
             arguments.check_modes(self.models[i], methods[i], data)
         kinds = [generator_structure(method.searcher) for method in methods]
-        rules = [(constraint_structure(stated(own)), *_loss_structure(own)) for own in methods]
+        rules = [
+            (constraint_structure(stated(method)), *_loss_structure(method))
+            for method in methods
+        ]
         groups: list[list[int]] = []
         # Generators with the most energies first: then a group accepts all that are compatible with
         # its first member.
@@ -316,7 +319,7 @@ def _loss_structure(method: Method) -> tuple[object, ...]:
     return (id(method.loss), method.training.burn_in_epochs)
 
 
-def _with_own_code(methods: Sequence[Method]) -> list[int]:
+def _with_custom_code(methods: Sequence[Method]) -> list[int]:
     """Members with custom classes, which a stack would replace by plain ones."""
     members = []
     for i, method in enumerate(methods):
@@ -419,7 +422,7 @@ def free_memory(device: torch.device) -> int | None:
 def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     """What the limit of a container leaves; ``None`` without one."""
     try:
-        left = int((folder / "memory.max").read_text()) - int(
+        free_bytes = int((folder / "memory.max").read_text()) - int(
             (folder / "memory.current").read_text()
         )
     except (OSError, ValueError):
@@ -427,5 +430,5 @@ def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     # The page cache counts as used, but is freed on demand.
     with contextlib.suppress(OSError, ValueError):
         stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        left += int(stat.get("inactive_file", 0))
-    return max(left, 0)
+        free_bytes += int(stat.get("inactive_file", 0))
+    return max(free_bytes, 0)

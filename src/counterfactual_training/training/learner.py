@@ -232,7 +232,7 @@ class Learner:
             return accumulated(every, accumulate)
         return every
 
-    def whole_terms(self, terms: Tensor) -> Tensor:
+    def total_terms(self, terms: Tensor) -> Tensor:
         """The terms ``(batches, 7, *lead)`` of an epoch, of all its rows."""
         return terms
 

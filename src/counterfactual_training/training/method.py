@@ -271,14 +271,14 @@ class Method:
     def conventional(self) -> Method:
         """The same run without counterfactuals."""
         if self.values:
-            made = VALUE_METHODS["conventional"]()
+            template = VALUE_METHODS["conventional"]()
         else:
-            made = METHODS["conventional"]()
+            template = METHODS["conventional"]()
         parts = ("name", "numbers", "make", *_FUNCTIONS, "searches")
         return replace(
             self,
-            **{name: getattr(made, name) for name in parts},
-            objective=replace(made.objective, lambda_class=self.objective.lambda_class),
+            **{name: getattr(template, name) for name in parts},
+            objective=replace(template.objective, lambda_class=self.objective.lambda_class),
             budget=None,
             stated=frozenset(path for path in self.stated if path.startswith("training.")),
         )
@@ -299,8 +299,8 @@ class Method:
         if isinstance(self.generator, Generator):
             return self
         settings = {**self.generator.settings, **learned}
-        made = make_generator(self.generator.name, x_train, y_train, **settings)
-        return replace(self, generator=made)
+        generator = make_generator(self.generator.name, x_train, y_train, **settings)
+        return replace(self, generator=generator)
 
     # ---- its settings by name --------------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Method:
         path = self.path(name)
         stated = self.stated | {path}
         if path in self.numbers:
-            return replace(self._made_anew({**self.numbers, path: value}), stated=stated)
+            return replace(self._rebuilt({**self.numbers, path: value}), stated=stated)
         part, _, rest = path.partition(".")
         if path == "generator":
             return replace(self, generator=value, stated=stated)
@@ -394,18 +394,18 @@ class Method:
             changed = replace(getattr(self, part), **{rest: value})
         return replace(self, **{part: changed}, stated=stated)
 
-    def _made_anew(self, numbers: Mapping[str, Any]) -> Method:
+    def _rebuilt(self, numbers: Mapping[str, Any]) -> Method:
         """The method of other numbers, with all other settings of this one."""
         if self.make is None:
             raise InputError(
                 f"The method {self.name!r} was made by hand; change what its functions use, or "
                 "register a function that takes numbers."
             )
-        old = self._made()
-        made = self.make(**numbers)
+        old = self._template()
+        method = self.make(**numbers)
         parts = self._differing()
         for name in ("objective", "training"):
-            if name in parts and type(parts[name]) is type(getattr(made, name)):
+            if name in parts and type(parts[name]) is type(getattr(method, name)):
                 settings = vars(parts[name])
                 old_settings = vars(getattr(old, name))
                 changed = {
@@ -413,10 +413,10 @@ class Method:
                     for setting in settings
                     if settings[setting] is not old_settings[setting]
                 }
-                parts[name] = replace(getattr(made, name), **changed)
-        return replace(made, **parts, name=self.name, make=self.make)
+                parts[name] = replace(getattr(method, name), **changed)
+        return replace(method, **parts, name=self.name, make=self.make)
 
-    def _made(self) -> Method:
+    def _template(self) -> Method:
         """What its function returns for its numbers."""
         if self.make is None:
             return Method(self.name)
@@ -424,12 +424,12 @@ class Method:
 
     def _differing(self) -> dict[str, Any]:
         """Fields that are not those that its function returned for its numbers."""
-        made = self._made()
+        template = self._template()
         names = [field.name for field in fields(self) if field.name not in _ORIGIN]
         return {
             name: getattr(self, name)
             for name in names
-            if getattr(self, name) is not getattr(made, name)
+            if getattr(self, name) is not getattr(template, name)
         }
 
     # ---- as text and as plain values -------------------------------------------------------------
@@ -476,10 +476,10 @@ class Method:
 
     def _usual(self) -> Method:
         """What its function returns for its numbers, with this generator's recipe."""
-        usual = self._made()
+        usual = self._template()
         name = self.generator.name
-        known = name in GENERATORS and (needs_rows(name) or stands_alone(name))
-        if name != usual.generator.name and known:
+        by_recipe = name in GENERATORS and (needs_rows(name) or stands_alone(name))
+        if name != usual.generator.name and by_recipe:
             return usual.replace("generator", name)
         return usual
 
@@ -503,7 +503,7 @@ class Method:
             for path, value in self.settings().items()
             if path not in usual or usual[path] != value or path in self.stated
         }
-        if self.make is not None and self.generator.name != self._made().generator.name:
+        if self.make is not None and self.generator.name != self._template().generator.name:
             return {"generator": self.generator.name, **changed}
         return changed
 

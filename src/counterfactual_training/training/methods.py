@@ -296,13 +296,15 @@ def dat(
         now.memory["steps"] = torch.where(above >= auc, (allowed + 1).clamp_max(most), allowed)
         return attack(now), x  # type: ignore[misc]  # pgd always has one
 
-    def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor]) -> LossTerms:
-        attacked, clean, sampled = _logits(model, batch.y, found[0], batch.x, found[1])
-        told_apart = mean_rows(softplus(-clean.logsumexp(-1)) + softplus(sampled.logsumexp(-1)))
+    def loss(model: nn.Module, batch: Batch, points: tuple[Tensor, Tensor]) -> LossTerms:
+        attacked, clean, sampled = _logits(model, batch.y, points[0], batch.x, points[1])
+        discrimination = mean_rows(
+            softplus(-clean.logsumexp(-1)) + softplus(sampled.logsumexp(-1))
+        )
         return LossTerms.sum(
             clean,
             adversarial=class_loss(attacked, batch.y, batch.weight),
-            divergence=told_apart,
+            divergence=discrimination,
         )
 
     return Method(loss=loss, find=find, remember=remember)
@@ -354,8 +356,8 @@ def gradient_supervision(weight: float = 1.0) -> Method:
         change = (take(others, nearest) - now.x).flatten(lead)
         return now.constraints.to(change).mask_step(change), labels.gather(-1, nearest)
 
-    def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor]) -> LossTerms:
-        (change, y_target), leaf = found, batch.x.detach().requires_grad_()
+    def loss(model: nn.Module, batch: Batch, pairs: tuple[Tensor, Tensor]) -> LossTerms:
+        (change, y_target), leaf = pairs, batch.x.detach().requires_grad_()
         logits = at_least_single(model(leaf))
         chosen = logits.gather(-1, y_target.unsqueeze(-1)).sum()
         (slope,) = torch.autograd.grad(chosen, leaf, create_graph=True)
@@ -386,11 +388,13 @@ def cat(weight: float = 1.0, share: float = 0.25, augment: Pairs | None = None) 
         most = entropy.topk(max(1, round(share * entropy.shape[-1])), -1).indices
         part = replace(now, x=take(now.x, most), y=now.y.gather(-1, most))
         y_target = part.targets()
-        found = part.search(y_target)
-        return found.x_cf, y_target, found.converged.to(now.x)
+        counterfactuals = part.search(y_target)
+        return counterfactuals.x_cf, y_target, counterfactuals.converged.to(now.x)
 
-    def loss(model: nn.Module, batch: Batch, found: tuple[Tensor, Tensor, Tensor]) -> LossTerms:
-        x_cf, y_target, counted = found
+    def loss(
+        model: nn.Module, batch: Batch, counterfactuals: tuple[Tensor, Tensor, Tensor]
+    ) -> LossTerms:
+        x_cf, y_target, counted = counterfactuals
         logits, after = _logits(model, batch.y, batch.x, x_cf)
         fit = class_loss(logits, batch.y, batch.weight)
         return LossTerms.sum(
@@ -422,8 +426,8 @@ def misob(strength: float = 0.2, target: int = 1, warm_up: int = 2) -> Method:
         denied = (now.y == target) & (now.model(now.x).argmax(-1) != target)
         # Rows that are not denied ask for the class they have, and are done before the search
         # starts.
-        found = now.search(torch.where(denied, target, now.model(now.x).argmax(-1)))
-        cost = (found.x_cf - now.x).abs().flatten(now.y.dim()).sum(-1) * denied
+        result = now.search(torch.where(denied, target, now.model(now.x).argmax(-1)))
+        cost = (result.x_cf - now.x).abs().flatten(now.y.dim()).sum(-1) * denied
         return 1 + strength * cost.shape[-1] * cost / cost.sum(-1, keepdim=True).clamp_min(
             1e-12
         )
@@ -444,7 +448,7 @@ counternet = register_method(counternet_module.counternet)
 counternet.__module__ = __name__
 
 # Methods with another network than the usual one.
-OWN_NETWORK = ("counternet",)
+METHODS_WITH_NETWORK = ("counternet",)
 
 # ---- what they share --------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Tally:
         slots = len(self.run.slots)
         every = []
         if self.terms:
-            every = [run.learner.whole_terms(torch.cat(self.terms))]
+            every = [run.learner.total_terms(torch.cat(self.terms))]
         terms = self._on_host(every, 7)
         bad = (
             self._on_host([torch.stack(self.bad).unsqueeze(1)] if self.bad else [], 1)[:, 0] > 0
