@@ -128,7 +128,7 @@ class Arena(Comparison):
 
     @cached_property
     def excluded(self) -> list[tuple[str, str]]:
-        """Data sets and methods that cannot be: CounterNet of more than two classes, a density of
+        """Data sets and methods that do not fit: CounterNet of more than two classes, a density of
         pixels.
         """
         taken = {data: self.methods_of(data) for data in self.seeds_of}

@@ -35,7 +35,7 @@ _TAKEN: dict[str, Callable[[Method], float]] = {
 
 def capped(fit: Fit, method: Method, gradients: int) -> Method:
     """The method with at most so many input gradients per row and epoch, unless its text states
-    other numbers. Those of a registered method with a loss of its own are its own affair.
+    other numbers. A registered method with a loss of its own is not limited.
     """
     steps = _steps(method)
     if method.loss is None:

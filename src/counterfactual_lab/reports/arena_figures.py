@@ -39,7 +39,8 @@ _LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
 _LETTER, _HEIGHT = 0.0148, 0.042  # of a label, in shares of the panel
 # In per cent: farther off are drawn at this edge, or they would squeeze all others.
 _WORST = -50.0
-# Those of whom fewer people arrive are hollow, and win nothing: easy cases alone look good.
+# Those of whom fewer people arrive are hollow and left out of the front: easy cases alone look
+# good.
 ENOUGH = 0.9
 
 

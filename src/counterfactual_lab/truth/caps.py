@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Who is compared if nobody is named; `ct truth --help` lists them without loading torch.
+# The methods that are compared by default; `ct truth --help` lists them without loading torch.
 METHODS = (
     "conventional",
     "conventional rescaled",

@@ -1,4 +1,4 @@
-"""What is compared on what: the runs of a comparison, and the store that keeps them."""
+"""Methods, data and seeds of a comparison: its runs, and the store that keeps them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Comparison:
         return Store(self.root)
 
     def missing(self, jobs: Sequence[tuple[Run, ...]]) -> list[tuple[Run, ...]]:
-        """What is not finished of each job; raises if what is was made by other versions."""
+        """The unfinished runs of each job; raises if finished ones were made by other versions."""
         store = self.store
         finished = store.done()
         done = [run for job in jobs for run in job if run.id in finished]

@@ -64,12 +64,12 @@ _USUAL = "conventional"
 _RESCALED = "rescaled"
 _ITSELF = "itself"
 _BEST = "best"
-# Bare of everything: a method, and a gate behind the last plus, which no setting can hold.
+# A method, and a gate behind the last plus, which no setting can contain.
 _WITH_GATE = re.compile(r"(?P<method>.*\S)\s*\+\s*(?P<gate>\w+)\s*", re.DOTALL)
 # Gates that are densities; of pixels these mean little.
 _DENSITIES = ("density", "both")
-# Gradients of the networks of :data:`OWN_NETWORK` are cut to this length, as the authors of
-# CounterNet did.
+# Gradients of the networks of :data:`METHODS_WITH_NETWORK` are cut to this length, as the authors
+# of CounterNet did.
 _CLIP = 0.5
 # Methods that train on the same batches as the others here, though they shuffle by themselves.
 _SAME_BATCHES = ("cheap_recourse",)
@@ -121,7 +121,7 @@ class Compared:
         return cls(_canonical(bare))
 
     def __str__(self) -> str:
-        """The text that everybody means by it: two texts of one meaning are one."""
+        """The canonical text: texts of equal meaning become equal."""
         if self.gate != "none":
             return f"{self.method} + {self.gate}"
         if self.rescaled:
@@ -184,7 +184,7 @@ class Compared:
 def _canonical(text: str) -> str:
     """A method as the registry writes it."""
     bare = text.strip()
-    # A bare name says all that is meant by it.
+    # A bare name states everything.
     if bare == DEFAULT_NETWORK or bare in method_names():
         return bare
     return str(make_method(bare))
@@ -344,7 +344,7 @@ def default_network(fit: Fit) -> nn.Module:
     Width, activation, asinh, bends, batches and patience are the default's, epochs as capped;
     numbers come standardised here, not by median and quartiles.
     """
-    # Here, because nobody else needs the classifier of tables, which brings fifty modules.
+    # Imported here: only this entrant needs the classifier of tables, which loads fifty modules.
     from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.parameters import BENT, usual_batch_size
 

@@ -234,7 +234,7 @@ def floors_of(run: Run, bench: TruthBench) -> Outcome[Run]:
 
 
 def current_origin() -> dict[str, Any]:
-    """What an outcome says about its origin."""
+    """The origin that a new outcome records."""
     return {"versions": versions(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 

@@ -49,10 +49,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps line breaks and tells the default of every option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        known = (
+        has_default = (
             type(action.default) in (str, int, float) and action.default != argparse.SUPPRESS
         )
-        if known and action.option_strings:
+        if has_default and action.option_strings:
             return f"{action.help} (default: %(default)s)"
         return action.help
 
@@ -115,8 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         note("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader closed the pipe, as `head` does; without this, Python complains once more at
-        # exit.
+        # The reader closed the pipe, as `head` does; without this, Python reports it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (CounterfactualTrainingError, OSError) as error:

@@ -162,14 +162,14 @@ def people_of(
         description = f"{len(frame):,} test rows of {opened.name}"
         return _People(frame, opened.test_labels.tolist(), description, opened.trained_on)
     file = opened._file(data)
-    whole = opened.table(file)
-    if column is None and (opened.origin is None or opened.origin.target not in whole.columns):
+    table = opened.table(file)
+    if column is None and (opened.origin is None or opened.origin.target not in table.columns):
         note(f"{file} does not hold the class: measures of wrong decisions are left out")
-        wanted(whole, opened.classifier.schema_.names, file)
-        return _People(whole, None, f"{len(whole):,} rows of {file}")
+        wanted(table, opened.classifier.schema_.names, file)
+        return _People(table, None, f"{len(table):,} rows of {file}")
     source = opened.labelled(data, column, all_rows)
     # Groups may be columns that the model does not use.
-    frame = whole.loc[source.frame.index]
+    frame = table.loc[source.frame.index]
     # Where the file of the model remembers no rows, none are found, and that is all of them.
     if source.trained_on is not None and len(source.trained_on[0]):
         trained_on = source.trained_on
@@ -249,17 +249,17 @@ def _check_retrain(opened: DatasetModel | TableModel, people: _People, arguments
     raise InputError(f"--retrain needs the rows of the training, but {reason}.")
 
 
-def _groups(items: list[str] | None, known: list[str]) -> list[str]:
+def _groups(items: list[str] | None, valid: list[str]) -> list[str]:
     """Names as written after --group; ``sex*race`` stays together."""
     names: list[str] = []
     for item in items or ():
-        for part in [item] if item in known else item.split(","):
+        for part in [item] if item in valid else item.split(","):
             name = part.strip()
-            if "*" in name and name not in known:
-                columns(name.split("*"), known, "--group")
+            if "*" in name and name not in valid:
+                columns(name.split("*"), valid, "--group")
                 names.append(name)
             elif name:
-                names += columns([name], known, "--group")
+                names += columns([name], valid, "--group")
     return list(dict.fromkeys(names))
 
 

@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
         rows = CardRows(people.frame, people.labels, people.description)
-        known = list(map(str, people.frame.columns))
-        groups = columns(arguments.group, known, "--group") or None
+        column_names = list(map(str, people.frame.columns))
+        groups = columns(arguments.group, column_names, "--group") or None
     if not isinstance(opened, TableModel):
         name = opened.name
     elif opened.origin:

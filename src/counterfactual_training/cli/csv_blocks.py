@@ -1,5 +1,5 @@
-"""A CSV file in blocks of rows, each read as `read_table` reads the whole: a column is what all of
-its cells say.
+"""A CSV file in blocks of rows, each read as `read_table` reads the whole: all cells of a column
+decide its type.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CsvBlocks:
 
     Args:
         path: of the file; any size.
-        reading: what cannot be seen in it.
+        reading: settings that the file does not show.
         rows: in a block, at most.
     """
 
@@ -238,8 +238,7 @@ class _Texts:
         present = column.dropna()
         self.blanks |= blanks
         self.some |= len(present) > 0
-        # Once a cell is no number, it never is again; most columns of text are decided by their
-        # first block.
+        # One cell that is no number decides; most columns of text are decided by their first block.
         if self.numbers:
             self.numbers = not pd.to_numeric(present, errors="coerce").isna().any()
         if self.decimals:
@@ -260,7 +259,9 @@ class _Texts:
 
 
 def _from_pandas(parts: Iterator[pd.DataFrame], written: Collection[int]) -> dict[int, How]:
-    """By column, what pandas would take all of its cells for, from what it takes each block for."""
+    """By column, the type that pandas would infer from all cells, given those it infers from each
+    block.
+    """
     kinds: defaultdict[int, set[str]] = defaultdict(set)
     for part in parts:
         for j in range(part.shape[1]):

@@ -28,7 +28,7 @@ _SHOWN = 5
 
 
 class Reading(NamedTuple):
-    """What cannot be seen in a file.
+    """Settings that a file does not show.
 
     Attributes:
         separator: of the cells; ``None`` finds out.
@@ -71,8 +71,8 @@ def read_table(
     _refuse_infinity(path, form, frame)
     if flags:
         notes += _about_loss(form, frame, reading)
-    frame, left_out = _without_blanks(path, frame, form)
-    for line in (*notes, *left_out):
+    frame, remarks = _without_blanks(path, frame, form)
+    for line in (*notes, *remarks):
         note(f"{path.name}: {line}")
     if len(frame) == 0 and not empty:
         raise InputError(f"{path} has names of columns, but no rows.")
@@ -80,7 +80,7 @@ def read_table(
 
 
 def as_written(form: CsvFormat, reading: Reading) -> dict[int, type]:
-    """The columns that stay text, as pandas wants to be told."""
+    """The columns that stay text, as an argument for pandas."""
     text = set(reading.text)
     return {j: str for j, name in enumerate(form.names) if name in text}
 
@@ -186,7 +186,7 @@ def _without_blanks(
 
 
 def _about_loss(form: CsvFormat, frame: pd.DataFrame, reading: Reading) -> list[str]:
-    """What to tell of 00123, which became 123, and of the category NA, which became a blank."""
+    """Notes about 00123, which became 123, and about the category NA, which became a blank."""
     without_loss = {*reading.na, ""}
     written = as_written(form, reading)
     texts = set(_text_columns(frame))
@@ -278,8 +278,8 @@ def _refuse_infinity(path: Path, form: CsvFormat, frame: pd.DataFrame) -> None:
 
 
 def _comma_means(text: pd.Series, separator: str) -> str:
-    """What the commas of a column of numbers are: ``thousands``, ``decimals``, or nothing if a cell
-    is no number.
+    """The meaning of commas in a column of numbers: ``thousands``, ``decimals``, or nothing if a
+    cell is no number.
     """
     if not text.str.contains(",", regex=False).any():
         return ""
@@ -291,7 +291,7 @@ def _comma_means(text: pd.Series, separator: str) -> str:
 
 
 def comma_means(decimals: bool, thousands: bool, separator: str) -> str:
-    """The same, of a column that may be either, for all that its cells say."""
+    """Likewise for a column whose cells allow both."""
     # "1,234" may be either. Files that are separated by commas come from where commas group
     # thousands.
     if thousands and (separator == "," or not decimals):

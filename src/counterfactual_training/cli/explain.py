@@ -224,15 +224,15 @@ def _domains(items: Sequence[str] | None, schema: Schema) -> dict[str, Any] | No
 
 def _categories(feature: Feature, text: str) -> list[Any]:
     """Two ends of ordered categories, ``None`` where open; of others, a list."""
-    known = {str(category): category for category in feature.levels}
+    categories = {str(category): category for category in feature.levels}
     what = f"category of {feature.name} in --domain"
     if feature.kind != "ordinal":
-        listed = [text] if text in known else text.split(",")
-        return [lookup(what, category, known) for category in listed]
+        listed = [text] if text in categories else text.split(",")
+        return [lookup(what, category, categories) for category in listed]
     ends = text.split(":")
     if len(ends) != 2:
         raise InputError(
             f"--domain of {feature.name!r}, whose categories have an order, takes LOW:HIGH, got "
             f"{text!r}."
         )
-    return [lookup(what, end, known) if end else None for end in ends]
+    return [lookup(what, end, categories) if end else None for end in ends]

@@ -28,7 +28,7 @@ def emit(arguments: argparse.Namespace, document: Mapping[str, Any], text: str) 
 
 @contextmanager
 def notes_once() -> Iterator[None]:
-    """While a command runs: it may read a file several times, but tells each thing once."""
+    """While a command runs: it may read a file several times, but prints each note once."""
     token = _printed.set(set())
     try:
         yield

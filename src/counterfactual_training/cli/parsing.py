@@ -22,24 +22,24 @@ def is_file_name(spec: str) -> bool:
     return Path(spec).suffix != "" or Path(spec).name != spec
 
 
-def columns(items: Sequence[str] | None, known: Sequence[str], flag: str) -> list[str]:
+def columns(items: Sequence[str] | None, valid: Sequence[str], flag: str) -> list[str]:
     """Names of columns as written after a flag: ``age,sex`` or ``age sex``; a name with a comma
     stands alone.
     """
     names: list[str] = []
     for item in items or ():
-        if item in known:
+        if item in valid:
             parts = [item]
         else:
             parts = [part.strip() for part in item.split(",") if part.strip()]
         for name in parts:
-            if name not in known:
-                meant = [column for column in known if "," in column and column in item]
+            if name not in valid:
+                meant = [column for column in valid if "," in column and column in item]
                 if meant:
                     alone = f" A name with a comma stands alone: {pasted(flag, meant[:1])}."
                 else:
                     alone = ""
-                raise InputError(unknown(f"column in {flag}", name, known) + alone)
+                raise InputError(unknown(f"column in {flag}", name, valid) + alone)
         names += parts
     return list(dict.fromkeys(names))
 
@@ -67,10 +67,10 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
     missing = [number for number in numbers if not 0 <= number < len(frame)]
     if missing or not numbers:
         if missing:
-            asked = f"row {missing[0]}"
+            missing_text = f"row {missing[0]}"
         else:
-            asked = "nothing"
-        raise InputError(f"There are rows 0 to {len(frame) - 1}; {asked} was asked for.")
+            missing_text = "nothing"
+        raise InputError(f"There are rows 0 to {len(frame) - 1}; {missing_text} was asked for.")
     return frame.iloc[numbers].set_axis(numbers, axis=0)
 
 

@@ -262,9 +262,9 @@ class TableModel(SavedModel):
         if target is None and self.origin is not None:
             target = self.origin.target
         target = need_target(Path(file), frame, target)
-        known = frame[frame[target].notna()]
-        labels = self._labels(known[target], file)
-        rows = wanted(known, self.classifier.schema_.names, file)
+        labelled_rows = frame[frame[target].notna()]
+        labels = self._labels(labelled_rows[target], file)
+        rows = wanted(labelled_rows, self.classifier.schema_.names, file)
         if self.origin is None or all_rows:
             if all_rows:
                 doubt = ""
@@ -296,7 +296,7 @@ class TableModel(SavedModel):
             (~seen & ~held_out, "that training never saw"),
         )
         parts = [f"{int(mask.sum()):,} rows {words}" for mask, words in kinds if mask.any()]
-        # A file that holds only some of the rows trained on is no fair material for a rival model.
+        # A rival model trained on only some of these rows would be no fair comparison.
         if int(seen.sum()) == len(self.origin.trained):
             trained_on = (rows[seen], labels[seen])
         else:
@@ -315,13 +315,13 @@ class TableModel(SavedModel):
         if target is None or (target not in frame.columns and self.origin is not None):
             return frame, None, None  # new people, whose class is unknown
         target = need_target(Path(file), frame, target)
-        known = frame[target].notna()
+        has_class = frame[target].notna()
         # People whose class is not known are not shown: they could be neither measured nor told
         # from those trained on.
-        if not known.all():
-            note(f"{file}: {int((~known).sum())} rows without a class are left out")
-        frame = frame[known].reset_index(drop=True)
-        rows = rows[known].reset_index(drop=True)
+        if not has_class.all():
+            note(f"{file}: {int((~has_class).sum())} rows without a class are left out")
+        frame = frame[has_class].reset_index(drop=True)
+        rows = rows[has_class].reset_index(drop=True)
         labels = self._labels(frame[target], file)
         if self.origin is None:
             seen = None

@@ -1,4 +1,4 @@
-"""``ct schema``: a first draft of what is to be said about the columns of a CSV file."""
+"""``ct schema``: a first draft of the rules for the columns of a CSV file."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from counterfactual_training.cli.table import need_target, read_as_asked, usable
+    from counterfactual_training.cli.table import need_target, read_with_options, usable
     from counterfactual_training.tables.columns.infer import infer_feature
     from counterfactual_training.tables.columns.schema_file import feature_to_dict, toml_key
     from counterfactual_training.tables.columns.unchangeable import cannot_change
 
     path = Path(arguments.data)
-    frame, _ = read_as_asked(arguments)
+    frame, _ = read_with_options(arguments)
     if arguments.target is not None:
         need_target(path, frame, arguments.target)
-    frame, left_out = usable(path, frame, arguments.target, arguments)
+    frame, dropped = usable(path, frame, arguments.target, arguments)
     features = []
     tables = []
     for name in frame.columns:
@@ -71,13 +71,13 @@ def run(arguments: argparse.Namespace) -> None:
     if not features:
         raise InputError(f"No column of {path} can be used; --debug shows more.")
     text = "\n\n".join(
-        [_head(path, arguments.target, left_out), *_relations(features, frame), *tables]
+        [_head(path, arguments.target, dropped), *_relations(features, frame), *tables]
     )
     described = {feature.name: feature_to_dict(feature) for feature in features}
-    emit(arguments, {"data": str(path), "left_out": left_out, "columns": described}, text)
+    emit(arguments, {"data": str(path), "left_out": dropped, "columns": described}, text)
 
 
-def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
+def _head(path: Path, target: str | None, dropped: tuple[str, ...]) -> str:
     from counterfactual_training.tables.columns.schema_file import toml_key
 
     if target is not None:
@@ -94,7 +94,7 @@ def _head(path: Path, target: str | None, left_out: tuple[str, ...]) -> str:
     return "\n".join(
         [
             *comments,
-            *([f"# Left out: {', '.join(map(toml_key, left_out))}."] if left_out else []),
+            *([f"# Left out: {', '.join(map(toml_key, dropped))}."] if dropped else []),
         ]
     )
 
@@ -147,12 +147,12 @@ def _table(feature: Feature, column: pd.Series) -> str:
             ]
     else:
         codes = _codes(column)
-        known = column[~column.isin(codes)].dropna().astype(float)
+        numbers = column[~column.isin(codes)].dropna().astype(float)
         about = (
-            f"from {_plain(known.min())} to {_plain(known.max())}, median "
-            f"{_plain(known.median())}"
+            f"from {_plain(numbers.min())} to {_plain(numbers.max())}, median "
+            f"{_plain(numbers.median())}"
         )
-        hints += _number_hints(known)
+        hints += _number_hints(numbers)
         if codes:
             hints.append(("special", codes, meaning("special")))
             shown = ",".join(map(str, codes))
@@ -179,14 +179,14 @@ def _table(feature: Feature, column: pd.Series) -> str:
     )
 
 
-def _number_hints(known: pd.Series) -> list[Hint]:
+def _number_hints(numbers: pd.Series) -> list[Hint]:
     """What may be stated about a column of numbers, given those that are no codes."""
     from counterfactual_training.tables.columns.column import BULK
     from counterfactual_training.tables.columns.rounding import seen_decimals
 
-    low, high = (float(known.quantile(share)) for share in BULK)
-    decimals = seen_decimals(known.to_numpy(), known.dtype)
-    deviation = float(known.std())
+    low, high = (float(numbers.quantile(share)) for share in BULK)
+    decimals = seen_decimals(numbers.to_numpy(), numbers.dtype)
+    deviation = float(numbers.std())
     domain = [_plain(low), _plain(high)]
     if decimals is not None:  # outward, to numbers that the column could hold
         ends = (

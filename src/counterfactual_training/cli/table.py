@@ -57,7 +57,7 @@ class TrainingTable:
         labels: the class of each row.
         target: the column they came from.
         positive: the class that people want, if it was said.
-        left_out: columns of the file that are not used.
+        dropped_columns: columns of the file that are not used.
         reading: what the model file should remember to find these rows again.
         schema: of a named data set, what it says about its columns.
         tested: of a named data set, how many of the last rows are its test rows.
@@ -68,7 +68,7 @@ class TrainingTable:
     labels: pd.Series
     target: str
     positive: Any
-    left_out: tuple[str, ...]
+    dropped_columns: tuple[str, ...]
     reading: Mapping[str, Any]
     schema: Schema | None = None
     tested: int | None = None
@@ -97,7 +97,7 @@ class TrainingTable:
         )
 
 
-def read_as_asked(arguments: argparse.Namespace) -> tuple[pd.DataFrame, Reading]:
+def read_with_options(arguments: argparse.Namespace) -> tuple[pd.DataFrame, Reading]:
     """The rows of the file that ``arguments.data`` names, and how the options say to read it."""
     form = csv_format(Path(arguments.data), arguments.separator)
     text = columns(arguments.text, form.names, "--text")
@@ -108,9 +108,9 @@ def read_as_asked(arguments: argparse.Namespace) -> tuple[pd.DataFrame, Reading]
 def training_table(arguments: argparse.Namespace) -> TrainingTable:
     """Read the file that ``arguments.data`` names, as the options of :func:`add_table` say."""
     path = Path(arguments.data)
-    frame, reading = read_as_asked(arguments)
+    frame, reading = read_with_options(arguments)
     target = need_target(path, frame, arguments.target)
-    frame, left_out = usable(path, frame, target, arguments)
+    frame, dropped_columns = usable(path, frame, target, arguments)
     rows = frame[target].notna()
     if not rows.all():
         note(
@@ -127,7 +127,7 @@ def training_table(arguments: argparse.Namespace) -> TrainingTable:
         labels.reset_index(drop=True),
         target,
         positive,
-        left_out,
+        dropped_columns,
         reading._asdict(),
     )
 
@@ -174,36 +174,37 @@ def usable(
     path: Path, frame: pd.DataFrame, target: str | None, arguments: argparse.Namespace
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The frame without columns that were named, are empty or only tell rows apart."""
-    known = list(frame.columns)
-    dropped = columns(arguments.drop, known, "--drop")
+    column_names = list(frame.columns)
+    dropped = columns(arguments.drop, column_names, "--drop")
     if target in dropped:
         raise InputError(f"{target!r} is named by --target and by --drop; it cannot be both.")
     ruled = _by_column(
-        arguments, known
+        arguments, column_names
     ).values()  # columns that a rule names are meant to be used
     keep = {
-        *columns(arguments.keep, known, "--keep"),
+        *columns(arguments.keep, column_names, "--keep"),
         *dropped,
         *(name for rule in ruled for name in rule),
         target,
     }
     noticed = {
         name: why
-        for name in known
+        for name in column_names
         if name not in keep and (why := _useless(frame[name])) is not None
     }
     for name, why in noticed.items():
         note(f"{path.name}: {name!r} {why} and is left out; {_helps(frame[name])}")
-    left_out = (*dropped, *noticed)
-    if not set(known) - {*left_out, target}:
+    dropped_columns = (*dropped, *noticed)
+    if not set(column_names) - {*dropped_columns, target}:
         raise InputError(
-            f"Nothing is left of {path} to learn from: {', '.join(left_out) or 'nothing'} left out."
+            f"Nothing is left of {path} to learn from: "
+            f"{', '.join(dropped_columns) or 'nothing'} left out."
         )
-    return frame.drop(columns=list(left_out)), left_out
+    return frame.drop(columns=list(dropped_columns)), dropped_columns
 
 
 def _useless(column: pd.Series) -> str | None:
-    """Why a column teaches nothing: it is empty, holds dates, or only tells rows apart."""
+    """Why a column is useless for training: it is empty, holds dates, or only tells rows apart."""
     present = column.dropna()
     if len(present) == 0:
         return "is empty"
@@ -221,10 +222,10 @@ def _identifies(present: pd.Series) -> str | None:
         return None
     if not types.is_numeric_dtype(present.dtype):
         return "has a different text in every row"
-    whole = types.is_integer_dtype(present.dtype) or bool((present % 1 == 0).all())
-    if whole and present.max() - present.min() == len(present) - 1:
+    integers = types.is_integer_dtype(present.dtype) or bool((present % 1 == 0).all())
+    if integers and present.max() - present.min() == len(present) - 1:
         return "counts the rows"
-    if whole and _ID_NAME.fullmatch(str(present.name)):
+    if integers and _ID_NAME.fullmatch(str(present.name)):
         return "numbers the rows"
     return None
 
@@ -272,7 +273,7 @@ def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]
         # A file may also describe the class and columns that are left out; it is one for the whole
         # CSV file.
         stated = read_features(arguments.schema)
-        unused = {table.target, *table.left_out}
+        unused = {table.target, *table.dropped_columns}
         for name, spec in stated.items():
             if isinstance(spec, Mapping):  # others are relations
                 check_name(
@@ -287,14 +288,14 @@ def rules(arguments: argparse.Namespace, table: TrainingTable) -> dict[str, Any]
     return {**by_column, "schema": schema, "missing": arguments.missing or "error"}
 
 
-def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str, Any]:
+def _by_column(arguments: argparse.Namespace, column_names: Sequence[str]) -> dict[str, Any]:
     """``mutability``, ``domain`` and ``special`` by column, as the options say; `ct schema` has
     none of them.
     """
     directed: dict[str, str] = {}
     for option, how in _DIRECTIONS.items():
         flag = f"--{option}"
-        for name in columns(getattr(arguments, option, None), known, flag):
+        for name in columns(getattr(arguments, option, None), column_names, flag):
             if directed.setdefault(name, how) != how:
                 raise InputError(
                     f"{name!r} is named by {flag}, and another option says {directed[name]}."
@@ -307,6 +308,6 @@ def _by_column(arguments: argparse.Namespace, known: Sequence[str]) -> dict[str,
     ):
         rules[option] = assignments(getattr(arguments, option, None), option, form, value)
         for name in rules[option]:
-            check_name(f"column in --{option}", name, known)
+            check_name(f"column in --{option}", name, column_names)
     rules["mutability"] |= directed
     return rules

@@ -128,7 +128,7 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
         "data": table.source,
         "target": table.target,
         "positive": table.positive,
-        "left_out": table.left_out,
+        "left_out": table.dropped_columns,
         "classes": classifier.classes_.tolist(),
         "method": str(classifier.method),
         "gate": classifier.gate,
