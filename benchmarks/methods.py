@@ -22,7 +22,7 @@ from benchmarks.environments import Environments
 from benchmarks.report import Table, Value
 from benchmarks.timing import timed
 from counterfactual_training.errors import CounterfactualTrainingError
-from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.methods import METHODS_WITH_NETWORK
 from counterfactual_training.training.registry import SEVERAL, method_names
 
 BASE = "conventional"
@@ -137,7 +137,7 @@ class Problem:
 
     def network(self, name: str) -> nn.Module:
         """A copy of the network, or what the method trains instead."""
-        if name in OWN_NETWORK:
+        if name in METHODS_WITH_NETWORK:
             torch.manual_seed(0)
             return ct.counternet(self.size.features)
         if name in SEVERAL:
@@ -155,7 +155,7 @@ class Problem:
 
     def input_gradients(self, name: str) -> float:
         """Of an epoch, per training row."""
-        if name in (LOOP, *SEVERAL, *OWN_NETWORK):  # these take none
+        if name in (LOOP, *SEVERAL, *METHODS_WITH_NETWORK):  # these take none
             return 0.0
         counting = Counting(deepcopy(self.model))
         ct.train(counting, self.x, self.y, self.method(name), progress=False)

@@ -15,7 +15,7 @@ from counterfactual_training.models.quantiles import Quantiles, behind_quantiles
 from counterfactual_training.models.shapes import NETWORKS
 from counterfactual_training.tables.estimators.parameters import BENT, Params, method_of
 from counterfactual_training.torch_modes import single_precision
-from counterfactual_training.training.methods import OWN_NETWORK
+from counterfactual_training.training.methods import METHODS_WITH_NETWORK
 from counterfactual_training.training.registry import kind_and_method
 
 MODELS = ("linear", *NETWORKS)
@@ -68,7 +68,12 @@ def meant_model(params: Mapping[str, Any]) -> Any:
     """
     spec = params["model"]
     name = kind_and_method(method_of(params).name)[1]
-    if name not in OWN_NETWORK or spec == name or callable(spec) or isinstance(spec, nn.Module):
+    if (
+        name not in METHODS_WITH_NETWORK
+        or spec == name
+        or callable(spec)
+        or isinstance(spec, nn.Module)
+    ):
         return spec
     # What stands there if nothing is stated.
     usual = {"model": "mlp", "hidden": HIDDEN, "activation": ACTIVATION}
