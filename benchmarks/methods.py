@@ -23,7 +23,7 @@ from benchmarks.report import Table, Value
 from benchmarks.timing import timed
 from counterfactual_training.errors import CounterfactualTrainingError
 from counterfactual_training.training.methods import METHODS_WITH_NETWORK
-from counterfactual_training.training.registry import SEVERAL, method_names
+from counterfactual_training.training.registry import SEVERAL, method_names, of_one_network
 
 BASE = "conventional"
 ALL_STEPS = "ct, all steps"
@@ -158,7 +158,9 @@ class Problem:
         if name in (LOOP, *SEVERAL, *METHODS_WITH_NETWORK):  # these take none
             return 0.0
         counting = Counting(deepcopy(self.model))
-        ct.train(counting, self.x, self.y, self.method(name), progress=False)
+        # Each member takes as many.
+        one = of_one_network(self.method(name))
+        ct.train(counting, self.x, self.y, one, progress=False)
         return counting.rows / self.size.rows / 2  # two epochs
 
     def race(self, rounds: int, skipped: dict[str, str]) -> dict[str, float]:

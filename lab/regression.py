@@ -38,7 +38,7 @@ from counterfactual_training.persistence import atomic_write
 ROWS = 4000
 SEEDS = 3
 EXPLAINED = 60
-METHODS = ("conventional", "ct")
+METHODS = ("conventional", "bag", "ct", "ct_published")
 # How counterfactuals are asked for: as users do, of the model alone, and of the model alone with
 # all columns.
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -44,7 +44,8 @@ def fit_model(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
 ) -> History:
-    """Train the model in place, on the rows that validation does not hold out."""
+    """Train the model in place, as one network, on the rows that validation does not hold out."""
+    from counterfactual_training.training.registry import of_one_network
     from counterfactual_training.training.train import train
 
     rows, held_out = data.validation_split(torch.Generator().manual_seed(method.training.seed))
@@ -52,7 +53,7 @@ def fit_model(
         model,
         data.x_train[rows],
         data.y_train[rows],
-        method,
+        of_one_network(method),
         validation=(data.x_train[held_out], data.y_train[held_out]) if len(held_out) else None,
         progress=progress,
         checkpoint=checkpoint,

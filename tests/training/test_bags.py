@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import counterfactual_training as ct
 from counterfactual_training import methods
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, InputWarning, ModelError
 from counterfactual_training.training.fleet import members_of
 from counterfactual_training.training.rows import (
     DrawnRows,
@@ -153,10 +153,104 @@ def test_bags_by_name():
         ct.make_method("ct_published(bootstrap=2)")
 
 
-def test_a_network_alone_is_one_member_of_ct():
+def test_a_model_becomes_a_bag_of_copies_of_it():
+    x, y = blobs()
+    model = model_of(0)
+    five = ct.Ensemble([model_of(0) for _ in range(5)])
+    trained = ct.train(model, x, y, "ct(epochs=2)").model
+    ct.train(five, x, y, "ct(epochs=2)")
+    assert len(trained.members) == 5 and trained.members[0] is model
+    for mine, its in zip(trained.members, five.members, strict=True):
+        assert_close(weights_of(mine), weights_of(its), atol=1e-12, rtol=0)
+    assert not torch.equal(weights_of(trained.members[1]), weights_of(model))
+
+
+def images(num=60):
+    x = torch.randn(num, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(num) % 3
+    x[torch.arange(num), 0, y] += 2  # a bright line
+    return x, y
+
+
+def test_a_bag_of_images_learns_from_its_nascent_counterfactuals():
+    x, y = images()
+    torch.manual_seed(0)
+    cnn = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 3)
+    )
+    result = ct.train(cnn, x, y, "ct(members=2, epochs=30, batch_size=20, learning_rate=0.01)")
+    assert len(result.model.members) == 2 and result.model(x).shape == (60, 3)
+    assert (result.model(x).argmax(-1) == y).float().mean() > 0.9
+    assert result.history.last("adversarial") > result.history.last("class_loss") > 0
+
+
+class Uncopied(torch.nn.Linear):
+    def __deepcopy__(self, memo):
+        raise TypeError("holds a lock")
+
+
+class Shared(torch.nn.Linear):
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.mark.parametrize("kind", [Uncopied, Shared])
+def test_a_model_that_cannot_be_copied_trains_alone_and_says_so(kind):
+    x, y = blobs()
+    lone = kind(2, 3).double()
+    with pytest.warns(InputWarning, match=rf"instead of 5: {kind.__name__} cannot be copied"):
+        assert ct.train(lone, x, y, "ct(epochs=1)").model is lone
+    for text in ("bag", "ct(members=3)"):
+        with pytest.raises(ModelError, match=r"cannot be copied. Pass ct.Ensemble"):
+            ct.train(lone, x, y, text)
+
+
+def test_where_copies_would_not_do():
+    x, y = blobs()
+    with pytest.warns(InputWarning, match="would learn alike"):
+        ct.train(model_of(0), x, y, "ct(epochs=1, bootstrap=False)")
+    with pytest.warns(InputWarning, match="the optimizer belongs to one network"):
+        ct.train(model_of(0), x, y, "ct(epochs=1)", optimizer=torch.optim.SGD)
+    data = torch.utils.data.TensorDataset(x, y)
+    with pytest.warns(InputWarning, match="not from a data set"):
+        ct.train(model_of(0), data, method="ct(epochs=1)")
+    rare = y.clone()
+    rare[rare == 2] = 0
+    rare[0] = 2
+    with pytest.warns(InputWarning, match="class 2 has one row"):
+        ct.train(model_of(0), x, rare, "ct(epochs=1)")
+    with pytest.raises(ModelError, match="would learn alike"):
+        ct.train(model_of(0), x, y, "ensemble")
+
+
+def test_a_member_that_diverges_is_left_out(monkeypatch):
+    x, y = blobs()
+    trained = ct.Fleet.train
+
+    def second_fails(fleet, *rows, **options):
+        results = trained(fleet, *rows, **options)
+        results[1].history.diverged = True
+        return results
+
+    monkeypatch.setattr(ct.Fleet, "train", second_fails)
+    bag = ct.Ensemble([model_of(i) for i in range(3)])
+    with pytest.warns(UserWarning, match="Of 3 members 1 diverged and are left out"):
+        sound = ct.train(bag, x, y, "bag(epochs=1)").model
+    assert list(sound.members) == [bag.members[0], bag.members[2]]
+
+
+def test_constraints_that_leave_no_counterfactual():
+    x, y = blobs()
+    rules = ct.Constraints.infer(x, mutability={0: "none", 1: "none"})
+    record = ct.train(model_of(0), x, y, "ct(epochs=3)", rules).history.records[-1]
+    # Nascent counterfactuals are then the rows themselves.
+    assert record["mean_steps"] == 0 and 0 < record["adversarial"] < 3
+
+
+def test_a_member_of_a_fleet_is_one_network_on_all_rows():
     x, y = blobs()
     alone, fleet = model_of(0), [model_of(0), model_of(1)]
-    ct.train(alone, x, y, "ct(epochs=2)")
+    ct.train(alone, x, y, "ct(epochs=2, members=1)")
     ct.Fleet([ct.Member(model, "ct(epochs=2)") for model in fleet]).train(x, y)
     assert_close(weights_of(fleet[0]), weights_of(alone), atol=1e-9, rtol=1e-7)
     with pytest.raises(InputError, match="is an ensemble"):

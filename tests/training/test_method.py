@@ -314,7 +314,7 @@ def test_the_baseline_and_another_seed_leave_the_rest():
     assert same(ct.methods.pgd(epochs=3).conventional(), ct.methods.conventional(epochs=3))
     assert ct.methods.ensemble(of="pgd", members=3).conventional().members == 3
     assert ct.methods.counternet().conventional().training.batch_size == 128
-    values = ct.make_method("ct(epochs=3)", values=True)
+    values = ct.make_method("ct_published(epochs=3)", values=True)
     assert same(values.conventional(), ct.make_method("conventional(epochs=3)", values=True))
     seeded = printed.seeded(3)
     assert seeded.training == replace(printed.training, seed=3) and seeded.num_std == 3.0

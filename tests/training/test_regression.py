@@ -4,6 +4,7 @@ change does not.
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,13 @@ import counterfactual_training as ct
 from counterfactual_training.core.energy import interval_energy
 from counterfactual_training.core.losses import value_loss
 from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import regression
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.registry import VALUE_METHODS
-from counterfactual_training.training.regression import Found
+from counterfactual_training.training.regression import Found, search_epoch
+from counterfactual_training.training.round import Round
+from counterfactual_training.training.rows import DrawnRows, TrainingRows
 
 
 def rows(num: int = 120) -> tuple[Tensor, Tensor]:
@@ -24,7 +28,7 @@ def rows(num: int = 120) -> tuple[Tensor, Tensor]:
     return x, (x @ torch.tensor([1.0, -0.5, 0.2])) / 1.2
 
 
-def short(name: str = "ct", **settings) -> ct.Method:
+def short(name: str = "ct_published", **settings) -> ct.Method:
     common = {"epochs": 4, "batch_size": 40, "burn_in": 0.25, "learning_rate": 0.01}
     rules = ct.Constraints.build(3, mutability={0: "none", 1: "increase"})
     spec = {"name": name, "constraints": rules, **common, **settings}
@@ -42,7 +46,7 @@ def column(*numbers: float) -> Tensor:
 
 def test_the_loss_is_its_formula():
     """f(x) = x, so everything can be computed on paper."""
-    method = regression.ct(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
+    method = regression.ct_published(lambda_div=2.0, lambda_reg=3.0, lambda_adv=5.0)
     middle, spread, mature = (
         torch.tensor([2.0, 2.0]),
         torch.tensor([0.5, 0.5]),
@@ -112,7 +116,7 @@ def test_a_search_ends_inside_the_interval_it_was_asked_for():
     net.weight.data = torch.tensor([[2.0, 0.0]])
     x = torch.linspace(-1, 1, 200).unsqueeze(-1).repeat(1, 2)
     y, seen = 2 * x[:, 0], []
-    method = regression.ct(share=1.0, epochs=1, batch_size=200, learning_rate=1e-9)
+    method = regression.ct_published(share=1.0, epochs=1, batch_size=200, learning_rate=1e-9)
 
     def spied(now: ct.Round) -> Found:
         seen.append(method.find(now))
@@ -148,10 +152,12 @@ def test_a_resumed_run_equals_one_never_interrupted(tmp_path):
 @pytest.mark.parametrize("name", VALUE_METHODS)
 def test_a_member_of_a_fleet_ends_as_alone(name, recwarn):
     x, y = rows()
-    members = [ct.Member(network(i), short(name, seed=i)) for i in range(2)]
+    # A member is one network, whatever its method is of.
+    methods = [short(name, seed=i, members=1) for i in range(2)]
+    members = [ct.Member(network(i), method) for i, method in enumerate(methods)]
     together = ct.Fleet(members).train(x, y)
     for i, result in enumerate(together):
-        alone = ct.train(network(i), x, y, short(name, seed=i))
+        alone = ct.train(network(i), x, y, methods[i])
         for one, other in zip(result.model.parameters(), alone.model.parameters(), strict=True):
             assert_close(one, other, atol=1e-4, rtol=1e-3)
     # They share a loss, so they train as one.
@@ -174,7 +180,7 @@ def test_conventional_training_is_least_squares():
 def test_ties_in_y_leave_no_interval_empty(values):
     x, _ = rows(40)
     y = torch.tensor(values * 4, dtype=torch.float32)
-    memory = regression.ct().remember(_data(x, y), torch.Size())
+    memory = regression.ct_published().remember(_data(x, y), torch.Size())
     assert (
         (memory["count"] > 0).all()
         and len(memory["count"]) >= 2
@@ -184,26 +190,61 @@ def test_ties_in_y_leave_no_interval_empty(values):
     assert history.last("loss") == history.last("loss")
 
 
-def _data(x: Tensor, y: Tensor):
-    from counterfactual_training.training.rows import TrainingRows
+@pytest.mark.parametrize("name", ["bag", "ct", "bag of ct_published"])
+def test_members_of_a_bag_ask_for_intervals_of_the_rows_that_all_share(name):
+    x, y = rows()
+    method = short(name, members=2, seed=3)
+    bag = ct.Ensemble([network(i) for i in range(2)])
+    history = ct.train(bag, x, y, method).history
+    assert np.isfinite(history.last("loss"))
+    assert history.last("adversarial") >= 0
+    first, second = (member[0].weight for member in bag.members)
+    assert (first != second).any()
+    assert bag(x).shape == (120, 1)
 
+
+def test_positives_of_a_bag_lie_in_their_intervals():
+    x, _ = rows()
+    y = x[:, 0].round()  # x⁺ of an interval must have its first feature there
+    places = torch.stack([torch.arange(120), torch.arange(120).flip(0)])
+    data = DrawnRows(_data(x, y), places)
+    method = regression.ct_published()
+    memory = method.remember(data, torch.Size([2]))
+    model = StackedModel([network(0), network(1)])
+    now = Round(
+        model,
+        x[places],
+        y[places],
+        ct.Constraints.build(3),
+        method.searcher,
+        data,
+        memory,
+        0,
+        [torch.Generator().manual_seed(i) for i in range(2)],
+    )
+    search_epoch(now)
+    gap = (memory["x_pos"][..., 0].round() - memory["middle"]).abs()
+    assert float((gap <= 2 * memory["spread"] + 1e-6).float().mean()) > 0.9
+
+
+def _data(x: Tensor, y: Tensor):
     return TrainingRows(x, y, 0)
 
 
 def test_bad_input_is_named():
     x, y = rows()
     with pytest.raises(ModelError, match="one output"):
-        ct.train(ct.mlp(3, 2), x, y, regression.ct())
+        ct.train(ct.mlp(3, 2), x, y, regression.ct_published())
     with pytest.raises(InputError, match="y of floating point"):
-        ct.train(network(), x, y.long(), regression.ct())
+        ct.train(network(), x, y.long(), regression.ct_published())
     with pytest.raises(InputError, match="NaN"):
-        ct.train(network(), x, y * torch.nan, regression.ct())
+        ct.train(network(), x, y * torch.nan, regression.ct_published())
     with pytest.raises(InputError, match="sample_weight"):
         ct.train(network(), x, y, regression.conventional(), class_weight="balanced")
     with pytest.raises(InputError, match="All y are equal"):
-        ct.train(network(), x, torch.ones(120), regression.ct())
+        ct.train(network(), x, torch.ones(120), regression.ct_published())
     with pytest.raises(InputError, match="bins must be a whole number of at least 2"):
-        regression.ct(bins=1)
+        regression.ct_published(bins=1)
     with pytest.raises(InputError, match="Did you mean 'ct'"):
         ct.make_method("cd", values=True)
     with pytest.raises(InputError, match="not both"):

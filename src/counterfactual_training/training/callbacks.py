@@ -433,7 +433,7 @@ class BestEpoch(Callback):
             if value > self.best.get(i, -math.inf) + self.min_delta:
                 self.best[i] = value
                 self.since[i] = 0
-                self.weights[i] = run.snapshot(i).state_dict()
+                self.weights[i] = run.weights(i)
             else:
                 self.since[i] = self.since.get(i, 0) + 1
             if self.patience is not None and self.since[i] >= self.patience:

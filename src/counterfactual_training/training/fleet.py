@@ -95,6 +95,21 @@ def member_of(model: nn.Module, method: Method, y: Tensor | None) -> Member:
     return Member(model, replace(method, members=1, bootstrap=False), rows)
 
 
+def sound_members(results: Sequence[TrainResult]) -> list[TrainResult]:
+    """Those that did not diverge, with a warning about the others; all, if none is left."""
+    sound = [result for result in results if not result.history.diverged]
+    if not sound:
+        # Each has said so; the weights of the last sound epochs are what there is.
+        return list(results)
+    if len(sound) < len(results):
+        warnings.warn(
+            f"Of {len(results)} members {len(results) - len(sound)} diverged and are left out; "
+            "a lower learning_rate would keep them.",
+            stacklevel=from_outside(),
+        )
+    return sound
+
+
 class Fleet:
     """Models that share architecture, data, batch size and epochs, trained together.
 
@@ -342,7 +357,12 @@ def _with_custom_code(methods: Sequence[Method]) -> list[int]:
 def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
     """Raise unless the stack gives the logits of its models, in training and eval mode."""
     some = [data.for_members(i).first(16)[0] for i in range(len(models))]
-    clones = copy.deepcopy(list(models))  # a forward pass may change what a model holds
+    try:
+        clones = copy.deepcopy(list(models))  # a forward pass may change what a model holds
+    except Exception as error:  # what a module of somebody else raises
+        raise UnstackableError(
+            f"{type(models[0]).__name__} cannot be copied ({error})."
+        ) from error
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for training in (True, False):
             stacked = StackedModel(clones).train(training)

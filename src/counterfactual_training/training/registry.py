@@ -275,7 +275,7 @@ def make_method(spec: str | Mapping[str, Any] | Method, values: bool = False) ->
 
     Args:
         spec: what is meant; a :class:`Method` is returned as it is.
-        values: of a regression, where ``"ct"`` has intervals in place of classes.
+        values: of a regression, where methods have intervals in place of classes.
 
     Examples:
         >>> import counterfactual_training as ct

@@ -7,6 +7,7 @@ and standard deviation s of the y inside.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,11 +19,13 @@ from counterfactual_training.core.energy import interval_energy, mean_rows
 from counterfactual_training.core.losses import value_loss
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
+from counterfactual_training.generators import Generator
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.objective import Batch, LossTerms
 from counterfactual_training.training.registry import VALUE_METHODS, register_method
 from counterfactual_training.training.round import Memory, Round, take
-from counterfactual_training.training.rows import TrainingRows
+from counterfactual_training.training.rows import DrawnRows, TrainingRows
+from counterfactual_training.training.train_config import TrainConfig
 
 # A search aims at m ± this many s: the descent of a squared hinge only approaches the edge of what
 # it aims at.
@@ -77,14 +80,38 @@ def conventional() -> Method:
 
 
 @_of_values
-def ct(
+def ct(epsilon: float = 0.1, steps: int = 2) -> Method:
+    """Counterfactual Training of a bag, as ``ct`` of classes is: each member learns from the rows
+    that it drew and from its own nascent counterfactuals,
+
+    ``mean (f(x) − y)² + ½ mean (f(x_adv) − y)²``
+
+    x_adv is where the search of :func:`ct_published` for another interval stands after so many
+    steps, ε in all (in the 2-norm). Divergence and ridge, which :func:`ct_published` adds, are
+    left out.
+    """
+    # Rounding must not put the last step beyond ε, or it would not be nascent.
+    search = Generator(
+        "nascent", learning_rate=epsilon / steps, max_steps=steps, epsilon=1.001 * epsilon
+    )
+    return replace(
+        ct_published(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.5),
+        generator=search,
+        training=TrainConfig(batch_size=100, learning_rate=3e-3),
+        members=5,
+        bootstrap=True,
+    )
+
+
+@_of_values
+def ct_published(
     lambda_div: float = 0.005,
     lambda_reg: float = 0.001,
     lambda_adv: float = 0.25,
     share: float = 0.25,
     bins: int = 4,
 ) -> Method:
-    """Counterfactual training of a regression:
+    """Counterfactual Training as published, with intervals in place of classes:
 
     ``mean (f(x) − y)² + λ_div mean(E(x⁺) − E(x′)) + λ_reg mean(E²(x⁺) + E²(x′)) + λ_adv mean
     (f(x_adv) − y)²``
@@ -101,6 +128,8 @@ def ct(
     """
 
     def remember(data: TrainingRows, lead: torch.Size) -> Memory:
+        # Members of a bag draw among rows that all share, and which say what the intervals are.
+        data = _shared(data)
         if data.separate or data.x.dim() != 2:
             raise InputError(
                 f"Intervals are searched for rows (n, d) that all share, got {tuple(data.x.shape)}."
@@ -160,13 +189,20 @@ def search_epoch(now: Round) -> Tensor:
     count = memory["count"].gather(-1, asked)
     place = (now.uniform(num) * count).long().minimum(count - 1)  # a product may be rounded up
     rows = memory["order"].gather(-1, memory["start"].gather(-1, asked) + place)
-    x_pos = now.constraints.to(x).protect(now.data.at(rows)[0], x_cf)
+    x_pos = now.constraints.to(x).protect(_shared(now.data).at(rows)[0], x_cf)
     found = (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x))
     memory |= dict(
         zip(_HELD, (*found, torch.ones_like(y) if weight is None else weight), strict=True)
     )
     memory["epoch"] = torch.full_like(memory["epoch"], now.epoch)
     return torch.stack([mature.float().mean(-1), steps.float().mean(-1)])
+
+
+def _shared(data: TrainingRows) -> TrainingRows:
+    """The rows that all members share, of which those of a bag drew theirs."""
+    if isinstance(data, DrawnRows):
+        return data.source
+    return data
 
 
 def approach(now: Round, x: Tensor, goals: Goals) -> tuple[Tensor, Tensor, Tensor]:

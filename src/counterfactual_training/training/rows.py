@@ -213,6 +213,16 @@ def draw_with_replacement(y: Tensor, rng: torch.Generator) -> Tensor:
     return places
 
 
+def too_rare(y: Tensor) -> int | None:
+    """A class with a single row, of which every sample is the same; ``None`` if there is none."""
+    if y.is_floating_point():
+        return None
+    single = (y.bincount() == 1).nonzero().flatten()
+    if len(single):
+        return int(single[0])
+    return None
+
+
 def _missing(label: Tensor, places: Tensor, present: Tensor) -> Tensor:
     """Which of the classes that are present are not among these rows."""
     return present & (label[places].bincount(minlength=len(present)) == 0)

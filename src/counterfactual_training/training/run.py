@@ -307,6 +307,13 @@ class Run:
             self.model.unstack(self.slots.index(i), model)
         return model.eval()
 
+    def weights(self, i: int = 0) -> dict[str, Tensor]:
+        """A copy of one member's weights as they are now; a lone model itself is not copied."""
+        if isinstance(self.model, StackedModel):
+            return self.snapshot(i).state_dict()
+        state = self.models[i].state_dict()
+        return {name: copy.deepcopy(value) for name, value in state.items()}
+
     @torch.no_grad()
     def put(self, i: int, values: Sequence[Tensor]) -> None:
         """Set the parameters of a member that trains to its part of these, each ``(*lead, …)``."""
@@ -493,7 +500,7 @@ class Run:
         """The members' models with their final weights."""
         if self.lead:  # a stack has copies of the weights
             for i, model in enumerate(self.models):
-                model.load_state_dict(self.snapshot(i).state_dict())
+                model.load_state_dict(self.weights(i))
         return [
             TrainResult(m.eval(), h) for m, h in zip(self.models, self.histories, strict=True)
         ]
@@ -544,7 +551,7 @@ class Run:
     def _end(self, i: int, reason: str) -> None:
         self.histories[i].stopped = reason
         if self.lead:
-            self.ended[i] = self.snapshot(i).state_dict()
+            self.ended[i] = self.weights(i)
             # Non-finite weights would make the search of the whole stack fail.
             self.parameters[0].data[self.slots.index(i)] = 0
 

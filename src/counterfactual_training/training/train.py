@@ -13,16 +13,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from counterfactual_training.constraints import Constraints
-from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.errors import InputError
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training import arguments
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
-from counterfactual_training.training.fleet import Fleet, members_of
+from counterfactual_training.training.copies import with_members
+from counterfactual_training.training.fleet import Fleet, members_of, sound_members
 from counterfactual_training.training.method import Method
-from counterfactual_training.training.registry import make_method, of_one_network
+from counterfactual_training.training.registry import make_method
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, TrainResult
 
@@ -59,8 +60,9 @@ def train(  # noqa: PLR0913  # public
         y: ``(n,)`` class indices; numbers for a method of :mod:`regression`, whose model has one
             output.
         method: how, by its name in :mod:`methods`, with settings (``"pgd(epsilon=0.2)"``) or as a
-            :class:`Method`. ``"ensemble"`` and ``"bag"`` are for an :class:`Ensemble`; so are the
-            members of ``"ct"``, which trains any other model as one network on all rows.
+            :class:`Method`. Methods of several networks train the members of an :class:`Ensemble`;
+            one model becomes several by copies of it, if each draws rows of its own, as in
+            ``"bag"`` and ``"ct"``.
         constraints: of search and loss; by default those of the method, or a box inferred from x
             (Eq. 12).
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks
@@ -74,7 +76,8 @@ def train(  # noqa: PLR0913  # public
         device: where to train; by default where the model is.
 
     Returns:
-        The model, in eval mode, and its history.
+        The model, in eval mode, and its history; of several networks their :class:`Ensemble`, whose
+        first member is the model itself if the others are copies.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -100,14 +103,15 @@ def train(  # noqa: PLR0913  # public
         chosen = chosen.with_rows(x, y)
     else:
         chosen = chosen.with_rows(None)
-    if not isinstance(model, Ensemble):
-        chosen = of_one_network(chosen)
-    if chosen.members > 1:
+    counted = chosen.make is None or "members" in chosen.stated
+    if chosen.members > 1 and not isinstance(model, Ensemble):
+        model, chosen = with_members(model, chosen, x, y, optimizer)
+    if chosen.members > 1 and isinstance(model, Ensemble):
         return _train_members(
             model,
             chosen,
             optimizer,
-            counted=chosen.make is None or "members" in chosen.stated,
+            counted=counted,
             x=x,
             y=y,
             validation=validation,
@@ -161,7 +165,7 @@ def _run(
 
 
 def _train_members(
-    model: nn.Module,
+    model: Ensemble,
     method: Method,
     optimizer: Optimizer | OptimizerFactory | None,
     counted: bool,
@@ -171,12 +175,6 @@ def _train_members(
 
     ``counted``: there must be as many as the method says.
     """
-    if not isinstance(model, Ensemble):
-        raise ModelError(
-            f"An ensemble trains several networks, got one {type(model).__name__}: pass "
-            "ct.Ensemble([make() for _ in "
-            f"range({method.members})]), where make returns a network with weights of its own."
-        )
     if counted and len(model.members) != method.members:
         raise InputError(
             f"The method is about {method.members} members, the ensemble has "
@@ -188,4 +186,7 @@ def _train_members(
     if method.bootstrap and not isinstance(y, Tensor):
         raise InputError("A bag draws its rows: give x and y as tensors, not as a data set.")
     results = Fleet(members_of(list(model.members), method, y)).train(**arguments_of_fleet)
-    return TrainResult(model.eval(), results[0].history)
+    sound = sound_members(results)
+    if len(sound) < len(results):
+        model = Ensemble([result.model for result in sound])
+    return TrainResult(model.eval(), sound[0].history)

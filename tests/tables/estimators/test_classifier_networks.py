@@ -2,6 +2,7 @@
 work.
 """
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.errors import FileError, InputError
+from counterfactual_training.errors import FileError, InputError, ModelError
 from counterfactual_training.models.embeddings import PiecewiseLinear
 from counterfactual_training.models.quantiles import Quantiles
 from counterfactual_training.persistence import load_file, save_file
@@ -272,6 +273,58 @@ def test_a_network_of_ones_own_may_be_an_ensemble(loans, make_quick):
 
     bag = make_quick("bag(members=2)", model=make, gate="none", epochs=1).fit(*loans)
     assert [len(member.members) for member in bag.model_.members] == [3, 3]
+
+
+@pytest.mark.parametrize("method", ["bag", "ct"])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_a_class_with_few_rows(method, rows, make_quick, recwarn):
+    rng = np.random.default_rng(0)
+    y = np.array(["no"] * 80 + ["yes"] * rows)
+    x = pd.DataFrame(rng.normal(size=(len(y), 2)), columns=["a", "b"])
+    options = {"epochs": 2, "random_state": 0, "warm_start": True, "mutability": {}}
+    bag = make_quick(method, **options).fit(x, y)
+    told = [
+        str(one.message) for one in recwarn if "one network on all rows" in str(one.message)
+    ]
+    # One row of five, and the second of two, are held out to stop by.
+    alone = rows < 5
+    assert bag.method_.members == (1 if alone else 5) and len(told) == alone
+    assert all("instead of 5: 'yes' has one row to train on" in text for text in told)
+    assert isinstance(bag.model_, ct.Ensemble) != alone
+    # It stays what it is.
+    assert bag.fit(x, y).partial_fit(x, y).method_.members == (1 if alone else 5)
+
+
+@pytest.mark.parametrize("method", ["conventional", "bag(members=2)", "ct(members=2)"])
+def test_a_network_that_cannot_be_copied_is_trained(method, loans, make_quick):
+    class Uncopied(torch.nn.Linear):
+        def __deepcopy__(self, memo):
+            raise TypeError("holds a lock")
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The fleet is trained one by one: Uncopied")
+        own = make_quick(method, model=Uncopied, epochs=3, gate="none").fit(*loans)
+    assert own.predict(loans[0]).shape == (len(loans[0]),)
+    with pytest.raises(ModelError, match=r"cannot be copied \(holds a lock\): fit anew"):
+        own.partial_fit(*loans)
+
+
+def test_members_whose_rows_count_nothing(loans, make_quick):
+    frame, y = loans
+    weight = np.zeros(len(y))
+    weight[[np.flatnonzero(y == label)[0] for label in np.unique(y)]] = 1.0
+    bag = make_quick("bag", gate="none", early_stopping=False, epochs=2, random_state=0)
+    shares = bag.fit(frame, y, sample_weight=weight).predict_proba(frame)
+    assert len(bag.model_.members) == 5 and np.isfinite(shares).all()
+
+
+def test_a_bag_of_which_nothing_may_change(loans, make_quick):
+    frame, y = loans
+    fixed = dict.fromkeys(frame.columns, "none")
+    bag = make_quick("ct(members=2)", mutability=fixed, epochs=2).fit(frame, y)
+    refused = frame[bag.predict(frame) != np.unique(y)[0]].head(2)
+    told = bag.explain(refused, target=np.unique(y)[0])
+    assert set(told.summary["status"]) == {"infeasible"}
 
 
 def test_one_member_has_all_rows(loans, make_quick):

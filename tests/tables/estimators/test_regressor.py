@@ -260,7 +260,7 @@ def test_plausibility_is_that_of_rows_with_such_a_value(model):
 
 def test_the_regressor_trains_by_counterfactuals_alone_and_in_ensembles():
     frame, price = houses(200)
-    method = "ensemble of ct(members=2, max_steps=5, lambda_div=0.01)"
+    method = "ensemble of ct_published(members=2, max_steps=5, lambda_div=0.01)"
     options = {"epochs": 3, "random_state": 0, **RULES}
     fitted = ct.CounterfactualRegressor(method, **options).fit(frame, price)
     assert len(fitted.model_.members) == 2 and fitted.method_.numbers["lambda_div"] == 0.01
@@ -271,7 +271,7 @@ def test_the_regressor_trains_by_counterfactuals_alone_and_in_ensembles():
     told = fitted.explain(frame[:10], target=(None, 200_000))
     assert (told.frame["age"] == frame["age"][:10]).all()
     assert clone(fitted).get_params()["method"] == method
-    changed = clone(fitted).set_params(method="ct", method__lambda_div=0.3)
+    changed = clone(fitted).set_params(method="ct_published", method__lambda_div=0.3)
     assert changed.get_params()["method__lambda_div"] == 0.3
 
 

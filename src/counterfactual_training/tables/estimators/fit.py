@@ -20,6 +20,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.errors import (
     InputError,
     InputWarning,
+    ModelError,
     check_name,
     from_outside,
 )
@@ -37,8 +38,9 @@ from counterfactual_training.tables.estimators.networks import seeded_model
 from counterfactual_training.tables.estimators.validation import ValidationRows
 from counterfactual_training.torch_internals import module_hooked
 from counterfactual_training.training.callbacks import Callback, EarlyStopping, PrintLoss
-from counterfactual_training.training.fleet import Fleet, Member, members_of
+from counterfactual_training.training.fleet import Fleet, Member, members_of, sound_members
 from counterfactual_training.training.method import Method
+from counterfactual_training.training.rows import too_rare
 from counterfactual_training.training.run import History, TrainResult
 from counterfactual_training.training.train import train
 
@@ -160,17 +162,27 @@ class PreparedFit:
                 _trained_alone(member, x, y, options | {"optimizer": optimizer})
                 for member, optimizer in zip(members, optimizers, strict=True)
             ]
-        sound = [result for result in results if not result.history.diverged]
-        if not sound:
-            # Each has said so; the weights of the last sound epochs are what there is.
-            sound = results
-        elif len(sound) < len(results):
-            warnings.warn(
-                f"Of {len(results)} members {len(results) - len(sound)} diverged and are left out; "
-                "a lower learning_rate would keep them.",
-                stacklevel=from_outside(),
-            )
+        sound = sound_members(results)
         return Ensemble([result.model for result in sound]), sound[0].history
+
+    def of_one_network(self) -> PreparedFit:
+        """The same for one network that trains on all rows."""
+        return replace(self, method=replace(self.method, members=1, bootstrap=False))
+
+    def with_enough_rows(self) -> PreparedFit:
+        """The same, or of one network if a class has too few rows to draw samples of."""
+        rare = None
+        if self.method.members > 1 and self.method.bootstrap:
+            rare = too_rare(self._rows()[1])
+        if rare is None:
+            return self
+        message = (
+            f"{self.method.name!r} trains one network on all rows instead of "
+            f"{self.method.members}: {self.classes.tolist()[rare]!r} has one row to train on, too "
+            "few to draw samples of."
+        )
+        warnings.warn(InputWarning(message), stacklevel=from_outside())
+        return self.of_one_network()
 
     def networks(self) -> list[nn.Module]:
         """The members to train: new ones, or those of the ensemble that training goes on from."""
@@ -450,7 +462,13 @@ def _by_index(class_weight: Any, classes: np.ndarray) -> dict[int, float] | str 
 
 
 def _copied(model: nn.Module, seed: int) -> nn.Module:
-    return copy.deepcopy(model)
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # what a module of somebody else raises
+        raise ModelError(
+            f"Training goes on with a copy of the model, and {type(model).__name__} cannot be "
+            f"copied ({error}): fit anew, or train model_ itself with ct.train."
+        ) from error
 
 
 # ---- restarts ------------------------------------------------------------------------------------

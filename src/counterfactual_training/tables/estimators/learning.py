@@ -28,6 +28,7 @@ from counterfactual_training.tables.estimators.fit import (
 from counterfactual_training.tables.estimators.inputs import frame_and_labels, row_weights
 from counterfactual_training.tables.estimators.parameters import method_of
 from counterfactual_training.torch_modes import with_gradients
+from counterfactual_training.training.method import Method
 from counterfactual_training.training.run import History
 
 
@@ -46,6 +47,7 @@ class LearningMethods:
     generator_: Generator
     gate_: Gate | None
     history_: History
+    method_: Method
     tuning_: Any
     trained_: str
     get_params: Callable[..., dict[str, Any]]
@@ -82,7 +84,7 @@ class LearningMethods:
             checkpoint: a file to save to while training, and to resume from if it exists: a fit
                 that was killed goes on where it was, and ends as if nothing had happened.
         """
-        num_restarts, num_members = self._counts()
+        num_restarts = self._counts()[0]
         going_on = self.warm_start and hasattr(self, "model_")
         if going_on and num_restarts > 1:
             raise InputError(
@@ -90,10 +92,12 @@ class LearningMethods:
                 "choose n_restarts=1 or warm_start=False."
             )
         prepared = replace(self._prepared(X, y, sample_weight, going_on), checkpoint=checkpoint)
+        if not going_on:
+            prepared = prepared.with_enough_rows()
         model = prepared.model
         if num_restarts > 1:
             model, history = best_restart(prepared, num_restarts, self._shown)
-        elif num_members > 1:
+        elif prepared.method.members > 1:
             model, history = prepared.train_members(self._shown)
         else:
             history = prepared.train(self._shown)
@@ -126,7 +130,7 @@ class LearningMethods:
             sample_weight: as in ``fit``.
         """
         first = not hasattr(self, "model_")
-        num_members = self._counts()[1]
+        self._counts()
         prepared = self._prepared(X, y, sample_weight, not first).one_epoch()
         if classes is not None and sorted(np.unique(classes).tolist()) != sorted(
             prepared.classes.tolist()
@@ -135,13 +139,14 @@ class LearningMethods:
                 f"classes lists {np.unique(classes).tolist()}, but the rows of the first call hold "
                 f"{prepared.classes.tolist()}; every call needs rows of all classes."
             )
-        if num_members > 1:
+        several = prepared.method.members > 1
+        if several:
             networks = prepared.networks()
         else:
             networks = [prepared.model]
         optimizers = self._optimizers(networks, prepared.method.training.learning_rate)
         model = prepared.model
-        if num_members > 1:
+        if several:
             model, history = prepared.train_members(self._shown, networks, optimizers)
         else:
             history = prepared.train(self._shown, optimizers[0])
@@ -273,13 +278,18 @@ class LearningMethods:
         start = Start(self.encoder_, self.classes_, self.model_, self.generator_)
         # Other draws than those of the epochs before.
         seed = (self._seed() + len(self.history_.records)) % np.iinfo(np.int32).max
-        return prepare(
+        prepared = prepare(
             self.get_params(deep=False),
             *rows,
             seed,
             row_weights(sample_weight, len(rows[1])),
             start,
         )
+        # A bag that had too few rows to draw from is one network, and stays so.
+        alone = not isinstance(self.model_, Ensemble) and self.method_.members == 1
+        if alone and self.method_.name == prepared.method.name:
+            return prepared.of_one_network()
+        return prepared
 
 
 def _joined(before: History, after: History) -> History:

@@ -78,10 +78,13 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
     :class:`CounterfactualClassifier`.
 
     Args:
-        method: ``"conventional"`` minimises the squared error; ``"ct"`` is Counterfactual Training,
-            with intervals between quantiles of y in place of classes (:mod:`regression`); with
-            settings, ``"ct(lambda_div=0.01, burn_in=0.5)"``; or a :class:`Method` of numbers. Early
-            stopping may well return to an epoch of the burn-in.
+        method: in the words of the classifier. ``"conventional"`` minimises the squared error;
+            ``"bag"`` are five such networks on bootstrap samples, whose mean predicts; ``"ct"`` is
+            a bag that also learns from its own nascent counterfactuals; ``"ct_published"`` is the
+            published method, with intervals between quantiles of y in place of classes
+            (:mod:`regression`). With settings, ``"ct_published(lambda_div=0.01, burn_in=0.5)"``;
+            or a :class:`Method` of numbers. Early stopping may well return to an epoch of the
+            burn-in.
         model, hidden, activation: the network; your own function is called with ``(num_features,
             1)``.
         epochs, batch_size, learning_rate, early_stopping, validation_fraction, n_iter_no_change: of
