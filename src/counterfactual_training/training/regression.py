@@ -80,11 +80,11 @@ def conventional() -> Method:
 
 
 @_of_values
-def ct(epsilon: float = 0.1, steps: int = 2) -> Method:
+def ct(epsilon: float = 0.1, steps: int = 2, lambda_adv: float = 0.5) -> Method:
     """Counterfactual Training of a bag, as ``ct`` of classes is: each member learns from the rows
     that it drew and from its own nascent counterfactuals,
 
-    ``mean (f(x) − y)² + ½ mean (f(x_adv) − y)²``
+    ``mean (f(x) − y)² + λ_adv mean (f(x_adv) − y)²``
 
     x_adv is where the search of :func:`ct_published` for another interval stands after so many
     steps, ε in all (in the 2-norm). Divergence and ridge, which :func:`ct_published` adds, are
@@ -95,7 +95,7 @@ def ct(epsilon: float = 0.1, steps: int = 2) -> Method:
         "nascent", learning_rate=epsilon / steps, max_steps=steps, epsilon=1.001 * epsilon
     )
     return replace(
-        ct_published(lambda_div=0.0, lambda_reg=0.0, lambda_adv=0.5),
+        ct_published(lambda_div=0.0, lambda_reg=0.0, lambda_adv=lambda_adv),
         generator=search,
         training=TrainConfig(batch_size=100, learning_rate=3e-3),
         members=5,
