@@ -170,4 +170,4 @@ def test_missing_cells_are_not_remembered_again_and_again(rows):
     quick = QuickPipeline.of(_boosting((frame, y)), frame)
     for _ in range(3):
         quick.numbers("job", frame["job"])
-    assert set(quick._known["job"]) == {"clerk", "nurse", "judge"}
+    assert set(quick._number_of_category["job"]) == {"clerk", "nurse", "judge"}

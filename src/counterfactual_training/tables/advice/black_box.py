@@ -53,8 +53,8 @@ class BlackBox(nn.Module):
     """Encoded rows ``(n, d)`` to logits ``(n, k)``, by ``predict_proba`` of decoded frames.
 
     The frame is the one that an explanation hands back, cell by cell: cells of the rows to explain
-    are given to the model as they came (see :meth:`remember`), all others as they are printed.
-    Points are float64, because float32 would take a number to the other side of a tree's threshold.
+    are given to the model unchanged (see :meth:`remember`), all others as they are printed. Points
+    are float64, because float32 would take a number to the other side of a tree's threshold.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class BlackBox(nn.Module):
         quick: QuickPipeline | None = None,
     ) -> None:
         super().__init__()
-        self.asked = model
+        self.wrapped = model
         self.encoder = encoder
         self.num_classes = num_classes
         self.arrays = arrays
         self.quick = quick
         # Tells others the device and precision of points.
         self.like = nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
-        self._own: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
+        self._original_cells: list[tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None
         self._tables = [_Table() for _ in encoder.columns_]
         self._answers: dict[bytes, list[float]] = {}
         self._singles: dict[tuple[int, bytes], np.ndarray | None] = {}
@@ -89,7 +89,7 @@ class BlackBox(nn.Module):
             x: ``(n, d)`` the rows, encoded.
         """
         x = x.clone()
-        own = []
+        cells_of_columns = []
         for j, column in enumerate(self.encoder.columns_):
             place = self.encoder.slices_[column.feature.name]
             x[torch.as_tensor(np.isnan(numbers[j])), place] = torch.as_tensor(
@@ -98,7 +98,7 @@ class BlackBox(nn.Module):
             # Sorted, for the binary search of _cells; cells with equal codes mean the same, so one
             # of them will do.
             codes, first = np.unique(x[:, place.start].numpy(), return_index=True)
-            own.append(
+            cells_of_columns.append(
                 (
                     codes,
                     frame[column.feature.name].to_numpy(dtype=object)[first],
@@ -107,17 +107,20 @@ class BlackBox(nn.Module):
             )
         for j, column in enumerate(self.encoder.columns_):
             if column.width == 1:
-                # These codes were other cells so far, or those of the rows before will be.
-                if self._own is None:
-                    before = own[j][0]
+                # Tables may hold other cells under these codes, or would for rows remembered
+                # before.
+                if self._original_cells is None:
+                    before = cells_of_columns[j][0]
                 else:
-                    before = np.concatenate([self._own[j][0], own[j][0]])
+                    before = np.concatenate(
+                        [self._original_cells[j][0], cells_of_columns[j][0]]
+                    )
                 small = len(self._tables[j].codes) <= _MEMORY
                 if small:
                     self._tables[j] = self._tables[j].without(before)
                 else:
                     self._tables[j] = _Table()
-        self._own = own
+        self._original_cells = cells_of_columns
         self._answers = {}
         self._singles = {}
         return x
@@ -129,11 +132,11 @@ class BlackBox(nn.Module):
         cells: dict[str, Any] = {}
         for j, column in enumerate(self.encoder.columns_):
             codes = z[:, self.encoder.slices_[column.feature.name]]
-            known = self._find(j, column, codes)
-            if known is None:
+            place_in_table = self._find(j, column, codes)
+            if place_in_table is None:
                 cells[column.feature.name] = self._cells(j, column, codes)
             else:
-                cells[column.feature.name] = known[0].cells.take(known[1])
+                cells[column.feature.name] = place_in_table[0].cells.take(place_in_table[1])
         return pd.DataFrame(cells)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,7 +159,7 @@ class BlackBox(nn.Module):
             probability = self._ask_quickly(self.quick, x)
         if probability is not None:
             return checked(probability, len(x), self.num_classes)
-        return probabilities_of(self.asked, self.frame(x), self.num_classes, self.arrays)
+        return probabilities_of(self.wrapped, self.frame(x), self.num_classes, self.arrays)
 
     def _ask_quickly(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
         numbers = self._numbers(quick, x)
@@ -178,26 +181,26 @@ class BlackBox(nn.Module):
                 continue
             here = self.encoder.slices_[column.feature.name]
             if varies[here].any():
-                column_numbers = self._found(j, column, z[:, here])
+                column_numbers = self._numbers_of_codes(j, column, z[:, here])
             else:
-                column_numbers = self._found_once(j, column, z[:1, here])
+                column_numbers = self._numbers_of_one_code(j, column, z[:1, here])
             if column_numbers is None or self.quick is None:
                 return None
             numbers[:, quick.places[column.feature.name]] = column_numbers
         return numbers
 
-    def _found(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
+    def _numbers_of_codes(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
         """What a pipeline's first step makes of codes ``(n, width)`` of one column."""
-        known = self._find(j, column, z)
-        if known is None:
+        place_in_table = self._find(j, column, z)
+        if place_in_table is None:
             return None
-        return known[0].numbers[known[1]]
+        return place_in_table[0].numbers[place_in_table[1]]
 
-    def _found_once(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
+    def _numbers_of_one_code(self, j: int, column: Column, z: np.ndarray) -> np.ndarray | None:
         """The same of a single code ``(1, width)``, which is remembered."""
         key = (j, z.tobytes())
         if key not in self._singles:
-            self._singles[key] = self._found(j, column, z)
+            self._singles[key] = self._numbers_of_codes(j, column, z)
         return self._singles[key]
 
     def _remembered(self, x: Tensor) -> np.ndarray:
@@ -232,12 +235,12 @@ class BlackBox(nn.Module):
             if cells.dtype != column.dtype:  # such as a missing cell among whole numbers
                 return None
             table = self._tables[j] = table.extended(
-                code[new], cells, self._made(column, cells)
+                code[new], cells, self._numbers_of_cells(column, cells)
             )
             place, _ = table.find(code)
         return table, place
 
-    def _made(self, column: Column, cells: pd.Series) -> np.ndarray:
+    def _numbers_of_cells(self, column: Column, cells: pd.Series) -> np.ndarray:
         """What the first step of a pipeline makes of cells ``(n,)``, if that is known."""
         if self.quick is None or column.feature.name not in self.quick.columns:
             return np.zeros(len(cells))
@@ -255,15 +258,15 @@ class BlackBox(nn.Module):
         places = np.arange(0)
         # Of wider columns the first code alone would not identify a cell.
         # Most cells are those of the rows to explain.
-        if self._own is not None and column.width == 1:
-            codes, own, values = self._own[j]
+        if self._original_cells is not None and column.width == 1:
+            codes, originals, values = self._original_cells[j]
             nearest = np.searchsorted(codes, z[:, 0]).clip(max=len(codes) - 1)
             # Bit by bit: only values that were never moved lead back to the original cells.
-            known = codes[nearest] == z[:, 0]
-            new = np.flatnonzero(~known)
-            places = np.flatnonzero(known)
+            is_original = codes[nearest] == z[:, 0]
+            new = np.flatnonzero(~is_original)
+            places = np.flatnonzero(is_original)
             numbers[places] = values[nearest[places]]
-            cells = own[nearest[places]]
+            cells = originals[nearest[places]]
         if len(new):
             # At the precision of float64, in which points are kept here.
             decoded = column.decode(z[new], float(np.finfo(np.float64).eps))
@@ -321,7 +324,7 @@ class _Table:
         """With new codes, their cells and numbers."""
         codes = np.concatenate([self.codes, codes])
         order = np.argsort(codes, kind="stable")
-        # Quickly, if it can be: pandas thinks long about what the types have in common.
+        # Quickly, if it can be: pandas takes long to find a common type.
         if isinstance(self.cells, np.ndarray):
             joined: Any = np.concatenate([self.cells, cells.to_numpy()])
         else:
@@ -367,9 +370,9 @@ def probabilities_of(
     return checked(probabilities, len(frame), num_classes)
 
 
-def checked(found: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
+def checked(output: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
     """Probabilities ``(n, k)``, if they are such."""
-    probability = np.asarray(found, dtype=np.float64)
+    probability = np.asarray(output, dtype=np.float64)
     expected = (num_rows, num_classes or probability.shape[-1])
     if probability.ndim != 2 or probability.shape != expected or expected[1] < 2:
         wanted = f"({num_rows}, {num_classes or 'number of classes'})"

@@ -1,4 +1,4 @@
-"""What comes after all levels, for people without an answer: real rows, and best efforts."""
+"""After all levels, for people without an answer: real rows and best efforts."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _from_real_rows(beam: Beam, people: np.ndarray) -> None:
     columns back.
     """
     for label in beam.oracle.y[torch.as_tensor(people)].unique().tolist():
-        own = people[beam.oracle.labels[people] == label]
+        members = people[beam.oracle.labels[people] == label]
         rows = _real_rows(beam, int(label))
         if rows is None or len(rows) == 0:
             continue
-        for i in own.tolist():
+        for i in members.tolist():
             _from_rows(beam, i, rows)
 
 

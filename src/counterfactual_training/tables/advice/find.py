@@ -35,7 +35,7 @@ from counterfactual_training.tables.columns.encode import Encoder
 
 # A row that rounding took below τ is searched again, aiming at this share of the way from τ to 1.
 _AIM_HIGHER = 0.4
-# Few rows need the last attempt; it may take this many times the steps.
+# Few rows need the last attempt, which may take this many times the steps.
 _PATIENCE = 4
 # Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
 _SUPPORTS = (8, 32, 128, 512)
@@ -83,10 +83,10 @@ class Finder(AdviceSpace):
         for name in _OF_ALL_QUESTIONS:
             getattr(self, name)
         # Not ``replace``, which would forget these; none depends on what is set here.
-        asked = copy.copy(self)
-        object.__setattr__(asked, "decision", decision)
-        object.__setattr__(asked, "until", until)
-        return asked
+        finder = copy.copy(self)
+        object.__setattr__(finder, "decision", decision)
+        object.__setattr__(finder, "until", until)
+        return finder
 
     @property
     def late(self) -> bool:
@@ -154,8 +154,8 @@ class Finder(AdviceSpace):
         x_cf = factuals.x.clone()
         steps = torch.zeros_like(y)
         # Whatever a gate says of them, rows that have their target need no advice.
-        there = self.logits(factuals.x).argmax(-1).to(y) == y
-        rows = (~there).nonzero().squeeze(-1)
+        in_target = self.logits(factuals.x).argmax(-1).to(y) == y
+        rows = (~in_target).nonzero().squeeze(-1)
         x_cf[rows], steps[rows] = self.together(
             factuals.take(rows), y[rows], generator, fall_back, sparsify
         )
@@ -164,7 +164,7 @@ class Finder(AdviceSpace):
             confidence >= threshold, int(Status.CONVERGED), int(Status.EXHAUSTED)
         )
         counterfactuals = Counterfactuals(
-            x_cf, status.masked_fill(there, int(Status.ALREADY_THERE)), steps
+            x_cf, status.masked_fill(in_target, int(Status.ALREADY_THERE)), steps
         )
         self._flip_the_implausible(counterfactuals, factuals, y, generator, fall_back, sparsify)
         return counterfactuals
@@ -185,7 +185,7 @@ class Finder(AdviceSpace):
         for most in self._sizes(sparsify and fall_back):
             if len(rows) == 0:
                 break
-            # The last round answers whatever the others would have; only at more columns.
+            # The last round answers what the others would have answered, with more columns.
             if most is not None and self.late:
                 continue
             # Rows that few columns do not help get more columns in the next round.
@@ -322,7 +322,7 @@ class Finder(AdviceSpace):
 
     def _flip_the_implausible(
         self,
-        found: Counterfactuals,
+        counterfactuals: Counterfactuals,
         factuals: Factuals,
         y: Tensor,
         generator: Generator,
@@ -332,23 +332,23 @@ class Finder(AdviceSpace):
 
         Those that reach the threshold but for the gate are marked as implausible.
         """
-        rows = (found.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
+        rows = (counterfactuals.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
         if self.gate is None or len(rows) == 0:
             return
         threshold = float(generator.decision_threshold)
         plain = replace(self, gate=None).find(factuals.take(rows), y[rows], generator, *how)
         flipped, flips = (
             self.logits(points).argmax(-1).to(y) == y[rows]
-            for points in (found.x_cf[rows], plain.x_cf)
+            for points in (counterfactuals.x_cf[rows], plain.x_cf)
         )
-        enough = self.probability(found.x_cf[rows], y[rows]) >= threshold
+        enough = self.probability(counterfactuals.x_cf[rows], y[rows]) >= threshold
         arrived = plain.status == int(Status.CONVERGED)
         # A flipped decision is worth more to a person than a plausible point that changes nothing.
-        found.put(rows, plain, arrived | (flips & ~flipped))
+        counterfactuals.put(rows, plain, arrived | (flips & ~flipped))
         # What the model alone asks for may well pass the gate, which the search before did not
         # find.
         passes = arrived & (self.confidence(plain.x_cf, y[rows]) >= threshold)
-        found.status[rows[(arrived | enough) & ~passes]] = int(Status.IMPLAUSIBLE)
+        counterfactuals.status[rows[(arrived | enough) & ~passes]] = int(Status.IMPLAUSIBLE)
 
     def _settled(
         self, x_cf: Tensor, factuals: Factuals, y: Tensor, threshold: float

@@ -73,22 +73,26 @@ class Decisions:
         plausibility: bool = True,
     ) -> str:
         if explanation.asked is None:
-            asked = ""
+            required = ""
         else:
-            asked = f"{explanation.asked:g}"
+            required = f"{explanation.asked:g}"
         target = say_label(plain_value(explanation.target[i]))
         # As many decimals as the question has, or 0.9991 would be 0.99 beside "the 0.999 asked
         # for".
-        sure = say_confidence(explanation.confidence[i], max(2, len(asked.partition(".")[2])))
+        sure = say_confidence(
+            explanation.confidence[i], max(2, len(required.partition(".")[2]))
+        )
         arrives = explanation.prediction[i] == explanation.target[i]
         if explanation.status[i] == "already_there":
-            there = f"the decision already is {target} (confidence {sure}"
+            head = f"the decision already is {target} (confidence {sure}"
             if explanation.confidence[i] < (explanation.asked or 0.0):
-                return f"{there}, below the {asked} asked for); nothing needs to change for it."
-            return f"{there}); nothing needs to change."
+                return (
+                    f"{head}, below the {required} asked for); nothing needs to change for it."
+                )
+            return f"{head}); nothing needs to change."
         # The plausibility is named beside the confidence.
-        known = explanation.asked is not None and arrives
-        doubts = doubt(explanation, i, known, plausibility)
+        names_plausibility = explanation.asked is not None and arrives
+        doubts = doubt(explanation, i, names_plausibility, plausibility)
         # A confidence below one half was asked for.
         if explanation.status[i] in ("converged", "implausible") and not arrives:
             if moved:
@@ -97,9 +101,11 @@ class Decisions:
                 head = f"the probability of {target} is"
             return f"{head} {sure}, as asked for{doubts}."
         if arrives:
-            sure += _met(explanation, i, asked)
+            sure += _met(explanation, i, required)
             return f"with {moved}, the decision would be {target} (confidence {sure}){doubts}."
-        aim = f"makes the decision {target}" + (f" with confidence {asked}" if asked else "")
+        aim = f"makes the decision {target}" + (
+            f" with confidence {required}" if required else ""
+        )
         head = missed(explanation, i, aim, hurdles)
         if not moved:
             return f"{head} As it stands, the confidence is {sure}."
@@ -119,9 +125,9 @@ def missed(explanation: Explanation, i: int, aim: str, hurdles: str) -> str:
 
 
 def doubt(
-    explanation: Explanation, i: int, known: bool = False, plausibility: bool = True
+    explanation: Explanation, i: int, named: bool = False, plausibility: bool = True
 ) -> str:
-    """What the gate says of an answer, if there is one; ``known`` if the plausibility is named
+    """What the gate says of an answer, if there is one; ``named`` if the plausibility is named
     elsewhere. Without ``plausibility``, only what speaks against the answer.
     """
     if np.isnan(explanation.plausibility[i]):
@@ -129,14 +135,14 @@ def doubt(
     plausible = say_confidence(explanation.plausibility[i])
     if explanation.status[i] == "implausible" and explanation.plausibility[i] < 0.5:
         return "; but few real cases look like this" + (
-            "" if known else f" (plausibility {plausible})"
+            "" if named else f" (plausibility {plausible})"
         )
-    if known or not plausibility:
+    if named or not plausibility:
         return ""
     return f"; plausibility {plausible}"
 
 
-def _met(explanation: Explanation, i: int, asked: str) -> str:
+def _met(explanation: Explanation, i: int, required: str) -> str:
     """How an answer compares with the confidence asked for, which with a gate is times the
     plausibility.
     """
@@ -153,4 +159,4 @@ def _met(explanation: Explanation, i: int, asked: str) -> str:
         times = f" × plausibility {plausible} = {say_confidence(reached, decimals)}"
     # By the status, because a product in another precision may end on the other side.
     above = explanation.status[i] == "converged" or (not gated and reached >= explanation.asked)
-    return f"{times}, {'above' if above else 'below'} the {asked} asked for"
+    return f"{times}, {'above' if above else 'below'} the {required} asked for"

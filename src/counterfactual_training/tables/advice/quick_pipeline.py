@@ -37,7 +37,7 @@ class QuickPipeline:
         self._sample = frame[:1]
         self.columns: list[str] = []
         self._steps: dict[str, tuple[Any, list[str]]] = {}
-        self._known: dict[str, dict[Any, float]] = {}
+        self._number_of_category: dict[str, dict[Any, float]] = {}
         self._read(model[0])
         if _encodes(self._rest):
             self._without_encoding()
@@ -56,7 +56,7 @@ class QuickPipeline:
             }
             # Categories are few, and the same again in every question.
             if hasattr(step, "categories_"):
-                self._known |= {name: {} for name in columns}
+                self._number_of_category |= {name: {} for name in columns}
 
     def _without_encoding(self) -> None:
         """Ask boosting for numbers that it has encoded, and encode cells in :meth:`numbers`."""
@@ -75,8 +75,7 @@ class QuickPipeline:
     @classmethod
     def of(cls, model: Any, frame: pd.DataFrame) -> QuickPipeline | None:
         """``None`` for a model that is no such pipeline; the frame has rows that it takes."""
-        # Whoever has a pipeline has loaded this; others need not, and it brings half of
-        # scikit-learn.
+        # Imported here: it loads half of scikit-learn, which only users of pipelines need.
         if "sklearn.pipeline" not in sys.modules:
             return None
         try:
@@ -115,20 +114,20 @@ class QuickPipeline:
         step, columns = self._steps[name]
         if step is None:
             return self._encode(name, cells.to_numpy(dtype=np.float64))
-        known = self._known.get(name)
-        if known is not None and all(cell in known for cell in cells):
-            return np.array([known[cell] for cell in cells], dtype=np.float64)
+        number_of = self._number_of_category.get(name)
+        if number_of is not None and all(cell in number_of for cell in cells):
+            return np.array([number_of[cell] for cell in cells], dtype=np.float64)
         frame = (
             self._sample[columns].iloc[np.zeros(len(cells), dtype=int)].reset_index(drop=True)
         )
         frame[name] = cells.reset_index(drop=True)
-        found = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
-        found = self._encode(name, found)
-        if known is not None:
+        numbers = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
+        numbers = self._encode(name, numbers)
+        if number_of is not None:
             # A missing cell is not equal to itself: it would be stored anew every time.
-            pairs = zip(cells, found.tolist(), strict=True)
-            known.update((cell, number) for cell, number in pairs if cell == cell)
-        return found
+            pairs = zip(cells, numbers.tolist(), strict=True)
+            number_of.update((cell, number) for cell, number in pairs if cell == cell)
+        return numbers
 
     def _encode(self, name: str, numbers: np.ndarray) -> np.ndarray:
         """What boosting makes of the numbers ``(n,)`` of one column."""
@@ -174,7 +173,7 @@ def _reads_columns_alone(model: Any) -> bool:
         StandardScaler,
     )
 
-    # Whoever derives a class may do something else in it.
+    # A derived class may do something else.
     if type(model) is not Pipeline or len(model) < 2 or type(model[0]) is not ColumnTransformer:
         return False
     alone = (OrdinalEncoder, StandardScaler, RobustScaler, MinMaxScaler, MaxAbsScaler)

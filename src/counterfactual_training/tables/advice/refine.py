@@ -243,13 +243,13 @@ class Shortener:
         point, step = without.nonzero(as_tuple=True)
         place = (torch.arange(n, device=x.device).unsqueeze(-1) * 2 * ahead + point).flatten()
         points = take_back(x_cf[row], x[row], place, self._columns[feature[:, step].flatten()])
-        asked = real.repeat(1, 2).flatten().nonzero().squeeze(-1)
-        rows_asked = row[asked]
-        points[asked], fine = self._tried(
-            points[asked], y_target[rows_asked], floor[rows_asked], places[rows_asked]
+        tried = real.repeat(1, 2).flatten().nonzero().squeeze(-1)
+        tried_rows = row[tried]
+        points[tried], fine = self._tried(
+            points[tried], y_target[tried_rows], floor[tried_rows], places[tried_rows]
         )
         reached = (
-            torch.zeros_like(row, dtype=torch.bool).index_put((asked,), fine).view(n, 2, ahead)
+            torch.zeros_like(row, dtype=torch.bool).index_put((tried,), fine).view(n, 2, ahead)
         )
         return reached[:, 0], reached[:, 1], points.view(n, 2, ahead, d)[:, 0]
 

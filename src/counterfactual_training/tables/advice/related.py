@@ -59,28 +59,28 @@ class Related:
             # As the data write it: a column of four decimals gets no fifth one.
             if column.decimals is not None:
                 computed = round_to(computed, column.decimals)
-            known = np.isfinite(computed)
+            is_finite = np.isfinite(computed)
             # Encoded and decoded again, so that the value is what a cell of this column can hold.
-            z = torch.as_tensor(column.encode(np.where(known, computed, 0.0))).to(printed)
+            z = torch.as_tensor(column.encode(np.where(is_finite, computed, 0.0))).to(printed)
             original = factuals.numbers[factuals.place, self._place[rule.column]]
             place = self.encoder.slices_[rule.column]
             numbers, same = column.decode_like(z.cpu().double().numpy(), precision, original)
             code = torch.as_tensor(column.encode(stored(column, numbers))).to(printed)
             # What cannot be computed, or comes out as it was, keeps the factual's code bit by bit.
-            new = moved & torch.as_tensor(known & ~same, device=printed.device)
+            new = moved & torch.as_tensor(is_finite & ~same, device=printed.device)
             printed[:, place] = torch.where(new.unsqueeze(-1), code, factuals.x[:, place])
         return printed
 
     def _filled_in(self, rule: Follows, printed: Tensor, factuals: Factuals) -> np.ndarray:
         """Mask ``(n,)`` of rows that broke it only by blanks, which the points fill."""
         blank = {name: self._blank(name, factuals) for name in rule.columns}
-        left = [
+        still_blank = [
             blank[name] & (printed[:, s] == factuals.x[:, s]).all(-1).cpu().numpy()
             for name, s in (
                 (name, self.encoder.slices_[name]) for name in rule.expression.columns
             )
         ]
-        return np.any(list(blank.values()), 0) & ~np.any(left, 0)
+        return np.any(list(blank.values()), 0) & ~np.any(still_blank, 0)
 
     def _blank(self, name: str, factuals: Factuals) -> np.ndarray:
         return np.isnan(factuals.numbers[factuals.place, self._place[name]])
@@ -100,7 +100,7 @@ class Related:
         values = self._numbers(factuals.x, factuals)
         sentences = list[str]()
         for text, names, broken in breaks(self.book, self.columns, values):
-            # What fills a blank in for the model is nothing that the row says.
+            # The value that fills a blank for the model is not part of the row.
             rows = np.flatnonzero(
                 broken & ~np.any([self._blank(name, factuals) for name in names], 0)
             )
@@ -125,7 +125,7 @@ class Related:
         """
         z = points.detach().cpu().double().numpy()
         precision = torch.finfo(points.dtype).eps
-        found = {}
+        numbers_by_column = {}
         for name in self.book.columns if names is None else names:
             column = self.columns[name]
             original = factuals.numbers[factuals.place, self._place[name]]
@@ -143,7 +143,7 @@ class Related:
                 )
             # Missing cells count as what the model sees in their place.
             if column.feature.is_category:
-                found[name] = np.where(np.isnan(numbers), UNSEEN, numbers)
+                numbers_by_column[name] = np.where(np.isnan(numbers), UNSEEN, numbers)
             else:
-                found[name] = np.where(np.isnan(numbers), column.fill, numbers)
-        return found
+                numbers_by_column[name] = np.where(np.isnan(numbers), column.fill, numbers)
+        return numbers_by_column

@@ -110,7 +110,7 @@ class Rules:
             )
 
     def _check_kinds(self, schema: Schema) -> None:
-        """Raise unless lists are lists and dicts are dicts, all of columns that there are."""
+        """Raise unless lists are lists and dicts are dicts, all of existing columns."""
         for name in ("vary", "lock"):
             listed = getattr(self, name)
             if isinstance(listed, str) or not (listed is None or isinstance(listed, Sequence)):
@@ -173,14 +173,14 @@ class Rules:
 
 
 def _check_columns(rule: str, columns: Iterable[str], schema: Schema) -> None:
-    """Raise if a rule names a column that there is not."""
+    """Raise if a rule names an unknown column."""
     for column in columns:
         check_name("column", column, schema.names, argument=rule)
 
 
-def _coarser(feature: Feature, asked: Any) -> float:
+def _coarser(feature: Feature, wanted: Any) -> float:
     """A step by which that of ``fit`` holds too: multiples of a multiple are multiples."""
-    step = replace(feature, step=asked).step or 1.0  # checks it
+    step = replace(feature, step=wanted).step or 1.0  # checks it
     if (
         feature.step is not None
         and abs(step / feature.step - round(step / feature.step)) > _CLOSE
@@ -192,15 +192,15 @@ def _coarser(feature: Feature, asked: Any) -> float:
     return step
 
 
-def _tighter(feature: Feature, rule: str, asked: Any) -> float:
+def _tighter(feature: Feature, rule: str, wanted: Any) -> float:
     """The smaller of this question's number and that of ``fit``: nothing becomes freer."""
-    checked = getattr(replace(feature, **{rule: asked}), rule)
+    checked = getattr(replace(feature, **{rule: wanted}), rule)
     return min(checked or np.inf, getattr(feature, rule) or np.inf)
 
 
-def _fewer_categories(feature: Feature, asked: Any) -> dict[str, Any]:
+def _fewer_categories(feature: Feature, wanted: Any) -> dict[str, Any]:
     """The categories that are both asked for and allowed by ``fit``."""
-    values = replace(feature, allowed=asked).allowed or ()
+    values = replace(feature, allowed=wanted).allowed or ()
     kept = [value for value in values if feature.allowed is None or value in feature.allowed]
     if not kept:
         raise _bad_domain(
@@ -210,19 +210,19 @@ def _fewer_categories(feature: Feature, asked: Any) -> dict[str, Any]:
     return {"allowed": tuple(kept)}
 
 
-def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
+def _narrower(feature: Feature, domain: Any) -> dict[str, Any]:
     """Fields of a feature whose advice keeps the rules of this question and those of ``fit``."""
     if feature.kind in ("binary", "categorical"):
-        return _fewer_categories(feature, asked)
+        return _fewer_categories(feature, domain)
     # Checked without the feature's own list and step: a narrower domain may well leave out some of
     # its values.
-    wanted = replace(feature, domain=asked, allowed=None, step=None)
-    (low, high), (own_low, own_high) = wanted.limits, feature.limits
-    low = max(low, own_low)
-    high = min(high, own_high)
+    wanted = replace(feature, domain=domain, allowed=None, step=None)
+    (low, high), (fit_low, fit_high) = wanted.limits, feature.limits
+    low = max(low, fit_low)
+    high = min(high, fit_high)
     if low > high:
         raise _bad_domain(
-            feature, f"{asked!r} contradicts fit, which was told {feature.domain!r}"
+            feature, f"{domain!r} contradicts fit, which was told {feature.domain!r}"
         )
     # Limits are numbers; a feature states an open end as None, and an ordinal one by its level.
     ends: list[Any] = [None if np.isinf(end) else end for end in (low, high)]
@@ -232,7 +232,7 @@ def _narrower(feature: Feature, asked: Any) -> dict[str, Any]:
     if feature.allowed is not None and not feature.is_category:
         inside = tuple(value for value in feature.allowed if low <= value <= high)
         if not inside:
-            raise _bad_domain(feature, f"{asked!r} holds none of its allowed values")
+            raise _bad_domain(feature, f"{domain!r} holds none of its allowed values")
         changes["allowed"] = inside
     return changes
 
@@ -277,8 +277,10 @@ def ask(rows: pd.Index, **stated: Any) -> list[tuple[np.ndarray, Rules]]:
     for i in range(len(rows)):
         # Rows with equal rules are searched together. Dicts and lists cannot be keys, but their
         # repr can.
-        own = {name: (by_row[name] or [])[i] for name in per_row}
-        groups.setdefault(repr(sorted(own.items())), ([], Rules(**shared, **own)))[0].append(i)
+        of_row = {name: (by_row[name] or [])[i] for name in per_row}
+        key = repr(sorted(of_row.items()))
+        members, _ = groups.setdefault(key, ([], Rules(**shared, **of_row)))
+        members.append(i)
     return [(np.array(members), rules) for members, rules in groups.values()]
 
 

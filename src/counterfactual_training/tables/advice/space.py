@@ -58,7 +58,7 @@ class Bar:
     def odds_of(self, logits: Tensor, y_target: Tensor) -> Tensor:
         """The same, given the logits ``(n, k)``."""
         target = y_target.unsqueeze(-1)
-        own = logits.gather(-1, target)
+        target_logits = logits.gather(-1, target)
         others = logits.scatter(-1, target, -torch.inf)
         # Against the strongest rival, even odds are where the target becomes the argmax, of any
         # number of classes.
@@ -66,7 +66,7 @@ class Bar:
             rival = others.amax(-1, keepdim=True)
         else:
             rival = others.logsumexp(-1, keepdim=True)
-        return (own - rival).squeeze(-1)
+        return (target_logits - rival).squeeze(-1)
 
     def probability(self, x: Tensor, y_target: Tensor) -> Tensor:
         """The probability of the target ``(n,)`` at x; if the bar is the decision, against the
@@ -283,13 +283,13 @@ class AdviceSpace(Bar):
         return (self.distance(x_cf, x) * self.difficulty.to(x)).sum(-1)
 
 
-def _print(column: Column, z: Tensor, z_own: Tensor, own: np.ndarray) -> Tensor:
-    """Cells of a column ``(n, width)`` as they are printed; its factuals are ``z_own`` and ``own``
-    ``(n,)``.
+def _print(column: Column, z: Tensor, z_factual: Tensor, factual: np.ndarray) -> Tensor:
+    """Cells of a column ``(n, width)`` as they are printed; its factuals are ``z_factual`` and
+    ``factual`` ``(n,)``.
     """
     numbers, same = column.decode_like(
-        z.detach().cpu().double().numpy(), torch.finfo(z.dtype).eps, own
+        z.detach().cpu().double().numpy(), torch.finfo(z.dtype).eps, factual
     )
     code = torch.as_tensor(column.encode(stored(column, numbers))).to(z)
     # A cell that did not change keeps its code bit by bit.
-    return torch.where(torch.as_tensor(same, device=z.device).unsqueeze(-1), z_own, code)
+    return torch.where(torch.as_tensor(same, device=z.device).unsqueeze(-1), z_factual, code)

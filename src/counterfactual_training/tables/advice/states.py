@@ -13,7 +13,7 @@ from counterfactual_training.tables.advice.moves import Moves
 
 # Sets that stay in the beam, and extensions put to the model per level.
 _WIDTH = 32
-_ASKED = 240
+_MAX_EXTENSIONS = 240
 # Of these, the most promising are put to the gate, which is slow; and the cheapest that the model
 # lets pass.
 _JUDGED = 96
@@ -101,14 +101,14 @@ class States:
         reach = np.where(
             barred, math.inf, reach + 0.02 * total / max(total.max(), 1e-9)
         ).ravel()
-        chosen = both(score, reach, _ASKED)
+        chosen = both(score, reach, _MAX_EXTENSIONS)
         chosen = chosen[np.isfinite(score[chosen])]
         which, move = np.unravel_index(chosen, inside.shape)
-        found = np.sort(np.concatenate([sets[which], move[:, None]], 1), 1)
+        extended = np.sort(np.concatenate([sets[which], move[:, None]], 1), 1)
         # Two sets may become the same. A sum of random numbers, one for each move, tells sets apart
         # in a tenth of the time.
-        first = np.unique(self._marks[found].sum(1), return_index=True)[1]
-        return found[np.sort(first)]
+        first = np.unique(self._marks[extended].sum(1), return_index=True)[1]
+        return extended[np.sort(first)]
 
     def worth_judging(self, sets: np.ndarray, odds: np.ndarray) -> np.ndarray:
         """Places of the sets ``(e, s)`` with these odds that the gate should judge."""
@@ -133,8 +133,8 @@ class States:
         What is missing of odds and gate is measured as a share of what was missing at the start. At
         the best rate of all moves, a unit of cost buys so much of either.
         """
-        odds = np.maximum(self.enough - reached.odds, 0) / self._whole.odds
-        gate = np.maximum(-reached.gate, 0) / self._whole.gate
+        odds = np.maximum(self.enough - reached.odds, 0) / self._missing_at_start.odds
+        gate = np.maximum(-reached.gate, 0) / self._missing_at_start.gate
         rates = self._rates
         return cost + np.maximum(odds / rates.odds, gate / rates.gate), odds + gate
 
@@ -144,7 +144,7 @@ class States:
         return np.random.default_rng(0).integers(2**62, size=len(self.move), dtype=np.uint64)
 
     @cached_property
-    def _whole(self) -> Reached:
+    def _missing_at_start(self) -> Reached:
         """What was missing at the start."""
         return Reached(max(self.enough - self.start.odds, 1e-9), max(-self.start.gate, 1.0))
 
@@ -152,8 +152,8 @@ class States:
     def _rates(self) -> Reached:
         """The most that a unit of cost buys of either share."""
         odds, gate = ((gain / self.costs).max(initial=0.0) for gain in self.gains)
-        whole = self._whole
-        return Reached(max(odds / whole.odds, 1e-9), max(gate / whole.gate, 1e-9))
+        missing = self._missing_at_start
+        return Reached(max(odds / missing.odds, 1e-9), max(gate / missing.gate, 1e-9))
 
 
 def _dominated(feature: np.ndarray, cost: np.ndarray, *gains: np.ndarray) -> np.ndarray:

@@ -26,8 +26,7 @@ _POINTS = 2**18
 def swap_columns(beam: Beam, people: np.ndarray) -> None:
     """Replace a column of people's best answers by another, as long as that is cheaper.
 
-    A beam forecasts what a set of moves reaches, and may miss one that is cheaper than what it
-    finds.
+    A beam forecasts what a set of moves reaches, so it may miss a cheaper one.
     """
     moves = None
     for _ in range(_ROUNDS):
@@ -51,8 +50,8 @@ def _swap_once(beam: Beam, moves: Moves, people: np.ndarray) -> None:
     place, feature = (cost > 0).nonzero()
     # The answer without one of its columns, and what that costs.
     shorter = beam.easing.without(people[place], answer[torch.from_numpy(place)], feature)
-    left = cost.sum(1)[place] - cost[place, feature] + COLUMN * (cost > 0).sum(1)[place]
-    price = left[:, None] + moves.least[people[place]]
+    remaining = cost.sum(1)[place] - cost[place, feature] + COLUMN * (cost > 0).sum(1)[place]
+    price = remaining[:, None] + moves.least[people[place]]
     fits = moves.allowed[people[place]] & (price < beam.best[people[place], None])
     # A move in the same column would only be eased back to what is there.
     fits &= ~(cost > 0)[place][:, moves.feature]

@@ -62,8 +62,8 @@ def _promising(beam: Beam, people: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Each with all moves of later columns.
     fine = later[second]
     for value, need in criteria:
-        left = need[who] - value[who, first] - value[who, second]
-        fine &= value[who] >= left[:, None]
+        missing = need[who] - value[who, first] - value[who, second]
+        fine &= value[who] >= missing[:, None]
     at, third = places(fine)
     return who[at], np.stack([first[at], second[at], third], 1)
 

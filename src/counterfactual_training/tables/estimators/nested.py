@@ -35,7 +35,7 @@ class NestedMethod(BaseEstimator):
         params = super().get_params(deep=False)
         if deep:
             try:
-                settings = self._made_method().settings()
+                settings = self._resolved_method().settings()
             except InputError:  # which ``fit`` tells, as scikit-learn wants it
                 settings = {}
             params |= {
@@ -54,10 +54,10 @@ class NestedMethod(BaseEstimator):
                 name.removeprefix(_NESTED).replace("__", "."): value
                 for name, value in nested.items()
             }
-            self.method = self._made_method().replace(changes)
+            self.method = self._resolved_method().replace(changes)
         return self
 
-    def _made_method(self) -> Method:
+    def _resolved_method(self) -> Method:
         return make_method(self.method, values=self._values)
 
     @property
@@ -70,7 +70,7 @@ class NestedMethod(BaseEstimator):
     def _say(self, num_rows: int) -> None:
         """Keep what was trained in one line, and show it where progress is shown."""
         params = self.get_params(deep=False)
-        method = self._made_method()
+        method = self._resolved_method()
         # What is stated beside the method wins over it.
         for name in ("epochs", "learning_rate"):
             if params[name] is not None and method.path(name) in method.stated:

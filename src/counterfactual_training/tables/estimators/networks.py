@@ -24,7 +24,7 @@ HIDDEN = (64, 64)
 ACTIVATION = "swish"
 # What a network is made of beside its inputs and outputs, as far as the classifier has parameters
 # for it.
-_MADE_OF = {"mlp-plr": ("columns",), "mlp-ple": ("columns", "x")}
+_LEARNED_ARGUMENTS = {"mlp-plr": ("columns",), "mlp-ple": ("columns", "x")}
 
 
 def make_model(
@@ -115,7 +115,7 @@ def _named(
         num_features,
         num_classes,
         *layers,
-        **{name: learned[name] for name in _MADE_OF.get(spec, ())},
+        **{name: learned[name] for name in _LEARNED_ARGUMENTS.get(spec, ())},
     )
 
 

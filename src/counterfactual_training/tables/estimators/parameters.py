@@ -164,8 +164,8 @@ def _learning_rate(params: Params, method: Method) -> dict[str, float]:
     if params["learning_rate"] is not None:
         return {"learning_rate": params["learning_rate"]}
     # A model may be a function, which need not be hashable.
-    known = isinstance(params["model"], str) and params["model"] in RATES
-    if known and not method.states("training.learning_rate"):
+    has_rate = isinstance(params["model"], str) and params["model"] in RATES
+    if has_rate and not method.states("training.learning_rate"):
         return {"learning_rate": RATES[params["model"]]}
     return {}
 
@@ -192,7 +192,7 @@ def make_callbacks(params: Params) -> tuple[Callback, ...]:
 
 def make_explainer(
     trained: Generator,
-    asked: str | Generator | None,
+    choice: str | Generator | None,
     confidence: float | None,
     max_steps: int | None,
 ) -> tuple[Generator, bool]:
@@ -203,22 +203,22 @@ def make_explainer(
         given, confidence, max_steps: as the user stated them for this explanation. A ready-made
             generator has its own threshold.
     """
-    if asked is None:
+    if choice is None:
         base = line()
-    elif isinstance(asked, Generator):
-        base = asked
+    elif isinstance(choice, Generator):
+        base = choice
     else:
-        base = _named(asked, trained)
+        base = _named(choice, trained)
     # Recipes by name have the short searches of training; ready-made ones and "line" know how long
     # they search.
-    short = not isinstance(asked, Generator) and base.step_rule != "line"
+    short = not isinstance(choice, Generator) and base.step_rule != "line"
     steps = max_steps
     if steps is None and short:
         steps = EXPLAIN_STEPS
     threshold = confidence
     # A ready-made generator was made with the threshold that its user wants.
-    if threshold is None and isinstance(asked, Generator):
-        threshold = float(asked.decision_threshold)
+    if threshold is None and isinstance(choice, Generator):
+        threshold = float(choice.decision_threshold)
     changes: dict[str, Any] = {"decision_threshold": threshold}
     if threshold is None:
         changes["decision_threshold"] = DECISION

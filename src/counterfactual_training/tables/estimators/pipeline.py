@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 # What may be stated of a column besides its kind; categories and codes are told apart from it.
 _RULES = tuple(
-    own.name
-    for own in fields(Feature)
-    if own.name not in ("name", "kind", "categories", "special")
+    part.name
+    for part in fields(Feature)
+    if part.name not in ("name", "kind", "categories", "special")
 )
 # Those in the units of their column.
 _IN_UNITS = ("domain", "allowed", *with_trait("length"))
@@ -159,12 +159,12 @@ def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.
         return _inverse_by_part(name, step, frame, names)
     if not hasattr(step, "inverse_transform"):
         raise _cannot(name, f"{type(step).__name__} has no inverse_transform")
-    known = getattr(step, "get_feature_names_out", None)
+    names_of_output = getattr(step, "get_feature_names_out", None)
     # Some inverses want a frame with the names they wrote, others refuse one.
     named = (
         hasattr(step, "feature_names_in_")
-        and known is not None
-        and list(known()) == list(frame.columns)
+        and names_of_output is not None
+        and list(names_of_output()) == list(frame.columns)
     )
     try:
         back = step.inverse_transform(frame if named else frame.to_numpy())
@@ -239,9 +239,9 @@ def _stored_like(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
             column = column.round(places)
             # The rows asked about may be whole numbers by chance, while those kept are not.
             if pd.api.types.is_integer_dtype(dtype):
-                whole = bool((column.round() - column).abs().max() <= _OFF)
+                integers = bool((column.round() - column).abs().max() <= _OFF)
                 # Rounded, because 2.9996 as an integer would be 2.
-                if whole:
+                if integers:
                     column = column.round()
                 else:
                     dtype = column.dtype
@@ -259,13 +259,13 @@ def _check_round_trip(steps: Pipeline, frame: pd.DataFrame, inner: pd.DataFrame)
         again = pd.DataFrame(np.asarray(again))
     for j, name in enumerate(inner.columns):
         seen = again.iloc[:, j]
-        there = inner[name]
-        if pd.api.types.is_numeric_dtype(there.dtype):
-            values = there.to_numpy(np.float64)
+        original = inner[name]
+        if pd.api.types.is_numeric_dtype(original.dtype):
+            values = original.to_numpy(np.float64)
             off = np.abs(seen.to_numpy(np.float64) - values).max()
             same = off <= _OFF * max(float(np.ptp(values)), 1e-6)
         else:
-            same = seen.astype(object).tolist() == there.astype(object).tolist()
+            same = seen.astype(object).tolist() == original.astype(object).tolist()
         if not same:
             raise _cannot(steps.steps[0][0], f"the column {name!r} comes back changed")
 
@@ -291,7 +291,7 @@ def _check_return(
     for j, name in enumerate(rows.columns):
         column = rows[name]
         seen = back.iloc[:, j]
-        there = column.notna().to_numpy()  # what is missing is filled in
+        present = column.notna().to_numpy()  # what is missing is filled in
         if pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(
             column.dtype
         ):
@@ -299,9 +299,11 @@ def _check_return(
             off = np.abs(pd.to_numeric(seen, errors="coerce").to_numpy(np.float64) - values)
             same = off <= _OFF * np.maximum(np.abs(values), 1.0)
         else:
-            same = (seen.astype(object).to_numpy() == column.astype(object).to_numpy()) & there
+            same = (
+                seen.astype(object).to_numpy() == column.astype(object).to_numpy()
+            ) & present
         # A projection brings nearly no row back; clipping or binning loses some.
-        if there.any() and same[there].mean() <= 0.5:
+        if present.any() and same[present].mean() <= 0.5:
             raise _cannot(
                 " and ".join(step for step, _ in steps),
                 f"it does not give {name!r} back as it was",

@@ -177,7 +177,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
                 out ignore them.
             checkpoint: a file to save to while training, and to resume from if it exists.
         """
-        members = self._made_method().members
+        members = self._resolved_method().members
         frame, values, name = numeric_rows(self, X, y)
         mean = float(values.mean())
         scale = float(values.std())
@@ -377,7 +377,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
     def _as_classifier(self) -> dict[str, Any]:
         """The parameters as those of a classifier, which has some more, with the method made."""
         usual = CounterfactualClassifier().get_params(deep=False)
-        return usual | self.get_params(deep=False) | {"method": self._made_method()}
+        return usual | self.get_params(deep=False) | {"method": self._resolved_method()}
 
     def _follow_rules(self) -> None:
         """Take over rules that were changed after ``fit``."""

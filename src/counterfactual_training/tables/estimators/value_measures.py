@@ -45,13 +45,13 @@ def measure_intervals(
     for interval in intervals:
         # Spread over the table, which may be sorted.
         outside = np.flatnonzero(~interval.holds(predicted))
-        asked = outside[np.linspace(0, len(outside) - 1, min(most, len(outside))).astype(int)]
+        people = outside[np.linspace(0, len(outside) - 1, min(most, len(outside))).astype(int)]
         sides = tuple(
             None if np.isinf(edge) else edge for edge in (interval.low, interval.high)
         )
-        line = {"target": interval.say(2), **fit, "rows": len(asked)}
-        if len(asked):
-            explanation = regressor.explain(frame.iloc[asked], sides, **rules)
+        line = {"target": interval.say(2), **fit, "rows": len(people)}
+        if len(people):
+            explanation = regressor.explain(frame.iloc[people], sides, **rules)
             line |= _of_answers(explanation, regressor.encoder_, frame[interval.holds(y)])
         lines.append(line)
     return pd.DataFrame(lines)
