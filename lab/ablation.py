@@ -145,18 +145,18 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
     classes = np.unique(y)
     labels = np.searchsorted(classes, rows.others)
     lines: list[dict[str, Any]] = []
-    made: dict[str, tuple[ct.CounterfactualClassifier, float]] = {}
+    fitted: dict[str, tuple[ct.CounterfactualClassifier, float]] = {}
     reference: tuple[pd.DataFrame, np.ndarray] | None = None
     for kind, (params, search, bent) in VARIANTS.items():
         trained = f"{params} {bent}"
-        if trained not in made:  # only the search may differ
+        if trained not in fitted:  # only the search may differ
             with mock.patch.object(networks, "BENT", bent):
-                made[trained] = fit(rows, seed, params)
-        classifier, seconds = made[trained]
+                fitted[trained] = fit(rows, seed, params)
+        classifier, seconds = fitted[trained]
         p = classifier.predict_proba(rows.rest).astype(np.float64)
         p /= p.sum(1, keepdims=True)
-        said, arrived, validity = explain(rows, classifier, THRESHOLD, **search)
-        reference = reference or (said, arrived)
+        verdicts, arrived, validity = explain(rows, classifier, THRESHOLD, **search)
+        reference = reference or (verdicts, arrived)
         line = {
             "table": name,
             "seed": seed,
@@ -172,7 +172,7 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
             "validity": validity,
             "seconds": seconds,
         }
-        lines.append(line | paired(said, reference[0], arrived & reference[1]))
+        lines.append(line | paired(verdicts, reference[0], arrived & reference[1]))
     return lines
 
 
@@ -199,21 +199,21 @@ def page(lines: pd.DataFrame, about: str) -> str:
         f"| *the default itself* | {' | '.join(cells)} | "
         f"{(default['seconds'] / plain['seconds']).mean():.2f} |"
     )
-    for kind, own in by.items():
+    for kind, lines_of_kind in by.items():
         if kind != DEFAULT:
             cells = [
-                _cell(m, own[name], own.get(f"{name}_twin", default[name]))
+                _cell(m, lines_of_kind[name], lines_of_kind.get(f"{name}_twin", default[name]))
                 for name, m in MEASURES.items()
             ]
             text.append(
                 f"| {kind} | {' | '.join(cells)} | "
-                f"{(own['seconds'] / plain['seconds']).mean():.2f} |"
+                f"{(lines_of_kind['seconds'] / plain['seconds']).mean():.2f} |"
             )
     return "\n".join(text) + "\n"
 
 
-def _cell(measure: Measure, own: pd.Series, default: pd.Series) -> str:
-    changes = np.array([measure.change(a, b) for a, b in zip(own, default, strict=True)])
+def _cell(measure: Measure, values: pd.Series, default: pd.Series) -> str:
+    changes = np.array([measure.change(a, b) for a, b in zip(values, default, strict=True)])
     if measure.less_is_better:
         gains = -changes
     else:

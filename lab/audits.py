@@ -140,7 +140,7 @@ def main() -> None:
         if arguments.only not in (None, name):
             continue
         started = time.perf_counter()
-        found = measured(plan, arguments.seed)
+        audit = measured(plan, arguments.seed)
         command = f"python -m lab.audits {arguments.out} --only {name} --seed {arguments.seed}"
         run = RunInfo(command, time.perf_counter() - started)
         # Another training beside the first: what differs between them is no property of the method.
@@ -148,7 +148,7 @@ def main() -> None:
             page = f"{name}.html"
         else:
             page = f"{name}_seed{arguments.seed}.html"
-        print(*write_audit(found, arguments.out / "audit" / page, run, plan.title), flush=True)
+        print(*write_audit(audit, arguments.out / "audit" / page, run, plan.title), flush=True)
 
 
 if __name__ == "__main__":

@@ -47,14 +47,14 @@ def moons(seed: int, n: int = ROWS) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def draw(
-    axes: Axes, model: ct.CounterfactualClassifier, title: str, asked: pd.DataFrame
+    axes: Axes, model: ct.CounterfactualClassifier, title: str, people: pd.DataFrame
 ) -> dict[str, float | str]:
     """One panel: real rows, where the wanted class is decided, an arrow for each row; returns its
     numbers.
     """
     real, labels = moons(SEED + 1)
     grid = np.stack(np.meshgrid(np.linspace(-1.6, 2.6, 160), np.linspace(-1.2, 1.7, 120)), -1)
-    frame = pd.DataFrame(grid.reshape(-1, 2), columns=asked.columns)
+    frame = pd.DataFrame(grid.reshape(-1, 2), columns=people.columns)
     share = model.predict_proba(frame)[:, list(model.classes_).index("wanted")].reshape(
         grid.shape[:2]
     )
@@ -68,8 +68,8 @@ def draw(
             ms=4,
             mew=0,
         )
-    explanation = model.explain(asked, target="wanted")
-    before = asked.to_numpy()
+    explanation = model.explain(people, target="wanted")
+    before = people.to_numpy()
     after = explanation.frame.to_numpy()
     for start, end in zip(before, after, strict=True):
         axes.annotate(
@@ -115,18 +115,18 @@ def main() -> None:
     refused = np.all(
         [model.predict(others) == "other" for model in models.values()], axis=0
     ) & (labels == "other")
-    asked = others[refused].iloc[:PEOPLE]
+    people = others[refused].iloc[:PEOPLE]
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
-    told = [
-        draw(axes, model, title, asked)
+    numbers = [
+        draw(axes, model, title, people)
         for axes, (title, model) in zip(panels, models.items(), strict=True)
     ]
     panels[0].legend(loc="lower left", fontsize=9, framealpha=1)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=110)
     (out / "before_after.png").write_bytes(palette_png(drawn.getvalue()))
-    pd.DataFrame(told).to_csv(out / "before_after.csv", index=False)
-    made = {
+    pd.DataFrame(numbers).to_csv(out / "before_after.csv", index=False)
+    provenance = {
         "command": "python -m lab.before_after results",
         "seed": SEED,
         "versions": {
@@ -137,9 +137,9 @@ def main() -> None:
     }
     (out / "provenance").mkdir(exist_ok=True)
     (out / "provenance" / "before_after.json").write_text(
-        json.dumps(made, indent=2) + "\n", encoding="utf-8"
+        json.dumps(provenance, indent=2) + "\n", encoding="utf-8"
     )
-    print(pd.DataFrame(told).to_string(index=False))
+    print(pd.DataFrame(numbers).to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -80,15 +80,15 @@ def measure(data: ct.Dataset, name: str) -> list[dict[str, Any]]:
     )
     seconds = time.process_time() - started
     if way == "conventional":
-        own = {}
+        explainers = {}
     else:
-        own = {"CounterNet itself": ct.counternet_explainer}
+        explainers = {"CounterNet itself": ct.counternet_explainer}
     means = ct.summarise(
-        ct.evaluate(model, data, PROTOCOL, explainers={**own, "line": ct.line()})
+        ct.evaluate(model, data, PROTOCOL, explainers={**explainers, "line": ct.line()})
     )
     lines = []
-    for explainer in (*own, "line"):
-        found = {
+    for explainer in (*explainers, "line"):
+        measured = {
             **means[""].to_dict(),
             **means[explainer].to_dict(),
             "of all rows": float("nan"),
@@ -97,13 +97,13 @@ def measure(data: ct.Dataset, name: str) -> list[dict[str, Any]]:
             x = data.x_test
             predicted = model(data.x_test).argmax(-1)
             answers = model(model.explain(x, data.constraints)).argmax(-1)
-            found["of all rows"] = float((answers != predicted).float().mean())
+            measured["of all rows"] = float((answers != predicted).float().mean())
         lines.append(
             {
                 "trained": name,
                 "explainer": explainer,
                 "seconds": seconds,
-                **{c: found[c] for c in COLUMNS},
+                **{c: measured[c] for c in COLUMNS},
             }
         )
         print(lines[-1], flush=True)

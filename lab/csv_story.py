@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="keep the page here")
     arguments = parser.parse_args()
     started = time.time()
-    told = [
+    story = [
         "# From a CSV file to a page\n",
         f"`python -m lab.csv_story results`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
         f"version {ct.__version__}, "
@@ -114,18 +114,18 @@ def main() -> None:
                 shown = command
             else:
                 shown = f"{command} > {into}"
-            told.append(f"$ {shown}\n{done.stderr}{done.stdout if into is None else ''}")
+            story.append(f"$ {shown}\n{done.stderr}{done.stdout if into is None else ''}")
             return done.stdout
 
-        told.append(
+        story.append(
             "$ head -4 people.csv\n" + "".join((folder / "people.csv").open().readlines()[:4])
         )
         draft = typed("ct schema people.csv --target default", "rules.toml")
-        told.append(f"$ cat rules.toml\n{draft}")
+        story.append(f"$ cat rules.toml\n{draft}")
         rules = edited(draft)
         (folder / "rules.toml").write_text(rules, encoding="utf-8")
         changed = [line for line in rules.splitlines() if line not in draft.splitlines()]
-        told.append(
+        story.append(
             "(an editor: debt and late payments may only fall)\n" + "\n".join(changed) + "\n"
         )
         typed(
@@ -144,9 +144,9 @@ def main() -> None:
         typed("ct report people.safetensors --data people.csv --out people.html")
         if arguments.page is not None:
             atomic_write(arguments.page, (folder / "people.html").read_bytes())
-    told += ["```", "", f"{time.time() - started:.0f} s in all."]
+    story += ["```", "", f"{time.time() - started:.0f} s in all."]
     arguments.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(arguments.out / "csv_story.md", ("\n".join(told) + "\n").encode())
+    atomic_write(arguments.out / "csv_story.md", ("\n".join(story) + "\n").encode())
 
 
 if __name__ == "__main__":

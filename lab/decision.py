@@ -157,7 +157,7 @@ class Cut(NamedTuple):
     jury: Jury
 
 
-class Asked(NamedTuple):
+class Advice(NamedTuple):
     """What people were told, bar by bar; each ``(bars, people)``."""
 
     cost: np.ndarray
@@ -211,8 +211,8 @@ class Study(NamedTuple):
 def tables(folder: Path, development: bool) -> dict[str, Callable[[], Rows]]:
     """What loads the rows and labels of every table, by name."""
     if not development:
-        known = {name: TABLES[name] for name in HELD_OUT} | FURTHER
-        return {name: partial(load, folder, table) for name, table in known.items()}
+        chosen = {name: TABLES[name] for name in HELD_OUT} | FURTHER
+        return {name: partial(load, folder, table) for name, table in chosen.items()}
     loaders: dict[str, Callable[[], Rows]] = {}
     for name in DEVELOPMENT:
         if name in TABLES:
@@ -251,9 +251,9 @@ def cut(frame: pd.DataFrame, y: np.ndarray, seed: int) -> Cut:
     other_labels = rest_labels[PEOPLE:]
     classes = np.unique(y)
     # Any class but their own.
-    own = np.searchsorted(classes, rest_labels[:PEOPLE])
-    further = np.random.default_rng(seed).integers(1, len(classes), size=len(own))
-    target = classes[(own + further) % len(classes)]
+    class_index = np.searchsorted(classes, rest_labels[:PEOPLE])
+    further = np.random.default_rng(seed).integers(1, len(classes), size=len(class_index))
+    target = classes[(class_index + further) % len(classes)]
     jury = Jury.fit(points(others), other_labels, seed=seed)
     return Cut(x, labels, others, other_labels, people, target, points, jury)
 
@@ -276,7 +276,7 @@ def fit(
     return classifier, {"fit": time.process_time() - started, **chosen}
 
 
-def ask(rows: Cut, classifier: ct.CounterfactualClassifier, refits: list[Any]) -> Asked:
+def ask(rows: Cut, classifier: ct.CounterfactualClassifier, refits: list[Any]) -> Advice:
     before = rows.points(rows.people)
     mine = {label: rows.other_labels == label for label in np.unique(rows.target)}
     real = torch.as_tensor(rows.points(rows.others))
@@ -303,7 +303,7 @@ def ask(rows: Cut, classifier: ct.CounterfactualClassifier, refits: list[Any]) -
         nearest.append(distance)
     family = rows.jury.accepts(rows.points(every[0].frame), rows.target)
     parts = (cost, jury, agreed, answered, nearest)
-    return Asked(*(np.array(part) for part in parts), family, seconds)
+    return Advice(*(np.array(part) for part in parts), family, seconds)
 
 
 def predictions(rows: Cut, classifier: ct.CounterfactualClassifier) -> dict[str, float]:
@@ -331,42 +331,42 @@ def measure(
     """A line per method; what is compared is compared with the first."""
     rows = cut(frame, y, seed)
     lines = []
-    first: Asked | None = None
+    first: Advice | None = None
     for method in methods:
-        classifier, told = fit(rows, method, seed, **condition)
+        classifier, fitting = fit(rows, method, seed, **condition)
         refits = ct.refits(classifier, rows.x, rows.labels, REFITS, seed=100 + seed)
-        asked = ask(rows, classifier, refits)
-        first = first or asked
+        advice = ask(rows, classifier, refits)
+        first = first or advice
         lines.append(
             {
                 "method": method,
                 **predictions(rows, classifier),
-                **told,
-                "explain": asked.seconds,
-                **compared(asked, first),
+                **fitting,
+                "explain": advice.seconds,
+                **compared(advice, first),
             }
         )
     return pd.DataFrame(lines)
 
 
-def compared(asked: Asked, first: Asked) -> dict[str, float]:
+def compared(advice: Advice, first: Advice) -> dict[str, float]:
     """At the decision, over the people whom both answer; and at equal acceptance."""
-    both = asked.answered[0] & first.answered[0]
-    shares = asked.family[both].mean(0)
+    both = advice.answered[0] & first.answered[0]
+    shares = advice.family[both].mean(0)
     return {
-        "answered": float(asked.answered[0].mean()),
-        "jury": float(asked.jury[0][both].mean()),
+        "answered": float(advice.answered[0].mean()),
+        "jury": float(advice.jury[0][both].mean()),
         "jury of the first": float(first.jury[0][both].mean()),
-        "refits": float(asked.refits[0][both].mean()),
+        "refits": float(advice.refits[0][both].mean()),
         "refits of the first": float(first.refits[0][both].mean()),
         **{name: float(share) for name, share in zip(FAMILIES, shares, strict=True)},
-        "cost": float(asked.cost[0][both].mean() / first.cost[0][both].mean()),
-        "5-NN": float(asked.nearest[0][both].mean() / first.nearest[0][both].mean()),
+        "cost": float(advice.cost[0][both].mean() / first.cost[0][both].mean()),
+        "5-NN": float(advice.nearest[0][both].mean() / first.nearest[0][both].mean()),
         "cost at equal jury": cost_at_equal_acceptance(
-            asked.frontier("jury"), first.frontier("jury")
+            advice.frontier("jury"), first.frontier("jury")
         ),
         "cost at equal refits": cost_at_equal_acceptance(
-            asked.frontier("refits"), first.frontier("refits")
+            advice.frontier("refits"), first.frontier("refits")
         ),
     }
 
@@ -458,12 +458,12 @@ def surely_below(values: pd.Series, limit: float) -> list[str]:
     """The tables whose mean over the seeds is below the limit by more than chance: the upper end
     of its 95 % t-interval is.
     """
-    found = []
+    names = []
     for name, part in values.groupby("table", sort=False):
         reach = t.ppf(0.975, len(part) - 1) * part.std() / np.sqrt(len(part))
         if part.mean() + reach < limit:
-            found.append(str(name))
-    return found
+            names.append(str(name))
+    return names
 
 
 class Line(NamedTuple):

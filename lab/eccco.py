@@ -93,13 +93,13 @@ def models(x: Tensor, y: Tensor, epochs: int) -> Iterator[tuple[int, str, nn.Mod
     energy = trained(x, y, "jem", epochs, steps=30)
     for seed in range(SEEDS):
         five = slice(MEMBERS * seed, MEMBERS * (seed + 1))
-        made = (
+        chosen = (
             plain[five][0],
             ct.Ensemble(plain[five]),
             energy[five][0],
             ct.Ensemble(energy[five]),
         )
-        for name, model in zip(MODELS, made, strict=True):
+        for name, model in zip(MODELS, chosen, strict=True):
             yield seed, name, model.eval()
 
 
@@ -127,21 +127,21 @@ def measure(name: str, epochs: int) -> list[dict[str, Any]]:
     for seed, model_name, model in models(x[: DATA[name]], y[: DATA[name]], epochs):
         with torch.no_grad():
             accuracy = float((model(data.x_test).argmax(-1) == data.y_test).float().mean())
-            asked = model(factual).argmax(-1) != target
+            searched = model(factual).argmax(-1) != target
         for generator_name, generator in searches.items():
-            found = ct.search(model, factual, target, generator, box, diagnose=False).x_cf
+            x_cf = ct.search(model, factual, target, generator, box, diagnose=False).x_cf
             with torch.no_grad():
-                valid = model(found).argmax(-1) == target
+                valid = model(x_cf).argmax(-1) == target
             table = {
                 "data": name,
                 "generator": generator_name,
                 "model": model_name,
                 "seed": seed,
                 "person": range(EXPLAINED),
-                "asked": asked.numpy(),
-                "valid": (valid & asked).numpy(),
-                "L1": distance(found, target, x, y, 1.0).numpy(),
-                "L2": distance(found, target, x, y, 2.0).numpy(),
+                "asked": searched.numpy(),
+                "valid": (valid & searched).numpy(),
+                "L1": distance(x_cf, target, x, y, 1.0).numpy(),
+                "L2": distance(x_cf, target, x, y, 2.0).numpy(),
                 "accuracy": accuracy,
             }
             lines += pd.DataFrame(table).to_dict("records")
@@ -160,18 +160,18 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
         printed = PUBLISHED.get((str(name), str(generator)), (np.nan,) * len(MODELS))
         before = None
         for model, theirs in zip(MODELS, printed, strict=True):
-            own = part[part["model"] == model]
-            mean = bootstrap_mean(values(own), np.random.default_rng(0))
+            rows = part[part["model"] == model]
+            mean = bootstrap_mean(values(rows), np.random.default_rng(0))
             line = {"data": name, "generator": generator, "model": model, "published": theirs}
             line |= {
                 "L2": mean.value,
                 "low": mean.low,
                 "high": mean.high,
-                "L1": np.nanmean(values(own, "L1")),
+                "L1": np.nanmean(values(rows, "L1")),
             }
             if before is not None:  # beside the model that should end further away
                 gap = compare(
-                    values(own), values(before), np.random.default_rng(0), "difference"
+                    values(rows), values(before), np.random.default_rng(0), "difference"
                 )
                 line |= {
                     "difference": gap.value,
@@ -179,11 +179,11 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
                     "difference_high": gap.high,
                 }
             line |= {
-                "valid": own["valid"].sum() / own["asked"].sum(),
-                "accuracy": own["accuracy"].mean(),
+                "valid": rows["valid"].sum() / rows["asked"].sum(),
+                "accuracy": rows["accuracy"].mean(),
             }
             lines.append(line)
-            before = own
+            before = rows
     return pd.DataFrame(lines)
 
 
@@ -215,21 +215,21 @@ def page(lines: pd.DataFrame, command: str, seconds: float) -> str:
     ]
     for name, part in lines.groupby("data", sort=False):
         accuracy = part.drop_duplicates("model").set_index("model")["accuracy"]
-        told = ", ".join(f"{model} {value:.3f}" for model, value in accuracy.items())
+        accuracies = ", ".join(f"{model} {value:.3f}" for model, value in accuracy.items())
         if name in PUBLISHED_ACCURACY:
             theirs = f"; published: {PUBLISHED_ACCURACY[str(name)]}"
         else:
             theirs = ""
         text.append(
-            f"\n## {name}\n\nTrained on {DATA[str(name)]:,} rows. Accuracy: {told}{theirs}."
+            f"\n## {name}\n\nTrained on {DATA[str(name)]:,} rows. Accuracy: {accuracies}{theirs}."
         )
-        for generator, own in part.groupby("generator", sort=False):
-            text.append(f"\n### `{generator}`\n\n{verdict(own)}\n")
+        for generator, rows in part.groupby("generator", sort=False):
+            text.append(f"\n### `{generator}`\n\n{verdict(rows)}\n")
             text.append(
                 "| model | published | ours | 95 % | step | 95 % | valid "
                 "|\n|---|--:|--:|---|--:|---|--:|"
             )
-            text += [_row(line) for line in own.to_dict("records")]
+            text += [_row(line) for line in rows.to_dict("records")]
     return "\n".join(text) + "\n"
 
 
@@ -268,15 +268,20 @@ def main() -> None:
     for name in DATA:
         lines += measure(name, arguments.epochs)
         print(f"{name}: {time.process_time():.0f} s", flush=True)
-    found = summary(pd.DataFrame(lines))
+    lines_of_summary = summary(pd.DataFrame(lines))
     arguments.out.mkdir(parents=True, exist_ok=True)
-    atomic_write(arguments.out / "eccco.csv", found.round(4).to_csv(index=False).encode())
+    atomic_write(
+        arguments.out / "eccco.csv", lines_of_summary.round(4).to_csv(index=False).encode()
+    )
     command = "python -m lab.eccco results"
     if arguments.epochs == EPOCHS:
         command += ""
     else:
         command += f" --epochs {arguments.epochs}"
-    atomic_write(arguments.out / "eccco.md", page(found, command, time.process_time()).encode())
+    atomic_write(
+        arguments.out / "eccco.md",
+        page(lines_of_summary, command, time.process_time()).encode(),
+    )
 
 
 if __name__ == "__main__":

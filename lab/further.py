@@ -68,7 +68,7 @@ class Cut(NamedTuple):
     rest: pd.DataFrame  # people first, then the judge's rows
     others: np.ndarray
     people: pd.DataFrame
-    asked: np.ndarray  # the class that each of them wants
+    wanted: np.ndarray  # the class of each of them
     target: torch.Tensor  # its index
     points: Callable[[pd.DataFrame], torch.Tensor]  # rows in the judge's space
     judge: Judge
@@ -95,9 +95,9 @@ def cut(frame: pd.DataFrame, y: np.ndarray, seed: int, explained: int = EXPLAINE
         torch.tensor([index[label] for label in others[explained:]]),
         len(classes),
     )
-    asked = np.array([classes[1 - index[label]] for label in others[:explained]], dtype=object)
-    target = torch.tensor([index[label] for label in asked])
-    return Cut(x, labels, rest, others, rest[:explained], asked, target, points, judge)
+    wanted = np.array([classes[1 - index[label]] for label in others[:explained]], dtype=object)
+    target = torch.tensor([index[label] for label in wanted])
+    return Cut(x, labels, rest, others, rest[:explained], wanted, target, points, judge)
 
 
 def fit(
@@ -124,16 +124,16 @@ def explain(
     """What the judge says of each person's counterfactual, who arrived, and their share of those
     who had to move.
     """
-    told = classifier.explain(
-        rows.people, target=list(rows.asked), confidence=threshold, **search
+    explanation = classifier.explain(
+        rows.people, target=list(rows.wanted), confidence=threshold, **search
     )
-    arrived = told.status == "converged"
-    after = rows.points(told.frame)
+    arrived = explanation.status == "converged"
+    after = rows.points(explanation.frame)
     before = rows.points(rows.people)
-    said = pd.DataFrame(rows.judge(after, rows.target)).assign(
+    verdicts = pd.DataFrame(rows.judge(after, rows.target)).assign(
         cost=(after - before).abs().sum(-1).numpy()
     )
-    return said, arrived, float(arrived[told.status != "already_there"].mean())
+    return verdicts, arrived, float(arrived[explanation.status != "already_there"].mean())
 
 
 def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[dict[str, Any]]:
@@ -148,26 +148,26 @@ def measure(name: str, frame: pd.DataFrame, y: np.ndarray, seed: int) -> list[di
     reference: dict[float, tuple[pd.DataFrame, np.ndarray]] = {}
     for kind, params in CLASSIFIERS.items():
         classifier, seconds = fit(rows, seed, params)
-        own = float(np.mean(classifier.predict(rows.rest) == rows.others))
+        judged_accuracy = float(np.mean(classifier.predict(rows.rest) == rows.others))
         for threshold in THRESHOLDS:
-            said, arrived, validity = explain(rows, classifier, threshold)
-            twin, twin_arrived = reference.setdefault(threshold, (said, arrived))
+            verdicts, arrived, validity = explain(rows, classifier, threshold)
+            twin, twin_arrived = reference.setdefault(threshold, (verdicts, arrived))
             line = {
                 "table": name,
                 "seed": seed,
                 "classifier": kind,
                 "tau": threshold,
-                "accuracy": own,
+                "accuracy": judged_accuracy,
                 **accuracy,
             }
             line |= {"validity": validity, "seconds": seconds}
-            lines.append(line | paired(said, twin, arrived & twin_arrived))
+            lines.append(line | paired(verdicts, twin, arrived & twin_arrived))
     return lines
 
 
-def paired(said: pd.DataFrame, twin: pd.DataFrame, both: np.ndarray) -> dict[str, float]:
+def paired(verdicts: pd.DataFrame, twin: pd.DataFrame, both: np.ndarray) -> dict[str, float]:
     """Means over the people for whom two classifiers have a valid counterfactual."""
-    means = {metric: float(said[metric][both].mean()) for metric in MEANS}
+    means = {metric: float(verdicts[metric][both].mean()) for metric in MEANS}
     return {
         "pairs": int(both.sum()),
         **means,

@@ -58,7 +58,7 @@ def measure(rows: Cut, seed: int) -> pd.DataFrame:
         times.append(time.process_time() - started)
     before = rows.points(people)
     lines: dict[str, Any] = {}
-    for kind, frame, said in (
+    for kind, frame, claim in (
         ("just enough", advice.just_enough.frame, advice.of_just_enough),
         ("lasting", advice.frame, advice.testimony),
     ):
@@ -67,12 +67,12 @@ def measure(rows: Cut, seed: int) -> pd.DataFrame:
         lines[f"{kind}, other families"] = rows.jury.accepts(after, target).mean(1)
         accepted = [refit.predict(frame) == target for refit in fresh]
         lines[f"{kind}, fresh refits"] = np.mean(accepted, 0)
-        lines[f"{kind}, claim"] = said.probability
-    found = pd.DataFrame(lines)
-    found["reached"] = advice.reached
-    found["milliseconds"] = 1000 * float(np.median(times))
+        lines[f"{kind}, claim"] = claim.probability
+    by_person = pd.DataFrame(lines)
+    by_person["reached"] = advice.reached
+    by_person["milliseconds"] = 1000 * float(np.median(times))
     moved = advice.just_enough.status == "converged"
-    return found[np.asarray(moved)].reset_index(drop=True)
+    return by_person[np.asarray(moved)].reset_index(drop=True)
 
 
 def page(people: pd.DataFrame) -> str:
@@ -119,16 +119,16 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="where to write")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    found = []
+    parts = []
     for name, load_table in tables(chosen.folder, False).items():
         for seed in range(SEEDS):
             with warnings.catch_warnings():
                 # Constant columns, classes too small to judge.
                 warnings.simplefilter("ignore", UserWarning)
                 people = measure(cut(*load_table(), seed), seed)
-            found.append(people.assign(table=name, seed=seed))
+            parts.append(people.assign(table=name, seed=seed))
             print(name, seed, len(people), flush=True)
-    everybody = pd.concat(found)
+    everybody = pd.concat(parts)
     chosen.out.mkdir(parents=True, exist_ok=True)
     everybody.to_csv(chosen.out / "lasting.csv", index=False, float_format="%.6g")
     atomic_write(chosen.out / "lasting.md", page(everybody).encode())

@@ -96,7 +96,7 @@ def network(
 ) -> tuple[ct.CounterfactualClassifier, float]:
     """A fitted classifier, and the seconds of its training."""
     started = time.process_time()
-    made = ct.CounterfactualClassifier(
+    classifier = ct.CounterfactualClassifier(
         **{"method": "conventional", **params},
         schema=schema,
         gate="none",
@@ -104,7 +104,7 @@ def network(
         progress=False,
         unseen="unknown",
     )
-    return made.fit(rows[0], rows[1]), time.process_time() - started
+    return classifier.fit(rows[0], rows[1]), time.process_time() - started
 
 
 def scores(probabilities: np.ndarray, y: np.ndarray, seconds: float) -> dict[str, float]:
@@ -130,22 +130,25 @@ def scores(probabilities: np.ndarray, y: np.ndarray, seconds: float) -> dict[str
 def advice(classifier: ct.CounterfactualClassifier, rows: Split) -> dict[str, float]:
     """What explanations look like."""
     people = rows[2].head(EXPLAINED)
-    told = classifier.explain(people)
-    asked = told.status != "already_there"
-    answered = asked & (told.prediction == told.target)
+    explanation = classifier.explain(people)
+    searched = explanation.status != "already_there"
+    answered = searched & (explanation.prediction == explanation.target)
     encoder = ct.Encoder(classifier.schema_, unseen="unknown", scale="robust").fit(rows[0])
-    cost = np.abs(encoder.transform(told.frame) - encoder.transform(told.original)).sum(1)
+    cost = np.abs(
+        encoder.transform(explanation.frame) - encoder.transform(explanation.original)
+    ).sum(1)
     within = []
     for name in (name for name in people if pd.api.types.is_numeric_dtype(people[name])):
-        moved = told.changed[name].to_numpy()
+        moved = explanation.changed[name].to_numpy()
         stated = classifier.schema_[name].domain or (None, None)
         seen = rows[0][name].min(), rows[0][name].max()
         low, high = (
-            bound if own is None else own for own, bound in zip(stated, seen, strict=True)
+            bound if stated_end is None else stated_end
+            for stated_end, bound in zip(stated, seen, strict=True)
         )
-        within += told.frame[name][moved].between(low, high).tolist()
+        within += explanation.frame[name][moved].between(low, high).tolist()
     return {
-        "answered": float(answered[asked].mean()),
+        "answered": float(answered[searched].mean()),
         "inside": float(np.mean(within)) if within else np.nan,
         "cost": float(cost[answered].mean()) if answered.any() else np.nan,
     }
@@ -159,22 +162,22 @@ def measure(name: str, practice: bool) -> list[dict[str, Any]]:
     for seed in range(seeds):
         rows = split(data, most, seed, practice)
         probabilities, seconds = boosting(rows, seed)
-        found = {BOOSTING: scores(probabilities, rows[3], seconds)}
+        by_model = {BOOSTING: scores(probabilities, rows[3], seconds)}
         for model, params in NETWORKS.items():
             classifier, seconds = network(rows, params, data.schema, seed)
-            found[model] = scores(classifier.predict_proba(rows[2]), rows[3], seconds)
+            by_model[model] = scores(classifier.predict_proba(rows[2]), rows[3], seconds)
             if seed == 0 and name != "MNIST":
-                found[model] |= advice(classifier, rows)
+                by_model[model] |= advice(classifier, rows)
             print(
                 name,
                 seed,
                 model,
-                {key: round(value, 4) for key, value in found[model].items()},
+                {key: round(value, 4) for key, value in by_model[model].items()},
                 flush=True,
             )
         lines += [
             {"data": name, "model": model, "seed": seed, **values}
-            for model, values in found.items()
+            for model, values in by_model.items()
         ]
     return lines
 
@@ -197,10 +200,10 @@ def page(table: pd.DataFrame, command: str, seconds: float) -> str:
             f"seed{'s' if seeds > 1 else ''}.\n"
         )
         text.append("| model | " + " | ".join(COLUMNS) + " |\n|---|" + "--:|" * len(COLUMNS))
-        for model, own in part.groupby("model", sort=False):
+        for model, rows in part.groupby("model", sort=False):
             text.append(
                 f"| {model} | "
-                + " | ".join(_cell(own[column], column) for column in COLUMNS)
+                + " | ".join(_cell(rows[column], column) for column in COLUMNS)
                 + " |"
             )
     return "\n".join(text) + "\n"

@@ -34,9 +34,9 @@ DATA = ("LS", "CH", "GMSC", "Cred")
 SEEDS = 4
 CAPS = Caps(rows=3000, individuals=200, judge_rows=2000, epochs=30)
 CONVENTIONAL = "conventional"
-WHOLE = "cheap_recourse"
+COMPLETE = "cheap_recourse"
 VARIANTS: dict[str, Callable[[Fit, Method], Method]] = {
-    WHOLE: lambda fit, method: method,
+    COMPLETE: lambda fit, method: method,
     "without contrast": lambda fit, method: method.replace("lambda_contrast", 0.0),
     "without recourse term": lambda fit, method: method.replace("lambda_recourse", 0.0),
     "random instead of near x⁺": lambda fit, method: method.replace("positives", 1),
@@ -62,12 +62,12 @@ def measure(data: str, seed: int) -> tuple[pd.DataFrame, list[dict[str, object]]
     for name in (CONVENTIONAL, *VARIANTS):
         started = time.process_time()
         if name == CONVENTIONAL:
-            (made,) = trained([fit], CONVENTIONAL)
+            (model,) = trained([fit], CONVENTIONAL)
         else:
-            (made,) = trained([fit], WHOLE, VARIANTS[name])
-        models[name] = made
+            (model,) = trained([fit], COMPLETE, VARIANTS[name])
+        models[name] = model
         seconds = time.process_time() - started
-        right = float(accuracy(predict_logits(made, bench.x_held), bench.y_held))
+        right = float(accuracy(predict_logits(model, bench.x_held), bench.y_held))
         about.append(
             {"data": data, "seed": seed, "model": name, "accuracy": right, "seconds": seconds}
         )
@@ -102,10 +102,10 @@ def page(summary: pd.DataFrame, models: pd.DataFrame, about: str) -> str:
 
 
 def _row(summary: pd.DataFrame, name: str, data: str, metric: str) -> pd.Series:
-    found = (
+    chosen = (
         (summary["model"] == name) & (summary["data"] == data) & (summary["metric"] == metric)
     )
-    return summary[found].iloc[0]
+    return summary[chosen].iloc[0]
 
 
 def _change(summary: pd.DataFrame, name: str, data: str, metric: str) -> str:

@@ -64,14 +64,14 @@ def values(data: ct.Dataset) -> np.ndarray:
     raw = pd.read_csv(
         io.BytesIO(content), header=None, skiprows=int(content.startswith(b"longitude"))
     )
-    found = raw.iloc[:, -1].to_numpy(dtype=float)[
+    prices = raw.iloc[:, -1].to_numpy(dtype=float)[
         np.random.default_rng(DATA_SEED).permutation(len(raw))
     ]
     classes = torch.cat([data.y_train, data.y_test]).numpy()
     # The classes were made of these values, so they show that the rows are in the same order.
-    if not ((found >= np.median(found)) == classes).all():
+    if not ((prices >= np.median(prices)) == classes).all():
         raise ValueError("the values are not in the order of the rows")
-    return found
+    return prices
 
 
 def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
@@ -88,24 +88,24 @@ def measure(seed: int, practice: bool) -> list[dict[str, Any]]:
     started = time.process_time()
     boosting = HistGradientBoostingRegressor(random_state=seed).fit(frame.iloc[rows], y[rows])
     seconds = time.process_time() - started
-    said = boosting.predict(frame.iloc[test])
+    predictions = boosting.predict(frame.iloc[test])
     fit = {
-        "r2": r2_score(y[test], said),
-        "rmse": root_mean_squared_error(y[test], said),
+        "r2": r2_score(y[test], predictions),
+        "rmse": root_mean_squared_error(y[test], predictions),
         "seconds": seconds,
     }
     lines = [{"model": "HistGradientBoosting", "seed": seed, "question": "", **fit}]
     for method in METHODS:
-        made = {}
+        models = {}
         # The same weights: training ignores the gate.
         for gate in {gate for gate, _ in QUESTIONS.values()}:
             started = time.process_time()
-            made[gate] = ct.CounterfactualRegressor(
+            models[gate] = ct.CounterfactualRegressor(
                 method, gate=gate, schema=data.schema, random_state=seed, progress=False
             ).fit(frame.iloc[rows], y[rows])
             seconds = time.process_time() - started
         for question, (gate, rules) in QUESTIONS.items():
-            model = made[gate]
+            model = models[gate]
             table = model.evaluate(frame.iloc[test], y[test], n_rows=EXPLAINED, **rules)
             means = table.drop(columns=["target", "rows"]).mean().to_dict()
             lines.append(
@@ -137,10 +137,10 @@ def page(table: pd.DataFrame, command: str, seconds: float) -> str:
         "\n## Predictions\n\n| model | R² | RMSE (dollars) | seconds to train |\n|---|--:|--:|--:|",
     ]
     first = table[table["question"].isin(["", next(iter(QUESTIONS))])]
-    for name, own in first.groupby("model", sort=False):
+    for name, rows in first.groupby("model", sort=False):
         text.append(
-            f"| {name} | {_cell(own['r2'])} | {own['rmse'].mean():,.0f} | "
-            f"{own['seconds'].mean():.1f} |"
+            f"| {name} | {_cell(rows['r2'])} | {rows['rmse'].mean():,.0f} | "
+            f"{rows['seconds'].mean():.1f} |"
         )
     text.append(
         "\n## Counterfactuals\n\n| question | method | "
@@ -148,11 +148,11 @@ def page(table: pd.DataFrame, command: str, seconds: float) -> str:
         + " |\n|---|---|"
         + "--:|" * 6
     )
-    asked = table[table["question"] != ""]
-    for (question, name), own in asked.groupby(["question", "model"], sort=False):
+    questions = table[table["question"] != ""]
+    for (question, name), rows in questions.groupby(["question", "model"], sort=False):
         text.append(
             f"| {question} | {name} | "
-            + " | ".join(_cell(own[column]) for column in COLUMNS)
+            + " | ".join(_cell(rows[column]) for column in COLUMNS)
             + " |"
         )
     return "\n".join(text) + "\n"

@@ -155,9 +155,9 @@ def published_reduction(
         raise InputError(
             f"Expected one value per round for both models, got {m.shape} and {b.shape}."
         )
-    known = ~(np.isnan(m) | np.isnan(b))
-    m = m[known]
-    b = b[known]
+    measured = ~(np.isnan(m) | np.isnan(b))
+    m = m[measured]
+    b = b[measured]
     # A round whose reference is 0 gives an infinite ratio, not a warning.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = m / b
@@ -224,11 +224,11 @@ def _resampled_means(
         # the table.
         seeds = _times_drawn(rng, size, num_seeds)
         individuals = _times_drawn(rng, size, num_individuals)
-        for part, table, known in zip(parts, tables, exists, strict=True):
-            total = ((seeds @ np.where(known, table, 0.0)) * individuals).sum(1)
+        for part, table, measured in zip(parts, tables, exists, strict=True):
+            total = ((seeds @ np.where(measured, table, 0.0)) * individuals).sum(1)
             # Missing values count neither in the sum nor in the number, so that both are resampled
             # together.
-            part.append(total / ((seeds @ known.astype(np.float64)) * individuals).sum(1))
+            part.append(total / ((seeds @ measured.astype(np.float64)) * individuals).sum(1))
     return [np.concatenate(part) for part in parts]
 
 
@@ -252,10 +252,10 @@ def _correction(
     _, gradient = _STATISTICS[statistic]
     influence = np.zeros_like(tables[0])
     for table, mean, slope in zip(tables, means, gradient(*means), strict=True):
-        known = ~np.isnan(table)
+        measured = ~np.isnan(table)
         # The influence of a value on a mean over known values only, hence the division by their
         # share.
-        influence += slope * np.where(known, table - mean, 0.0) / known.mean()
+        influence += slope * np.where(measured, table - mean, 0.0) / measured.mean()
     variance = seen = uncertainty = 0.0
     for size, marginal in zip(
         influence.shape, (influence.mean(1), influence.mean(0)), strict=True

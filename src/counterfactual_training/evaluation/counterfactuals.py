@@ -444,16 +444,16 @@ class _Measurement:
         """What the panel says of valid counterfactuals, NaN of others; each ``(..., m)``."""
         if self.panel is None:
             return {}
-        asked = valid.cpu()
+        judged = valid.cpu()
         out = {
-            name: torch.full(asked.shape, math.nan, dtype=torch.float64)
+            name: torch.full(judged.shape, math.nan, dtype=torch.float64)
             for name in self.panel.names
         }
-        if asked.any():
+        if judged.any():
             # Judges know neither members nor runs, so all are asked at once.
-            told = self.panel.columns(rows[valid], x_cf[valid], y_target[valid])
-            for name, values in told.items():
-                out[name][asked] = values
+            verdicts = self.panel.columns(rows[valid], x_cf[valid], y_target[valid])
+            for name, values in verdicts.items():
+                out[name][judged] = values
         return out
 
     def _plugged(self, *columns: Tensor) -> dict[str, Tensor]:

@@ -61,12 +61,12 @@ class CrossJury:
         ]
         accuracy = np.mean(
             [
-                (told == of[:, None]).mean(0)
-                for told, (_, of) in zip(of_others, reversed(parts), strict=True)
+                (verdicts == of[:, None]).mean(0)
+                for verdicts, (_, of) in zip(of_others, reversed(parts), strict=True)
             ],
             axis=0,
         )
-        same = [(told == told[:1]).all(0) for told in of_others]
+        same = [(verdicts == verdicts[:1]).all(0) for verdicts in of_others]
         constant = tuple(np.array(list(juries[0].models))[same[0] | same[1]].tolist())
         return cls(half, (juries[0], juries[1]), accuracy, constant)
 
@@ -85,9 +85,9 @@ class CrossJury:
         out = np.full((len(targets), len(self.families)), np.nan)
         for k, jury in enumerate(self.juries):
             # Whom this jury was not fitted to, and whose target it knows.
-            asked = (half != k) & np.isin(targets, jury.classes)
-            if asked.any():
-                out[asked] = jury.accepts(points[asked], targets[asked])
+            judged = (half != k) & np.isin(targets, jury.classes)
+            if judged.any():
+                out[judged] = jury.accepts(points[judged], targets[judged])
         return out
 
 

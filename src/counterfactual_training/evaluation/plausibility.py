@@ -358,20 +358,20 @@ def self_likeness(reference: Tensor, length_scale: float = 5.0, chunk: int = 102
         return _row_means(points, points, chunk, same=True).mean()
 
 
-def _row_means(left: Tensor, right: Tensor, chunk: int, same: bool) -> Tensor:
+def _row_means(points: Tensor, others: Tensor, chunk: int, same: bool) -> Tensor:
     """``mean_j exp(−‖l_i − r_j‖²/2)`` for every i, without j = i where both are the ``same``
     points.
     """
     # −‖l − r‖²/2 = l·r − ‖l‖²/2 − ‖r‖²/2: one matrix product per chunk.
-    half = 0.5 * right.square().sum(-1)
+    half = 0.5 * others.square().sum(-1)
     parts = []
-    for rows in left.split(chunk):
-        exponent = torch.addmm(-half, rows, right.T).sub_(
+    for rows in points.split(chunk):
+        exponent = torch.addmm(-half, rows, others.T).sub_(
             0.5 * rows.square().sum(-1, keepdim=True)
         )
         parts.append(exponent.clamp_(max=0.0).exp_().sum(-1))
     total = torch.cat(parts)
     # Of a point with itself, k is 1.
     if same:
-        return (total - 1) / (len(right) - 1)
-    return total / len(right)
+        return (total - 1) / (len(others) - 1)
+    return total / len(others)

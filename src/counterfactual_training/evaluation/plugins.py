@@ -99,22 +99,22 @@ class ForeignExplainer:
             rules = constraints
         else:
             rules = Constraints.build(x[:1].numel())
-        asked = predict_logits(decider(model, x), x).argmax(-1) != y_target
+        searched = predict_logits(decider(model, x), x).argmax(-1) != y_target
         x_cf = x.clone()
         steps = torch.full(y_target.shape, torch.nan, dtype=torch.float64, device=x.device)
         status = torch.full_like(y_target, int(Status.ALREADY_THERE))
-        if asked.any():
+        if searched.any():
             with evaluating(model):
                 # Clones, because a function of somebody else may write into what it gets.
                 answer = self._ask(
-                    model, x[asked].clone(), y_target[asked].clone(), rules, generator
+                    model, x[searched].clone(), y_target[searched].clone(), rules, generator
                 )
             has_status = isinstance(answer, SearchResult)
-            x_cf[asked] = self._checked(answer.x_cf if has_status else answer, x[asked])
+            x_cf[searched] = self._checked(answer.x_cf if has_status else answer, x[searched])
             if has_status:
-                steps[asked] = answer.num_steps.to(steps)
+                steps[searched] = answer.num_steps.to(steps)
             else:
-                steps[asked] = torch.nan
+                steps[searched] = torch.nan
         confidence = (
             predict_logits(model, x_cf)
             .softmax(-1)
@@ -122,12 +122,12 @@ class ForeignExplainer:
             .squeeze(-1)
         )
         arrived = confidence >= (generator.decision_threshold if generator is not None else 0.5)
-        status[asked] = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))[
-            asked
+        status[searched] = torch.where(arrived, int(Status.CONVERGED), int(Status.EXHAUSTED))[
+            searched
         ]
         binding = torch.empty(*y_target.shape, 0, dtype=torch.long)
         return SearchResult(
-            x_cf, x.clone(), arrived | ~asked, steps, status, confidence, binding
+            x_cf, x.clone(), arrived | ~searched, steps, status, confidence, binding
         )
 
     def _ask(

@@ -206,8 +206,8 @@ class GrowingSpheres:
 def seeds(noise: Tensor) -> list[int]:
     """The numbers of one step's draws of a :class:`SeedSpace`: one, or one per member."""
     parts = noise.reshape(-1, 4).long()
-    whole = parts * torch.tensor([1, 2**8, 2**16, 2**24], device=parts.device)
-    return list(whole.sum(-1).tolist())
+    weighted = parts * torch.tensor([1, 2**8, 2**16, 2**24], device=parts.device)
+    return list(weighted.sum(-1).tolist())
 
 
 def _column(places: Tensor, number: int) -> Tensor:

@@ -149,23 +149,23 @@ class Guarantee:
         """
         most = len(self.models) - self.needed
         refused = torch.zeros_like(y_target)
-        left = torch.arange(len(points), device=points.device)
+        remaining = torch.arange(len(points), device=points.device)
         for model in self.models:
-            if not len(left):
+            if not len(remaining):
                 break
-            accepts = verdicts(model, points[left]) == y_target[left]
-            refused[left] += (~accepts).long()
-            left = left[refused[left] <= most]
+            accepts = verdicts(model, points[remaining]) == y_target[remaining]
+            refused[remaining] += (~accepts).long()
+            remaining = remaining[refused[remaining] <= most]
         return refused <= most
 
     def accepting(self, points: Tensor, y_target: Tensor) -> Tensor:
         """How many of the models put points ``(m, d)`` into the classes y_target: ``(m,)``."""
-        said = [verdicts(model, points) == y_target for model in self.models]
-        return torch.stack(said).sum(0)
+        accepts = [verdicts(model, points) == y_target for model in self.models]
+        return torch.stack(accepts).sum(0)
 
 
 def verdicts(model: nn.Module, points: Tensor) -> Tensor:
     """The classes ``(m,)`` of points ``(m, d)`` by a model, in its own precision."""
-    own = next((p for p in model.parameters() if p.is_floating_point()), points)
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), points)
     with torch.no_grad(), evaluating(model):
-        return model(points.to(own.device, own.dtype)).argmax(-1).to(points.device)
+        return model(points.to(parameter.device, parameter.dtype)).argmax(-1).to(points.device)

@@ -50,8 +50,8 @@ class SpheresAround:
         if "shell" not in work.memory:
             work.memory["shell"] = torch.full_like(work.x[..., :1], -1)
         shell = work.memory["shell"]
-        there = step_input.confidence >= per_member(work.threshold, 1)
-        arriving = there.unsqueeze(-1) & (shell < 0)
+        reached = step_input.confidence >= per_member(work.threshold, 1)
+        arriving = reached.unsqueeze(-1) & (shell < 0)
         if bool(arriving.any()):
             # The answer that is made robust is one that may be given.
             answer = allowed(work.constraints, work.x_cf, work.x)
@@ -61,21 +61,21 @@ class SpheresAround:
         work.constraints.mask_step(change)
         around = shell.squeeze(-1) >= 0
         points = torch.where(around.unsqueeze(-1), work.x_cf, work.x_cf + change)
-        asked = around & work.live
-        if bool(asked.any()):
-            points = self._moved(points, asked, work, step_input)
+        searching = around & work.live
+        if bool(searching.any()):
+            points = self._moved(points, searching, work, step_input)
         work.place(points)
 
     def _moved(
-        self, points: Tensor, asked: Tensor, work: LiveRows, step_input: StepInput
+        self, points: Tensor, mask_of_rows: Tensor, work: LiveRows, step_input: StepInput
     ) -> Tensor:
         """Points ``(..., a, d)`` with the best of their shell in the rows under the mask."""
-        order = front(asked, int(asked.sum(-1).max()))
+        order = front(mask_of_rows, int(mask_of_rows.sum(-1).max()))
         directions, reach = self._drawn(step_input, work.x)
         lower, upper = work.interval()
         columns = (work.x, lower, upper, work.memory["origin"], work.memory["shell"])
         rows = [rows_in_order(values, order) for values in columns]
-        found = rows_in_order(points, order).clone()
+        moved = rows_in_order(points, order).clone()
         y_target = rows_in_order(work.y_target, order)
         member = self.num * points.shape[-1] * prod(points.shape[:-2])
         width = max(1, _BLOCK_VALUES // member)
@@ -94,21 +94,21 @@ class SpheresAround:
             nearest, place = torch.where(good, away, torch.inf).min(-1, keepdim=True)
             place = place.unsqueeze(-1).expand(*place.shape, x.shape[-1])
             best = tried.gather(-2, place).squeeze(-2)
-            found[..., part, :] = torch.where(nearest.isfinite(), best, found[..., part, :])
+            moved[..., part, :] = torch.where(nearest.isfinite(), best, moved[..., part, :])
         # A fleet takes rows along that are not under the mask.
-        mask = rows_in_order(asked, order).unsqueeze(-1)
-        found = torch.where(mask, found, rows_in_order(points, order))
+        mask = rows_in_order(mask_of_rows, order).unsqueeze(-1)
+        moved = torch.where(mask, moved, rows_in_order(points, order))
         if order.dim() == 1:
-            return points.index_copy(0, order, found)
-        return points.scatter(-2, order.unsqueeze(-1).expand_as(found), found)
+            return points.index_copy(0, order, moved)
+        return points.scatter(-2, order.unsqueeze(-1).expand_as(moved), moved)
 
     def _good(
         self, points: Tensor, y_target: Tensor, work: LiveRows, step_input: StepInput
     ) -> Tensor:
         """Mask ``(..., m)`` of points ``(..., m, d)`` at τ for which the guarantee holds."""
         probability = softmax(step_input.network.logits(points))
-        own = probability.gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
-        good = own >= per_member(work.threshold, 1)
+        target_probability = probability.gather(-1, y_target.unsqueeze(-1)).squeeze(-1)
+        good = target_probability >= per_member(work.threshold, 1)
         good[good.clone()] = self.guarantee.holds(points[good], y_target[good])
         return good
 

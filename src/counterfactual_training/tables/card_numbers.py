@@ -26,7 +26,7 @@ def measures(
     classifier: Any,
     frame: pd.DataFrame | None,
     labels: Any,
-    found: Audit | None,
+    audit: Audit | None,
     reason: str,
     seed: int,
 ) -> CardSection:
@@ -38,9 +38,9 @@ def measures(
         rows = []
     else:
         rows = _of_decisions(classifier, frame, labels, seed)
-    if found is not None:
-        rows += _of_advice(found)
-    if found is None:
+    if audit is not None:
+        rows += _of_advice(audit)
+    if audit is None:
         sentences = [reason]
     else:
         sentences = []
@@ -112,8 +112,8 @@ def calibration_gap(
     return interval["value"], interval["low"], interval["high"]
 
 
-def _of_advice(found: Audit) -> list[tuple[str, ...]]:
-    everybody = found.to_dict()["columns"][0]["measures"]
+def _of_advice(audit: Audit) -> list[tuple[str, ...]]:
+    everybody = audit.to_dict()["columns"][0]["measures"]
     rows: list[tuple[str, ...]] = []
     for measure in everybody:
         line = measure["models"][0]["groups"][0]
@@ -154,9 +154,9 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def by_group(found: Audit) -> CardSection:
+def by_group(audit: Audit) -> CardSection:
     tables = []
-    for column in found.to_dict()["columns"][1:]:
+    for column in audit.to_dict()["columns"][1:]:
         shown = [measure for measure in column["measures"] if measure["id"] in _SHOWN]
         header = ("group", "people", *(measure["title"].lower() for measure in shown))
         rows = []
@@ -165,7 +165,7 @@ def by_group(found: Audit) -> CardSection:
             rows.append((group["group"], f"{group['rows']:,}", *cells))
         tables.append(CardTable(column["title"], header, tuple(rows)))
     sentences = ["Values with 95 % intervals; a star marks fewer than ten people."]
-    clear = found.findings
+    clear = audit.findings
     sentences.append(
         "Clear differences, whose interval excludes zero:"
         if clear

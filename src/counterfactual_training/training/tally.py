@@ -67,15 +67,15 @@ class Tally:
         if len(bad):
             bad |= np.logical_or.reduceat(~np.isfinite(terms[:, 0]), starts, 0)
         # Usually every update counts; only otherwise does the order of updates matter.
-        made = ~bad
+        counted = ~bad
         skipped = [0] * slots
         streaks = [0] * slots
         if bad.any() or any(run.bad_updates) or self.ends:
-            made, skipped, streaks = admitted(
+            counted, skipped, streaks = admitted(
                 bad, run.bad_updates, self._limits(), self._ends()
             )
         columns: dict[str, Any] = {
-            **self._means(terms, made),
+            **self._means(terms, counted),
             "skipped": skipped,
             **self._search(),
         }
@@ -101,10 +101,10 @@ class Tally:
         shape = (-1, width, len(self.run.slots))
         return torch.cat(parts or [torch.zeros(0)]).cpu().double().numpy().reshape(shape)
 
-    def _means(self, terms: np.ndarray, made: np.ndarray) -> dict[str, list[float]]:
+    def _means(self, terms: np.ndarray, counted: np.ndarray) -> dict[str, list[float]]:
         """Means over the batches of the updates made; NaN without any."""
         # An update's fate is that of its batches.
-        counts = np.repeat(made, self.run.config.accumulate, 0)[: len(terms)]
+        counts = np.repeat(counted, self.run.config.accumulate, 0)[: len(terms)]
         # A stack computes every term for all rows; a member's record shows only those of its own
         # objective.
         objectives = [self.run.methods[i].minimised for i in self.run.slots]
@@ -159,12 +159,12 @@ def admitted(
     A member that reaches its limit of consecutive bad updates has stopped there, whatever came
     after; one that has stopped for another reason, after ``ends`` updates.
     """
-    made = ~bad
+    counted = ~bad
     skipped = np.zeros(len(limits), int)
     now = np.array(streaks)
     for update, missed in enumerate(bad):
         live = (now < limits) & (update < np.array(ends))
-        made[update] = live & ~missed
+        counted[update] = live & ~missed
         skipped += live & missed
         now = np.where(live, (now + 1) * missed, now)
-    return made, skipped.tolist(), now.tolist()
+    return counted, skipped.tolist(), now.tolist()

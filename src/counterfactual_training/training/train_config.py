@@ -18,7 +18,7 @@ AdversarialLabel = Literal["true", "predicted"]
 Immature = Literal["replace", "drop", "keep"]
 
 # Whole numbers of a config, and the smallest allowed.
-_WHOLE = {
+_COUNTS = {
     "epochs": 0,
     "batch_size": 1,
     "num_counterfactuals": 1,
@@ -89,7 +89,7 @@ class TrainConfig:
     positives: int = 1
 
     def __post_init__(self) -> None:
-        for name, smallest in _WHOLE.items():
+        for name, smallest in _COUNTS.items():
             value = getattr(self, name)
             if name == "threads" and value is None:
                 continue
