@@ -563,10 +563,10 @@ def page(done: pd.DataFrame, command: str, study: Study) -> str:
     lines.append(f"{done['table'].nunique()} tables, seeds: {seeds}. {about}\n")
     lines += decision_table(done)
     if "weight" in done:
-        told = done[done["weight"].notna()]
+        weighed = done[done["weight"].notna()]
         cells = [
             f"{name} {weight:g}"
-            for name, weight in zip(told["table"], told["weight"], strict=True)
+            for name, weight in zip(weighed["table"], weighed["weight"], strict=True)
         ]
         lines.append(f"\nWeights that validation rows chose: {', '.join(cells)}.")
     lines.append("\n## Table by table, means over the seeds")

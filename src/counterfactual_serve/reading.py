@@ -1,4 +1,4 @@
-"""Bodies of requests, read strictly: every kind of value checks what came, and describes itself for
+"""Bodies of requests, read strictly: every kind of value checks its input, and describes itself for
 the API's document.
 
 A value that does not fit raises :class:`RefusedError`, which says where it stands and what was

@@ -2,7 +2,7 @@
 that can be checked later.
 
 A receipt states only what can be worked out again from the model: the decision now, and the
-decision after the plan. So whoever has the model can check it, also after a restart, on another
+decision after the plan. So anyone with the model can check it, also after a restart, on another
 machine, years later. With a key, it is also signed (HMAC-SHA256): then only a holder of the key can
 have written it, its time included.
 """

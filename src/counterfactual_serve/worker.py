@@ -137,7 +137,7 @@ class _Nursery:
     On Linux, a process without threads forks them. It is forked itself as soon as this object is
     made, and shares all memory with this one: a new process takes milliseconds, and little memory
     of its own. Elsewhere, and where there is a GPU, libraries that have been used do not work in a
-    fork, and processes start anew.
+    fork, and processes start over.
     """
 
     def __init__(self, served: Served) -> None:

@@ -64,7 +64,7 @@ def usual_methods() -> list[str]:
 
 @dataclass(frozen=True)
 class Arena(Comparison):
-    """Who is compared on what, and where the results are.
+    """Methods and data that are compared, and where the results are.
 
     Attributes:
         methods: by default :func:`usual_methods`. Conventional training always takes part.

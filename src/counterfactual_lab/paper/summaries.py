@@ -381,7 +381,7 @@ def _pair(
     missing = np.isnan(both[0]) | np.isnan(both[1])
     both = [over_lambda(np.where(missing, np.nan, one)) for one in both]
     drawn = np.flatnonzero(~np.isnan(both[0]).all(0))
-    drawn = drawn if len(drawn) else np.array([0])  # the mean over nobody is NaN, not an error
+    drawn = drawn if len(drawn) else np.array([0])  # the mean of no values is NaN, not an error
     return [one[:, drawn] for one in both]
 
 

@@ -222,7 +222,7 @@ def overview_tables(overview: pd.DataFrame) -> list[TextTable]:
 
 
 def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
-    """Per data set: who is best in what, at the first search and τ."""
+    """Per data set: the best method by each measure, at the first search and τ."""
     search = cells["setting"].iloc[0]
     tau = cells["tau"].iloc[0]
     part = cells[(cells["setting"] == search) & (cells["tau"] == tau)]
@@ -279,7 +279,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
 
 
 def against_ct(table: pd.DataFrame) -> list[TextTable]:
-    """Who is nearer to real rows, and cheaper, than Counterfactual Training, and where."""
+    """Methods nearer to real rows, and cheaper, than Counterfactual Training, and where."""
     if table.empty:
         return []
     rows = []

@@ -351,7 +351,7 @@ def _prices(truth: pd.DataFrame) -> str:
 
 
 def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame) -> str:
-    """What was aimed at, what came out, and whether it is enough."""
+    """Aims, results, and whether each aim is reached."""
     taus = {_HALF: ".5", _SURE: ".95\\*"}
     wanted = [
         (f"{_BEST}: {title}, τ = {taus[tau]}", _select(truth, _BEST, metric, tau), share)

@@ -4,8 +4,8 @@ any moment.
 A run is a JSON file, named by the content of the run. Beside it, written before it, are a CSV file
 where individuals were measured, and a file of tensors where the model is kept. A fleet finishes
 many runs at once: their results are first written as one file under ``pending``, then run by run;
-whoever opens the folder next finishes what a kill interrupted, so nothing is lost and nothing runs
-twice.
+the next process that opens the folder finishes what a kill interrupted, so nothing is lost and
+nothing runs twice.
 """
 
 from __future__ import annotations

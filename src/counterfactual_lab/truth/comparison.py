@@ -32,7 +32,7 @@ class Comparison:
             again, even if the code of a method changes: use another folder, or delete its files.
         data: data sets, or names of the paper's; by default all nine of them.
         seeds: training seeds; by default those of the paper's main table.
-        methods: who is compared, see :mod:`entrants`.
+        methods: those compared, see :mod:`entrants`.
         on_test: measure on the test rows instead of rows cut from the training rows.
     """
 

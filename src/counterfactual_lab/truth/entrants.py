@@ -146,7 +146,7 @@ class Compared:
 
     @property
     def protects(self) -> bool:
-        """Whether it is made anew where features are protected; else one model serves both."""
+        """Whether it is trained again where features are protected; else one model serves both."""
         # A gate compares people with those who have the same protected features.
         if self.gate != "none":
             return True

@@ -349,7 +349,7 @@ class Relations:
     # ---- features that follow --------------------------------------------------------------------
 
     def follow(self, points: Tensor, x: Tensor) -> Tensor:
-        """Points ``(..., n, d)`` with what follows computed anew where its inputs differ from those
+        """Points ``(..., n, d)`` with what follows recomputed where its inputs differ from those
         of x.
 
         What cannot be computed, as after a division by zero, stays as it is.

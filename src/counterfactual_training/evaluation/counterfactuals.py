@@ -426,7 +426,7 @@ class _Measurement:
             "target": y_target,
             "validity": valid.cpu().double(),
             "validity_strict": strict.cpu().double(),
-            # Who does not tell the steps of a search does not tell why it ended.
+            # An explainer without steps also gives no reason why its search ended.
             "share_mature": mature.masked_fill(result.num_steps.isnan().cpu(), math.nan),
             "num_steps": result.num_steps,
             # NaN, not dropped: means leave these rows out, and tables keep their shape.

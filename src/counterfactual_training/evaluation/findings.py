@@ -184,7 +184,7 @@ def check_individuals(
     valid = individuals["validity"] == 1
     if valid.sum() < _FEW_VALID:
         count = f"{valid.sum()} of {len(valid)} counterfactuals are valid"
-        # Whoever has all of them measures no easier cases than there are.
+        # A model with all of them measures no easier cases than there are.
         if valid.all():
             words = ("All", ". Evaluate more individuals.")
         else:

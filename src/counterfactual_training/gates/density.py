@@ -89,7 +89,7 @@ class Density(Calibrated):
             **unconditional_line,
         }.items():
             self.register_buffer(name, tensor)
-        self.register_load_state_dict_post_hook(_make_anew)
+        self.register_load_state_dict_post_hook(_reset_kernels)
 
     @classmethod
     @torch.no_grad()
@@ -288,7 +288,7 @@ class Density(Calibrated):
         return _Kernels(columns, middle, weights.flatten(0, 1), peak, peak * _LOG2_E)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy or pickle makes its kernels anew instead of carrying them along.
+        # A copy or pickle computes its kernels again instead of storing them.
         return {**self.__dict__, "_cached_kernels": None}
 
     def _calibration_scores(self, by_class: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -323,7 +323,7 @@ class Density(Calibrated):
         return torch.cat(scores), classes.to(self.width.device)
 
 
-def _make_anew(gate: nn.Module, _: object) -> None:
+def _reset_kernels(gate: nn.Module, _: object) -> None:
     """Loading writes into the same tensors, so nothing else tells that the kernels are no longer
     theirs.
     """

@@ -106,8 +106,8 @@ def _have_plain_weights(linear: Sequence[nn.Linear]) -> bool:
     """Whether each weight and bias is a parameter of its own."""
     both = [weight for layer in linear for weight in (layer.weight, layer.bias)]
     weights = [weight for weight in both if weight is not None]
-    # Parametrised layers compute their weight anew at every access; only plain parameters can be
-    # read once.
+    # Parametrised layers recompute their weight at every access; only plain parameters can be read
+    # once.
     if any(type(weight) is not nn.Parameter for weight in weights):
         return False
     # Tied weights would get one gradient each instead of their sum; empty tensors all have the
@@ -269,7 +269,7 @@ class Chain:
         self.seen: list[Tensor] = []  # the input of each layer at the last x, and the output
 
     def renew(self) -> None:
-        """Look anew at weights that have been given other memory."""
+        """Read the weights again after they moved to other memory."""
         pairs = iter(self.weights)
         for i, step in enumerate(self.steps):
             if isinstance(step, Product):

@@ -131,7 +131,7 @@ class SetSize:
 
     ``Ω = max(0, Σ_k σ((q̂ − s_k)/T) − κ)`` where ``p[y⁺] ≥ ½``, else 0, with scores ``s_k = 1 −
     p_k`` and q̂ the finite-sample quantile of the true classes' scores on calibration rows
-    (:func:`conformal_quantile`). The quantile belongs to a model, so every search calibrates anew.
+    (:func:`conformal_quantile`). The quantile belongs to a model, so every search calibrates again.
     """
 
     number: ClassVar = "lambda_conformal"

@@ -136,7 +136,7 @@ def revise(
     Args:
         vae: the autoencoder, from :func:`fit_vae`; without one, it is fitted to ``x_train``.
         lambda_cost: weight of the distance ‖x′ − x‖₁.
-        reencode: draw the latent point anew after every step, as the authors do.
+        reencode: draw the latent point again after every step, as the authors do.
         x_train: ``(n, d)`` training rows, used if there is no ``vae``.
         **settings: other fields of :class:`Generator`, such as ``decision_threshold``.
 

@@ -66,9 +66,9 @@ class FeatureSpace:
 class LatentSpace:
     """The latent space of a VAE: gradients at x′ are pulled back through the decoder.
 
-    With ``reencode`` the latent is drawn anew from the encoder after every step, as in the authors'
-    code; otherwise it is kept. Either way mutability and domain hold for x′ itself (the authors'
-    code skips mutability here).
+    With ``reencode`` the encoder draws the latent again after every step, as in the authors' code;
+    otherwise it is kept. Either way mutability and domain hold for x′ itself (the authors' code
+    skips mutability here).
     """
 
     vae: VAE

@@ -106,7 +106,7 @@ class StackedModel(nn.Module):
 
     def keep(self, members: Tensor) -> None:
         """Keep these members ``(m,)`` only."""
-        # A new parameter: optimisers that held the old one have to be made anew, or cut alike.
+        # A new parameter: optimisers that held the old one have to be made again, or cut alike.
         self.weights = nn.Parameter(self.weights.detach()[members])
         self.stacked_buffers = {
             name: value[members] for name, value in self.stacked_buffers.items()

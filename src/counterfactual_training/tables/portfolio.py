@@ -272,7 +272,7 @@ def _checked(
     raises now.
 
     Otherwise it would be found after hours, and a file that is then corrected is another file: all
-        begins anew.
+        begins again.
     """
     sizes: list[int] = []
     messages: list[str] = []
@@ -541,7 +541,7 @@ class Parts:
     def _refuse_others(self) -> None:
         if not self.folder.exists():
             return
-        helps = f"Name another file to write, or delete {str(self.folder)!r} to begin anew."
+        helps = f"Name another file to write, or delete {str(self.folder)!r} to begin again."
         try:
             note = json.loads(self._note.read_text())
         except FileNotFoundError:

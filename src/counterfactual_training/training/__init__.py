@@ -8,7 +8,7 @@ finds them by name. ``train.py`` trains one model, ``fleet.py`` many. ``distribu
 learner and checkpoint for several processes; only ``train.py`` knows of it.
 """
 
-# Whoever asks for a published method by its name finds it registered.
+# Imported so that published methods are registered by name.
 from counterfactual_training.training import methods, regression
 
 __all__ = ["methods", "regression"]

@@ -116,4 +116,4 @@ class Checkpoint:
             if not run.lead:  # members of a fleet get their weights at the end
                 run.model.load_state_dict(self.before)
             what = f"The checkpoint {str(self.path)!r} is damaged, or of another version"
-            raise FileError(f"{what}: {error}. Delete it to start anew.") from error
+            raise FileError(f"{what}: {error}. Delete it to start again.") from error

@@ -237,7 +237,7 @@ class Learner:
         return terms
 
     def begin_epoch(self) -> None:
-        """Choose the way to the gradient anew, since hooks come and go; set the modes."""
+        """Choose the way to the gradient again, since hooks come and go; set the modes."""
         self.gradient = self.way()
         self.train_mode()
 

@@ -229,7 +229,7 @@ class Method:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Functions within functions cannot be pickled: the method of that name makes them anew.
+        # Functions within functions cannot be pickled: the method of that name makes them again.
         name = None
         if self.make is not None:
             name = self.name

@@ -212,7 +212,7 @@ def jem(
     """JEM (Grathwohl et al. 2020): ``CE + w (LSE f(x̃) − LSE f(x)) + ridge (LSE² f(x) + LSE²
     f(x̃))``.
 
-    Samples x̃ start from a replay buffer, or anew from the box of the training rows, and follow
+    Samples x̃ start from a replay buffer, or at random in the box of the training rows, and follow
     ``x̃ ← P(x̃ + a ∇LSE + σ N(0, 1))``. Two things keep it stable: no feature moves by more than
     ``clip`` in a step, and the ridge keeps energies small (as ECCCo.jl does on tables). Immutable
     features of a sample are those of its row.

@@ -15,7 +15,7 @@ from counterfactual_training.errors import InputError
 from counterfactual_training.training.sampling import Streams, draw_positives
 
 _ALONE = torch.Size()
-# How often rows are drawn anew if they miss a class.
+# How often rows are drawn again if they miss a class.
 _DRAWS = 20
 Labelled = tuple[Tensor, Tensor, Tensor | None]  # x, y, weight
 

@@ -40,7 +40,7 @@ class TrainConfig:
         learning_rate: of Adam, where no optimizer is given.
         num_counterfactuals: searched per epoch; raised to one per batch if lower.
         burn_in: share of the epochs, at the start, trained conventionally.
-        refresh: search once per ``"epoch"`` (as run) or anew for every ``"batch"``.
+        refresh: search once per ``"epoch"`` (as run) or again for every ``"batch"``.
         shuffle: new batches each epoch, or the same in the same order (as run).
         target_rule: how y⁺ is drawn: uniformly among the classes ``"not_predicted"`` for the
             factual (as run), ``"not_true"``, all (``"uniform"``, Alg. 1), or by class frequency

@@ -167,7 +167,7 @@ class BlackBox(nn.Module):
             return None
         try:
             return quick.predict_proba(numbers)
-        except Exception:  # a stranger's; the whole pipeline will raise it again, and be named
+        except Exception:  # the user's code; the whole pipeline raises it again, by name
             return None
 
     def _numbers(self, quick: QuickPipeline, x: Tensor) -> np.ndarray | None:
@@ -246,7 +246,7 @@ class BlackBox(nn.Module):
             return np.zeros(len(cells))
         try:
             return self.quick.numbers(column.feature.name, cells)
-        except Exception:  # a stranger's; from now on, the whole pipeline is asked, and named
+        except Exception:  # the user's code; from now on, the whole pipeline is called
             self.quick = None
             return np.zeros(len(cells))
 
@@ -360,7 +360,7 @@ def probabilities_of(
         raise InputError(
             f"The model is not fitted yet ({type(model).__name__}): call its fit first."
         ) from error
-    except Exception as error:  # whatever a stranger raises
+    except Exception as error:  # the user's code may raise anything
         reason = (str(error).splitlines() or [""])[0]
         raise ModelError(
             f"predict_proba of {type(model).__name__} fails on a frame with the columns "

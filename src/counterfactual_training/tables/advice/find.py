@@ -37,7 +37,8 @@ from counterfactual_training.tables.columns.encode import Encoder
 _AIM_HIGHER = 0.4
 # Few rows need the last attempt, which may take this many times the steps.
 _PATIENCE = 4
-# Rows of many columns are first searched in the few that promise most: nobody can change hundreds.
+# Rows of many columns are first searched in the few that promise most: people cannot change
+# hundreds.
 _SUPPORTS = (8, 32, 128, 512)
 # Points on either side of a number that single columns are tried at.
 _POINTS = 16
@@ -385,7 +386,7 @@ class Finder(AdviceSpace):
             if len(rows) == 0:
                 break
             part = factuals.take(rows)
-            # Shorter in model space, then rounded anew: rounding a printed point again would stay
+            # Shorter in model space, then rounded again: rounding a printed point again would stay
             # where it is.
             printed[rows] = self.printed(part.x + share * (x_cf[rows] - part.x), part)
         return printed

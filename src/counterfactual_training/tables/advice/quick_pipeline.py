@@ -124,7 +124,7 @@ class QuickPipeline:
         numbers = np.asarray(step.transform(frame), dtype=np.float64)[:, columns.index(name)]
         numbers = self._encode(name, numbers)
         if number_of is not None:
-            # A missing cell is not equal to itself: it would be stored anew every time.
+            # A missing cell is not equal to itself: it would be stored again every time.
             pairs = zip(cells, numbers.tolist(), strict=True)
             number_of.update((cell, number) for cell, number in pairs if cell == cell)
         return numbers

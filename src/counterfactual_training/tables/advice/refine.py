@@ -99,7 +99,7 @@ class Shortener:
         constraints: rounding to valid values.
         difficulty: ``(m,)`` cost weight of each feature.
         related: points ``(a, d)`` of the given rows ``(a,)`` with what follows others computed
-            anew, and whether they keep the relations between columns; ``None`` if there are none.
+            again, and whether they keep the relations between columns; ``None`` if there are none.
     """
 
     reaches: Reaches
@@ -162,7 +162,7 @@ class Shortener:
                 torch.where(back[:, self.owner], x, x_cf), y_target, floor, places
             )
             fine = fine & (low < high)
-            # The trial itself, because related columns may have been computed anew in it.
+            # The trial itself, because related columns may have been recomputed in it.
             best = torch.where(fine.unsqueeze(-1), trial, best)
             low = torch.where(fine, middle, low)
             high = torch.where(fine, high, torch.minimum(high, middle - 1))

@@ -41,7 +41,7 @@ class Related:
         return {name: j for j, name in enumerate(self.encoder.schema_.names)}
 
     def follow(self, printed: Tensor, factuals: Factuals) -> Tensor:
-        """Printed points ``(n, d)``, what follows other columns computed anew."""
+        """Printed points ``(n, d)``, what follows other columns recomputed."""
         if not self.book.follows:
             return printed
         printed, precision = printed.clone(), torch.finfo(printed.dtype).eps

@@ -157,7 +157,7 @@ class Values:
         head = missed(explanation, i, f"makes the {self.name} {wanted}", hurdles)
         if not moved:
             return f"{head} As it stands, it is {value}."
-        # Whoever sees that another change comes closer should know why it is not named.
+        # Explains why a change that comes closer is not named.
         if np.isnan(explanation.plausibility[i]):
             closest = "The closest"
         else:

@@ -1,7 +1,7 @@
 """What is measured of each group, all made of sums over people, so that one bootstrap serves.
 
-Denied is who does not get the wanted class. Only some of the denied are explained, and each
-explained person counts as many times as the denied people they stand for.
+People are denied if they do not get the wanted class. Only some of the denied are explained, and
+each explained person counts as many times as the denied people they stand for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is denied, who of them is explained, and which advice they get."""
+"""The denied people, those of them who are explained, and their advice."""
 
 from __future__ import annotations
 

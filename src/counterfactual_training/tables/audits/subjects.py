@@ -18,7 +18,7 @@ from counterfactual_training.tables.audits.people import Predicts, Retrain, Subj
 def check_numbers(
     people: Any, resamples: Any, retrain: Any, seed: Any, level: Any, delta: Any
 ) -> None:
-    """Raise if a setting of an audit makes no sense."""
+    """Raise if a setting of an audit is invalid."""
     check_count("people", people)
     check_count("resamples", resamples)
     check_count("retrain", retrain, least=0)

@@ -540,7 +540,7 @@ class Encoder(TransformerMixin, BaseEstimator):
 def _with_columns(frame: pd.DataFrame, columns: Mapping[str, pd.Series]) -> pd.DataFrame:
     """A copy of the frame, its index counting from 0, with a few of the columns replaced.
 
-    To make a frame anew takes pandas much longer, even of a single row.
+    Making a new frame takes pandas much longer, even for a single row.
     """
     copy = pd.DataFrame(frame.copy())  # of pandas' own class
     copy.index = pd.RangeIndex(len(frame))

@@ -27,7 +27,7 @@ _SAME_CODE = 1e-7
 CATEGORY_KINDS: tuple[Kind, ...] = ("ordinal", "binary", "categorical")
 _NUMBER_KINDS: tuple[Kind, ...] = ("numeric", "integer", "pixel")
 _UNORDERED: tuple[Kind, ...] = ("binary", "categorical")
-# Kinds for which a field makes no sense, and what to tell who states it.
+# Kinds to which a field does not apply, and the explanation for users who state it.
 _NOT_FOR: dict[str, tuple[tuple[Kind, ...], str]] = {
     "categories": (
         _NUMBER_KINDS,

@@ -525,7 +525,7 @@ def _forbidding(column: Column, source: int, target: int, backwards: bool) -> tu
 
 def _block(frame: pd.DataFrame, places: list[int]) -> np.ndarray:
     """The columns at some places, all of one dtype, as ``(n, c)``."""
-    # Of a few rows, pandas hands out all cells as objects sooner than it cuts out columns.
+    # For few rows, pandas returns all cells as objects faster than single columns.
     if frame.size <= _SMALL:
         return frame.to_numpy(dtype=object)[:, places]
     return frame.iloc[:, places].to_numpy()

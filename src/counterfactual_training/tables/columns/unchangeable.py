@@ -1,4 +1,4 @@
-"""Columns that nobody can change, told by their names: age, sex, origin."""
+"""Columns that people cannot change, recognised by their names: age, sex, origin."""
 
 from __future__ import annotations
 

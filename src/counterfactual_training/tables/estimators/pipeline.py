@@ -168,7 +168,7 @@ def _inverse(name: str, step: Any, frame: pd.DataFrame, names: list[str]) -> pd.
     )
     try:
         back = step.inverse_transform(frame if named else frame.to_numpy())
-    except Exception as error:  # whatever a stranger raises
+    except Exception as error:  # users' steps may raise anything
         raise _cannot(
             name, f"its inverse_transform fails: {(str(error).splitlines() or [''])[0]}"
         ) from error
@@ -253,7 +253,7 @@ def _check_round_trip(steps: Pipeline, frame: pd.DataFrame, inner: pd.DataFrame)
     """Raise if the steps do not lead the rows back to what the classifier saw."""
     try:
         again = steps.transform(frame)
-    except Exception as error:  # whatever a stranger raises
+    except Exception as error:  # users' steps may raise anything
         raise _cannot(steps.steps[0][0], (str(error).splitlines() or [""])[0]) from error
     if not isinstance(again, pd.DataFrame):
         again = pd.DataFrame(np.asarray(again))

@@ -193,7 +193,7 @@ def _importance(
     probability: np.ndarray,
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    """What is lost when the values of one column are dealt out anew."""
+    """What is lost when the values of one column are shuffled."""
     records: list[dict[str, Any]] = []
     rows = rng.permutation(len(frame))[:_MOST_SHUFFLED]
     part = frame.iloc[rows]
@@ -270,7 +270,7 @@ def _advice(explanation: Explanation | None, judge: CounterfactualClassifier) ->
 def _groups(
     explanation: Explanation | None, classifier: CounterfactualClassifier
 ) -> pd.DataFrame:
-    """Who is answered, by the columns that nobody can change."""
+    """The answered people by group of the columns that cannot change."""
     records: list[dict[str, Any]] = []
     for feature in classifier.schema_ if explanation is not None else ():
         if feature.mutability != "none" or explanation is None:
