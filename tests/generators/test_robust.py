@@ -183,6 +183,30 @@ def test_what_makes_no_sense_for_roar_is_refused():
         ct.roar(step_rule="line")
 
 
+def test_a_penalty_of_ones_own_may_keep_rows_in_the_search(model, rows):
+    class Far:
+        """Rows have enough one unit away from where they were."""
+
+        def __call__(self, state):
+            return 0 * state.logits.sum(-1)
+
+        def suffices(self, state):
+            return state.delta.norm(dim=-1) >= 1
+
+    x, y = rows
+    settings = {"decision_threshold": 0.5, "max_steps": 300}
+    found = search(model, x, y, ct.Generator("far", penalties=(Far(),), **settings))
+    plain = search(model, x, y, ct.Generator("near", **settings))
+    near = (plain.x_cf - x).norm(dim=-1) < 1
+    away = (found.x_cf - x).norm(dim=-1)
+    assert 0 < int(near.sum()) < len(x)
+    done = found.num_steps < 300
+    assert float(done.float().mean()) > 0.8
+    assert bool((away[done] >= 1).all())
+    assert float(away[done & near].max()) < 1.2  # one step further at most
+    assert torch.equal(found.x_cf[~near & plain.mature], plain.x_cf[~near & plain.mature])
+
+
 # ---- guarantees ----------------------------------------------------------------------------------
 
 
