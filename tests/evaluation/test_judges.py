@@ -58,7 +58,7 @@ def test_real_rows_pass_and_points_in_between_do_not(judge, apart):
     between = judge(torch.full((50, 3), 3.0), torch.arange(50) % 2)
     assert (
         real["lof"].mean() > 0.9
-        and real["boosting"].mean() == 1
+        and real["acceptance"].mean() == 1
         and 0.9 < real["spread"].mean() < 1.1
     )
     assert between["lof"].mean() == 0 and between["spread"].max() == 0
@@ -72,8 +72,8 @@ def test_a_row_moved_to_the_other_class_is_taken_for_one_of_it(judge, apart):
     x, y = apart
     moved = x[200:] + 6.0 * (1 - 2 * y[200:, None])
     assert (
-        judge(moved, 1 - y[200:])["boosting"].mean() == 1
-        and judge(x[200:], 1 - y[200:])["boosting"].mean() == 0
+        judge(moved, 1 - y[200:])["acceptance"].mean() == 1
+        and judge(x[200:], 1 - y[200:])["acceptance"].mean() == 0
     )
 
 
@@ -84,7 +84,7 @@ def test_a_class_without_rows_is_nan_and_a_class_with_one_has_no_inliers(apart):
     assert np.isnan(found["nn5"]).tolist() == [False] * 4 + [True] * 2
     assert np.isnan(found["lof"]).tolist() == [False] * 2 + [True] * 4
     alone = Judge.fit(x[:10][y[:10] == 0], y[:10][y[:10] == 0], 2)
-    assert np.isnan(alone(x[:4], torch.zeros(4, dtype=torch.long))["boosting"]).all()
+    assert np.isnan(alone(x[:4], torch.zeros(4, dtype=torch.long))["acceptance"]).all()
 
 
 def test_no_point_at_all_gives_no_values(judge):

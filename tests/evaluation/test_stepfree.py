@@ -172,11 +172,11 @@ def test_a_model_of_other_width_is_refused(bench):
 
 def test_real_rows_are_the_most_plausible_floor(bench):
     floors = floor_table(bench["individuals"], bench["judge"], bench["train_rows"])
-    means = floors.groupby("model")[["nn5", "boosting", "cost"]].mean()
+    means = floors.groupby("model")[["nn5", "acceptance", "cost"]].mean()
     assert tuple(dict.fromkeys(floors["model"])) == FLOORS
     assert (
         means["nn5"]["real rows"] < means["nn5"]["unmoved"]
-        and means["boosting"]["real rows"] > 0.95
+        and means["acceptance"]["real rows"] > 0.95
     )
     assert (
         means["cost"]["unmoved"]

@@ -2,8 +2,9 @@
 stopped and resumed.
 
 Rows are split as for the truth tables (:mod:`truth`): to fit, to explain, and for judges. All seeds
-of a method are one job, because counterfactuals of one model are also shown to the others: would
-they still be valid after retraining?
+of a method are one job, which trains them as one fleet, together with refits of the method on
+bootstrap samples. The counterfactuals of every seed are shown to these: would they still be valid
+after retraining?
 """
 
 from __future__ import annotations
@@ -37,11 +38,17 @@ from counterfactual_lab.truth.truth import (
 )
 from counterfactual_training.engine.launch import Engine, Failed, launch
 from counterfactual_training.errors import InputError, check_name
+from counterfactual_training.evaluation.acceptance import FAMILIES
 from counterfactual_training.evaluation.evaluate import attack_curves, performance
 from counterfactual_training.evaluation.performance import decider, predict_logits
 from counterfactual_training.evaluation.plugins import Measured
 from counterfactual_training.evaluation.protocol import EvaluationProtocol
-from counterfactual_training.evaluation.stepfree import STEP_FREE, stepfree_table
+from counterfactual_training.evaluation.stepfree import (
+    RETRAINED,
+    STEP_FREE,
+    Level,
+    stepfree_table,
+)
 from counterfactual_training.generators import GENERATORS as RECIPES
 from counterfactual_training.generators import Generator, make_generator, search
 from counterfactual_training.models.counternet import counternet_explainer
@@ -50,16 +57,24 @@ from counterfactual_training.training.registry import method_names
 # The number of an outcome that is a cost, not a measure of the model.
 INPUT_GRADIENTS = "input_gradients"
 ATTACK = EvaluationProtocol(attacks=("pgd",), epsilons=(0.03, 0.1))
+# Models of the same method, trained on bootstrap samples of the rows, that judge all its seeds.
+REFITS = 3
+# No training seed, nor one of an ensemble's members.
+_REFIT_SEED = 100
+# Bars of a frontier of cost and acceptance; those in between are in no other table.
+BARS = (STEP_FREE[0], Level(".8*", 0.8), STEP_FREE[1])
 # Recipes whose step is the class loss and penalties: these can be searched free of a step size.
 _FREE = ("generic", "ecco", "wachter", "gravitational", "claproar", "eccco")
 
 
 def usual_methods() -> list[str]:
     """What is compared if nothing is named: every method, published or registered, CT without some
-    of its terms, CounterNet's own answers, and a conventional network with a gate.
+    of its terms, CounterNet's own answers, and with a gate what the classifier trains by default,
+    what it can train instead, and a conventional network.
     """
     ours = [DIVERGENCE, ADVERSARIAL]
-    return [*method_names(), *ours, "counternet itself", f"{CONVENTIONAL} + density"]
+    gated = [f"{name} + density" for name in (CONVENTIONAL, "bag", "ct", "ct_published")]
+    return [*method_names(), *ours, "counternet itself", *gated]
 
 
 @dataclass(frozen=True)
@@ -101,16 +116,19 @@ class Arena(Comparison):
         )
 
     def measurement(self, data: str) -> dict[str, Any]:
-        # Models of the other seeds judge whether advice survives retraining.
         return {
             "generators": tuple(self.generators),
             "gradients": self.gradients,
+            # Trained as one fleet, so that the others change a model's last digits.
             "seeds": tuple(self.seeds_of[data]),
+            "refits": REFITS,
+            "bars": tuple(level.name for level in BARS),
+            "judges": tuple(FAMILIES),
         }
 
     def runs_of(self, data: str, method: str) -> tuple[Run, ...]:
-        """All seeds of one method on one data set: they train as one fleet, and are shown to each
-        other.
+        """All seeds of one method on one data set: they train as one fleet, and share the refits
+        that judge them.
         """
         return tuple(self.run(data, seed, method) for seed in self.seeds_of[data])
 
@@ -170,7 +188,7 @@ def run_arena(
     failures: dict[str, str] = {}
     with store.writing():
         unfinished = {run for job in arena.missing(arena.jobs) for run in job}
-        # Whole: its seeds judge each other.
+        # Whole: its seeds and their refits are one fleet.
         jobs = [job for job in arena.jobs if unfinished & set(job)]
         if jobs:
             for data, name in arena.excluded:
@@ -213,20 +231,15 @@ def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:
         # Of the processor: by the clock, jobs that run beside each other would slow each other
         # down.
         started = time.process_time()
-        models = _models(compared, fits, arena.gradients)
-        seconds = (time.process_time() - started) / len(fits)
+        models, refits = _models(compared, fits, arena.gradients)
+        seconds = (time.process_time() - started) / (len(fits) + len(refits))
     notes = tuple(dict.fromkeys(str(one.message) for one in caught))
     taken = input_gradients(fits[min(fits)], compared.trains_by, arena.gradients)
     outcomes = [floors_of(arena.floors(data), bench)]
     for run in job:
         fit = fits[run.seed]
         model = models[run.seed]
-        others = [
-            decider(other, fit.x[:1], bench.data.num_classes)
-            for seed, other in models.items()
-            if seed != run.seed
-        ]
-        tables = _counterfactuals(arena, bench, fit, compared, model, others)
+        tables = _counterfactuals(arena, bench, fit, compared, model, refits)
         rows = pd.concat(tables, ignore_index=True).assign(seed=run.seed, data=data)
         outcomes.append(
             Outcome(
@@ -243,18 +256,34 @@ def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:
 
 def _models(
     compared: Compared, fits: Mapping[int, Fit], gradients: int
-) -> dict[int, nn.Module]:
-    """A classifier per seed, in eval mode, with k outputs, or k + 1 if it is gated."""
-    rows = list(fits.values())
+) -> tuple[dict[int, nn.Module], list[nn.Module]]:
+    """A classifier per seed, in eval mode, with k outputs, or k + 1 if it is gated; and refits of
+    the method on bootstrap samples, without a gate, which changes no decision.
+    """
+    first = next(iter(fits.values()))
+    rows = [*fits.values(), *(_bootstrap(first, number) for number in range(REFITS))]
     cap = None
     if compared.method != DEFAULT_NETWORK:
         cap = cap_unless_stated(compared.method, gradients)
     trained_models = trained(rows, compared.method, cap)
-    models = [
-        compared.complete(model, fit).eval().requires_grad_(False)
-        for model, fit in zip(trained_models, rows, strict=True)
-    ]
-    return dict(zip(fits, models, strict=True))
+    models = {
+        seed: compared.complete(model, fit).eval().requires_grad_(False)
+        for (seed, fit), model in zip(fits.items(), trained_models, strict=False)
+    }
+    return models, trained_models[len(fits) :]
+
+
+def _bootstrap(fit: Fit, number: int) -> Fit:
+    """As many rows, drawn with replacement: what another sample of people might have been."""
+    seed = _REFIT_SEED + number
+    rng = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(len(fit.y), (len(fit.y),), generator=rng)
+    missing = set(fit.y.unique().tolist()) - set(fit.y[drawn].unique().tolist())
+    # A class that the draw missed keeps one of its rows.
+    for place, label in enumerate(sorted(missing)):
+        drawn[place] = (fit.y == label).nonzero()[0, 0]
+    data = replace(fit.data, x_train=fit.x[drawn], y_train=fit.y[drawn])
+    return replace(fit, data=data, seed=seed, known={})
 
 
 def _counterfactuals(
@@ -263,16 +292,13 @@ def _counterfactuals(
     fit: Fit,
     compared: Compared,
     model: nn.Module,
-    others: Sequence[nn.Module],
+    refits: Sequence[nn.Module],
 ) -> list[pd.DataFrame]:
     """One table per search; a model that answers by itself is asked in place of all of them."""
     find: Any = search
     if compared.itself:
         find = counternet_explainer
-    if others:
-        metrics = {"retrained": partial(_retrained, others)}
-    else:
-        metrics = {}
+    metrics = {RETRAINED: partial(_retrained, refits)}
     tables = []
     for name in arena.generators:
         generator = _generator(name, fit)
@@ -282,7 +308,7 @@ def _counterfactuals(
             bench.judge,
             (fit.x, fit.y),
             fit.constraints,
-            [replace(level, generator=generator) for level in STEP_FREE],
+            [replace(level, generator=generator) for level in BARS],
             find,
             metrics,
         )
@@ -299,10 +325,10 @@ def _generator(name: str, fit: Fit) -> Generator:
     return make_generator(name, fit.x, fit.y, step_rule="line", **numbers)
 
 
-def _retrained(others: Sequence[nn.Module], measured: Measured) -> Tensor:
-    """The share of models, trained by other seeds, that also give the target class ``(n,)``."""
+def _retrained(refits: Sequence[nn.Module], measured: Measured) -> Tensor:
+    """The share of refits on bootstrap samples that also give the target class ``(n,)``."""
     votes = [
-        predict_logits(other, measured.x_cf).argmax(-1) == measured.y_target for other in others
+        predict_logits(refit, measured.x_cf).argmax(-1) == measured.y_target for refit in refits
     ]
     return torch.stack(votes).double().mean(0)
 

@@ -8,21 +8,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_lab.arena.arena import ATTACK, INPUT_GRADIENTS, Arena
+from counterfactual_lab.arena.arena import ATTACK, BARS, INPUT_GRADIENTS, Arena
 from counterfactual_lab.grids.settings import CONVENTIONAL
 from counterfactual_lab.paper_data import in_paper_order
 from counterfactual_lab.runs.outcome import Outcome, check_versions
 from counterfactual_lab.runs.run import Run
+from counterfactual_lab.truth.equal_acceptance import BY, equal_acceptance
 from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.findings import check_seeds, warn
-from counterfactual_training.evaluation.stepfree import summarise_stepfree
+from counterfactual_training.evaluation.metrics import ACCEPTANCE
+from counterfactual_training.evaluation.stepfree import (
+    RETRAINED,
+    STEP_FREE,
+    summarise_stepfree,
+)
 
-TABLES = ("arena", "arena_ct", "arena_models", "arena_overview")
+TABLES = ("arena", "arena_ct", "arena_models", "arena_overview", "arena_acceptance")
 OURS = "ct_published"
 LEVEL = 0.05
 _LEAST_EXCESS = 0.05
 _FAMILY = ["setting", "tau", "metric"]
-COMPARED = ("nn5", "ip", "ip_star", "boosting", "cost", "changes", "valid", "retrained")
+COMPARED = ("nn5", "ip", "ip_star", ACCEPTANCE, "cost", "changes", "valid", RETRAINED)
 ROBUST = f"robust_accuracy@{ATTACK.epsilons[-1]:g}"
 OF_MODEL = ("accuracy", "calibration_error", ROBUST)
 # Of counterfactuals: the column of the overview, the metric, and what is shown of a cell.
@@ -30,10 +36,10 @@ OF_POINTS = {
     "nn5": ("nn5", "change"),
     "excess": ("nn5", "share"),
     "cost": ("cost", "change"),
-    "agreement": ("boosting", "value"),
+    "accepted": (ACCEPTANCE, "value"),
     "valid": ("valid", "value"),
     "columns": ("changes", "value"),
-    "retrained": ("retrained", "value"),
+    "retrained": (RETRAINED, "value"),
 }
 
 
@@ -46,7 +52,9 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     - ``arena_models``: accuracy, calibration, accuracy under attack, seconds, and the difference to
       conventional;
     - ``arena_overview``: one row per method and search, medians over the data sets that all of
-      them have.
+      them have;
+    - ``arena_acceptance``: cost at equal acceptance, by other families and by refits, see
+      :func:`equal_acceptance`.
 
     p-values are corrected within a family: one metric, search and τ, all data sets and methods.
     """
@@ -63,9 +71,11 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     ]
     check_versions([*outcomes, *floors])
     table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
-    # With one seed nothing is retrained.
-    measured = [name for name in COMPARED if name in table]
-    cells = in_paper_order(summarise_stepfree(table, CONVENTIONAL, measured, LEVEL, _FAMILY))
+    accepted = in_paper_order(equal_acceptance(table, CONVENTIONAL))
+    # Bars that only a frontier needs are left out from here on.
+    between = [level.name for level in BARS if level not in STEP_FREE]
+    table = table[~table["tau"].isin(between)]
+    cells = in_paper_order(summarise_stepfree(table, CONVENTIONAL, COMPARED, LEVEL, _FAMILY))
     # Where conventional counterfactuals are as near as real rows, there is no excess to have a
     # share of.
     cells["share"] = cells["share"].where(
@@ -74,7 +84,7 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     warn(check_seeds(int(cells["seeds"].min())))
     models = in_paper_order(_models(outcomes))
     against = _against_ct(table)
-    tables = (cells, against, models, _overview(cells, models))
+    tables = (cells, against, models, _overview(cells, models, accepted), accepted)
     return dict(zip(TABLES, tables, strict=True))
 
 
@@ -164,7 +174,9 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     return out.assign(p_holm=p, verdict=np.where(p < LEVEL, directions, ""))
 
 
-def _overview(cells: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+def _overview(
+    cells: pd.DataFrame, models: pd.DataFrame, accepted: pd.DataFrame
+) -> pd.DataFrame:
     """Per search, τ and method: medians over data sets, and on how many it is better and worse
     than conventional.
 
@@ -206,6 +218,7 @@ def _overview(cells: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
                 f"{metric}_{word}": int((verdicts == word).sum())
                 for word in ("better", "worse")
             }
+        row |= {f"equal_{by}": _equal(accepted, str(setting), str(name), by) for by in BY}
         of_model = models[models["model"] == name].drop_duplicates("data")
         row |= {
             "slower": float(of_model["slower"].median()),
@@ -213,3 +226,13 @@ def _overview(cells: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
         }
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _equal(accepted: pd.DataFrame, setting: str, name: str, by: str) -> float:
+    """Cost at equal acceptance, the median over data sets."""
+    if name == CONVENTIONAL:
+        return 1.0
+    if accepted.empty:
+        return float("nan")
+    same = (accepted["setting"] == setting) & (accepted["model"] == name)
+    return float(accepted.loc[same & (accepted["by"] == BY[by]), "cost"].median())

@@ -39,7 +39,8 @@ def capped(fit: Fit, method: Method, gradients: int) -> Method:
     """
     steps = _steps(method)
     if method.loss is None:
-        count = max(1, round(gradients * len(fit.x) / steps))
+        # A row is searched once per epoch at most: short searches leave some of the budget.
+        count = max(1, min(len(fit.x), round(gradients * len(fit.x) / steps)))
         changes: dict[str, Any] = {"training.num_counterfactuals": count}
     else:
         changes = _AT.get(_one(method), lambda k, t: {})(gradients, steps)

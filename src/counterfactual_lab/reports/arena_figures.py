@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_lab.paper_data import ADVERSARIAL, DIVERGENCE
+from counterfactual_lab.paper_data import ADVERSARIAL, CONVENTIONAL, DIVERGENCE
 from counterfactual_lab.reports.style import NAMES, drawn, facets, label_edges, panels, unique
+from counterfactual_training.evaluation.metrics import ACCEPTANCE
 
 # Colour by family, marker within it; methods that are not named here come last.
 _LOOKS = {
     "conventional": ("#555555", "o"),
     "ensemble": ("#555555", "s"),
+    "bag": ("#20242c", "o"),
+    "bag + density": ("#20242c", "*"),
+    "ct": ("#d16ba5", "o"),
+    "ct + density": ("#d16ba5", "*"),
     "conventional + density": ("#1a9850", "*"),
+    "ct_published + density": ("#1764ab", "*"),
     "ct_published": ("#1764ab", "o"),
     "ct_as_printed": ("#1764ab", "s"),
     "cheap_recourse": ("#1764ab", "D"),
@@ -34,7 +40,21 @@ _LOOKS = {
     "gradient_supervision": ("#b8a02a", "o"),
     "cat": ("#b8a02a", "s"),
 }
-_OTHER = ("#d16ba5", "h")
+# Whose way from τ to τ is drawn, where there are more than fit into a picture.
+_FRONTIERS = (
+    CONVENTIONAL,
+    f"{CONVENTIONAL} + density",
+    "bag",
+    "bag + density",
+    "ct",
+    "ct + density",
+    "ct_published",
+    "ct_published + density",
+    "pgd",
+    "trades",
+    "gradient_supervision",
+)
+_OTHER = ("#8fb04c", "h")
 _LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
 _LETTER, _HEIGHT = 0.0148, 0.042  # of a label, in shares of the panel
 # In per cent: farther off are drawn at this edge, or they would squeeze all others.
@@ -104,6 +124,41 @@ def price_figure(cells: pd.DataFrame, search: str, tau: str) -> Any:
         axis.set_xscale("log")
         _ticks(axis, 1 - rows["cost"].to_numpy() / 100)
     label_edges(figure, "cost, × conventional", "nearer to real rows, %")
+    return figure
+
+
+@drawn
+def acceptance_figure(cells: pd.DataFrame, search: str) -> Any:
+    """Cost, as a multiple of the conventional model's at the first τ, against the share of judges
+    of other families that accept; a line per method from the first τ to the last, a panel per data
+    set. The methods of :data:`_FRONTIERS`, or all of fewer.
+    """
+    part = cells[cells["setting"] == search]
+    names = unique(part["model"])
+    if len(names) > len(_FRONTIERS):
+        part = part[part["model"].isin(_FRONTIERS)]
+    wide = part.pivot(index=["data", "model", "tau"], columns="metric", values="value")
+    taus = unique(part["tau"])
+    figure, axes = facets(part, "data", 3, 3.0, 2.4)
+    for axis, data, rows in axes:
+        unit = float(wide.loc[(data, CONVENTIONAL, taus[0]), "cost"])
+        for name in unique(rows["model"]):
+            own = wide.loc[(data, name)].reindex(taus)
+            colour, marker = _LOOKS.get(name, _OTHER)
+            look = {"color": colour, "markeredgecolor": "white", "zorder": 3}
+            axis.plot(own["cost"] / unit, own[ACCEPTANCE], "-", color=colour, linewidth=1)
+            axis.plot(
+                own["cost"] / unit,
+                own[ACCEPTANCE],
+                marker,
+                markersize=10 if marker == "*" else 6.5,
+                label=name,
+                **look,
+            )
+        axis.set_ylim(-0.03, 1.03)
+        axis.set_xscale("log")
+        _ticks(axis, (wide.loc[data]["cost"] / unit).dropna().to_numpy())
+    label_edges(figure, "cost, × conventional at the first τ", "accepted by other families")
     return figure
 
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_lab.arena.arena import Arena
+from counterfactual_lab.arena.arena import REFITS, Arena
 from counterfactual_lab.arena.arena_results import OURS, ROBUST
 from counterfactual_lab.grids.settings import CONVENTIONAL
 from counterfactual_lab.reports import arena_figures as draw
+from counterfactual_lab.reports.acceptance_tables import equal_table
 from counterfactual_lab.reports.files import Image, Section, fill_template
+from counterfactual_lab.truth.equal_acceptance import BY
+from counterfactual_training.evaluation.metrics import ACCEPTANCE
+from counterfactual_training.evaluation.stepfree import RETRAINED
 from counterfactual_training.tables.pages.files import csv_text, json_text, write_files
 from counterfactual_training.text import duration
 from counterfactual_training.text_table import NOTHING, TextTable, number
@@ -27,10 +31,11 @@ _POINTS = (
     "training, on the individuals for whom both searches arrive; excess: the share of the "
     "distance beyond that of real "
     "rows which is gone; cheaper %: reduction of the L1 distance moved, negative is dearer; "
-    "agree: share that gradient "
-    "boosting, fitted to other rows, puts into the class; retrained: share of the models trained "
-    "by other seeds that "
-    "still give it."
+    "accepted: share of four judges of other families (boosting, logistic regression, support "
+    "vectors, neighbours), fitted to rows that no model saw, that put the point into the class; "
+    f"retrained: share of {REFITS} models that the same method trained on bootstrap samples which "
+    "give it, too; cost × at equal acceptance: cost as a multiple of the conventional model's, "
+    "where judges, or refits, accept both alike (see *At equal acceptance*)."
 )
 _MARKS = (
     "* better, † worse than conventional training (paired over seeds and individuals, Holm over "
@@ -110,6 +115,7 @@ def arena_sections(tables: Tables) -> list[Section]:
             "What wins where",
             (winners(cells, tables["arena_models"]), *against_ct(tables["arena_ct"])),
         ),
+        Section("At equal acceptance", tuple(acceptance_tables(tables["arena_acceptance"]))),
         *(
             Section(str(data), tuple(_data_tables(part, tables["arena_models"])))
             for data, part in _by(cells, "data")
@@ -147,6 +153,12 @@ def _pictures(tables: Tables) -> list[Image]:
         )
         out.append(Image(f"price_{search}", caption, draw.price_figure(cells, search, taus[0])))
     search = str(cells["setting"].iloc[0])
+    caption = (
+        f"What advice costs, and whether it would work, by data set ({search}): from τ = "
+        f"{taus[0]} to {taus[-1]}. Up is believed by more judges of other families, left is "
+        "cheaper. Means are over the people whom a method and the conventional one answer."
+    )
+    out.append(Image("acceptance", caption, draw.acceptance_figure(cells, search)))
     caption = f"Accuracy and plausibility, by data set ({search}, τ = {taus[0]})."
     out.append(Image("accuracy", caption, draw.accuracy_figure(cells, models, search, taus[0])))
     out.append(
@@ -166,9 +178,11 @@ def overview_tables(overview: pd.DataFrame) -> list[TextTable]:
         "data better/worse",
         "cheaper %",
         "data better/worse",
-        "agree",
-        "valid",
+        "accepted",
         "retrained",
+        "cost × at equal acceptance",
+        "by refits",
+        "valid",
         "columns",
         "accuracy",
         "at worst",
@@ -195,7 +209,9 @@ def overview_tables(overview: pd.DataFrame) -> list[TextTable]:
                     nearer,
                     number(row["cost"], 0),
                     cheaper,
-                    *(number(row[name], 2) for name in ("agreement", "valid", "retrained")),
+                    *(number(row[name], 2) for name in ("accepted", "retrained")),
+                    *(number(row[f"equal_{by}"], 2) for by in BY),
+                    number(row["valid"], 2),
                     number(row["columns"], 1),
                     number(100 * row["accuracy"], 1),
                     number(100 * row["accuracy_worst"], 1),
@@ -232,8 +248,8 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
         for metric, lowest in (
             ("nn5", True),
             ("cost", True),
-            ("boosting", False),
-            ("retrained", False),
+            (ACCEPTANCE, False),
+            (RETRAINED, False),
         ):
             column = rows_of_data[
                 (rows_of_data["metric"] == metric) & (rows_of_data["validity"] >= draw.ENOUGH)
@@ -264,7 +280,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
         "data",
         "nearest (5-NN)",
         "cheapest",
-        "boosting agrees",
+        "accepted",
         "retrained",
         "accuracy",
         "under attack",
@@ -310,6 +326,14 @@ def against_ct(table: pd.DataFrame) -> list[TextTable]:
     return [TextTable("Beside Counterfactual Training", header, tuple(rows), (note,))]
 
 
+def acceptance_tables(accepted: pd.DataFrame) -> list[TextTable]:
+    """Cost at equal acceptance: one table per search and kind of judge."""
+    return [
+        equal_table(part, f"By {by}, searched by {search}")
+        for (search, by), part in _by(accepted, "setting", "by")
+    ]
+
+
 def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
     """One table per search and τ of a data set, and one of its models."""
     data = part["data"].iloc[0]
@@ -320,11 +344,11 @@ def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
         "excess",
         "IP",
         "IP*",
-        "agree",
+        "accepted",
+        "retrained",
         "cost",
         "columns",
         "valid",
-        "retrained",
     )
     out = []
     for (search, tau), cell in _by(part, "setting", "tau"):
@@ -349,11 +373,11 @@ def _data_tables(part: pd.DataFrame, models: pd.DataFrame) -> list[TextTable]:
                     number(nearest["share"], 2),
                     shown["ip"],
                     shown["ip_star"],
-                    shown["boosting"],
+                    shown[ACCEPTANCE],
+                    shown[RETRAINED],
                     shown["cost"],
                     shown["changes"],
                     number(nearest["validity"], 2) + mark["valid"],
-                    shown.get("retrained", NOTHING),
                 )
             )
         first = cell[cell["metric"] == "nn5"].iloc[0]

@@ -10,9 +10,11 @@ from functools import partial
 import pandas as pd
 
 from counterfactual_lab.paper_data import CONVENTIONAL, CT
+from counterfactual_lab.reports.acceptance_tables import equal_table
 from counterfactual_lab.reports.files import fill_template
 from counterfactual_lab.reports.style import unique
 from counterfactual_training.evaluation.bootstrap import holm
+from counterfactual_training.evaluation.metrics import ACCEPTANCE
 from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 
 # Tables of the figures that the page quotes beside those of the truth experiment.
@@ -37,7 +39,7 @@ _SURE = ".95*"
 _TAUS = {_STEPS: "published steps", _HALF: "line, τ = .5", _SURE: "line, τ = .95\\*"}
 # Probabilities are written with five digits, so that one just past τ = .5 may read .5.
 _ARRIVED = 0.5 - 1e-4
-_COUNTED = {"nn5": "5-NN", "boosting": "boosting", "ip_star": "IP*", "cost": "cost"}
+_COUNTED = {"nn5": "5-NN", ACCEPTANCE: "accepted", "ip_star": "IP*", "cost": "cost"}
 # Aims: shares of the data sets on which a measure should be better, on none worse: eight, seven and
 # six of nine.
 _AIMS = {
@@ -50,7 +52,7 @@ _BEST = "conventional + best"
 _CHEAP = "cheap_recourse"
 _RESCALED = "conventional rescaled"
 _EVERY_SEED = "LS"
-_QUOTED_FREE = ("nn5", "ip", "ip_star", "boosting", "cost", "valid")
+_QUOTED_FREE = ("nn5", "ip", "ip_star", ACCEPTANCE, "boosting", "cost", "valid")
 _QUOTED_STEPS = ("nn5", "ip")
 _QUOTED_PROTECTED = ("nn5", "cost", "valid")
 _LEVEL = 0.05
@@ -63,7 +65,8 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
 
     Args:
         tables: those of :func:`truth_tables`, or what :func:`quoted` leaves of ``truth`` and
-            ``truth_by_seed``; and ``overshoot`` and ``rescaled`` of :func:`picture_tables`.
+            ``truth_by_seed``; and ``overshoot`` and ``rescaled`` of :func:`picture_tables`. Where
+            no judges were asked, ``truth_acceptance`` may be missing.
         folder: where tables and ``figures/`` are, seen from the page.
         head: which rows were measured, and by which command.
     """
@@ -88,6 +91,8 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         rescaled=_rescaled(tables["rescaled"]) if len(tables["rescaled"]) else "",
         floors=_floors(truth),
         methods=_methods(truth, performance),
+        accepted=_accepted(truth),
+        equal=_equal(tables.get("truth_acceptance", pd.DataFrame())),
         prices=_prices(truth),
         diversity=_by_data(truth, "diversity", "free", (_HALF,), 2),
         validity=_by_data(truth, "validity", "protected", (_HALF, _SURE), 0, 100),
@@ -287,7 +292,8 @@ def _floors(truth: pd.DataFrame) -> str:
 def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
     """Better / worse than the reference, by method."""
     accuracy = performance[performance["metric"] == "accuracy"]
-    compared = [(metric, tau, "free") for metric in _COUNTED for tau in (_HALF, _SURE)]
+    counted = [metric for metric in _COUNTED if metric in set(truth["metric"])]
+    compared = [(metric, tau, "free") for metric in counted for tau in (_HALF, _SURE)]
     rows = []
     for model in _methods_of(truth):
         verdicts = [
@@ -324,6 +330,37 @@ def _by_data(
         columns[f"{model} {tau}" if len(taus) > 1 else model] = factor * values
     frame = pd.DataFrame(columns, index=unique(truth["data"]))
     return _table(("data", *columns), cells(frame.reset_index(), digits))
+
+
+def _accepted(truth: pd.DataFrame) -> str:
+    """The share of judges that accept, by data set and method, at both τ; nothing where nobody
+    was asked.
+    """
+    if ACCEPTANCE not in set(truth["metric"]):
+        return ""
+    columns = {}
+    for model, tau in ((m, t) for m in unique(truth["model"]) for t in (_HALF, _SURE)):
+        if model != _RESCALED:
+            cell = _select(truth, model, ACCEPTANCE, tau).set_index("data")
+            columns[model, tau] = 100 * cell["value"]
+    real = 100 * _select(truth, CONVENTIONAL, ACCEPTANCE, _HALF).set_index("data")["real"]
+    data = unique(truth["data"])
+    rows = [("real rows", "", *(number(real.get(one, float("nan")), 0) for one in data))]
+    for (model, tau), values in columns.items():
+        shown = (number(values.get(one, float("nan")), 0) for one in data)
+        rows.append((model, _TAUS[tau].removeprefix("line, τ = "), *shown))
+    return _table(("method", "τ", *data), rows, "Accepted by judges of other families, in %")
+
+
+def _equal(accepted: pd.DataFrame) -> str:
+    """Cost at equal acceptance, every feature free; nothing where nobody was asked."""
+    free = accepted
+    if len(accepted):
+        free = accepted[(accepted["setting"] == "free") & (accepted["model"] != _RESCALED)]
+    if free.empty:
+        return ""
+    table = equal_table(free, "Cost at equal acceptance")
+    return table.markdown().replace("*", "\\*").rstrip("\n")
 
 
 def _prices(truth: pd.DataFrame) -> str:

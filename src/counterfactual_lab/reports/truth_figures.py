@@ -18,6 +18,7 @@ from counterfactual_lab.reports.style import (
     show_image,
     unique,
 )
+from counterfactual_training.evaluation.metrics import ACCEPTANCE
 
 _MODELS = {
     CONVENTIONAL: "conventional",
@@ -49,6 +50,8 @@ _METHOD_COLOURS = (
     "#d16ba5",
     "#20242c",
 )
+# More methods than colours take the next marker.
+_METHOD_MARKERS = ("o", "D", "v")
 # Points that no model made: label, marker and colour.
 _FLOORS = {
     "real": ("real rows of the wanted class", "|", "black"),
@@ -287,6 +290,42 @@ def truth_price_figure(truth: pd.DataFrame) -> Any:
         axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
     label_edges(figure, "cost (L1): left is cheaper", "5-NN: down is nearer")
+    return figure
+
+
+@drawn
+def acceptance_figure(truth: pd.DataFrame) -> Any:
+    """Cost against the share of judges of other families that accept, one panel per data set:
+    every method at each step-free τ, joined by a line; a horizontal line for real rows.
+    """
+    free = truth[(truth["setting"] == "free") & ~truth["tau"].str.contains("×")]
+    wide = free.pivot(index=["data", "model", "tau"], columns="metric", values="value")
+    models = unique(free["model"])
+    taus = unique(free["tau"])
+    figure, parts = facets(free, "data", 3, 2.8, 2.3)
+    for axis, data, part in parts:
+        real = part.loc[part["metric"] == ACCEPTANCE, "real"].iloc[0]
+        axis.axhline(real, color="#999999", linestyle=":", linewidth=1, label="real rows")
+        for place, model in enumerate(models):
+            if (data, model, taus[0]) not in wide.index:
+                continue
+            points = wide.loc[(data, model)].reindex(taus)
+            look = {"color": _METHOD_COLOURS[place % len(_METHOD_COLOURS)], "zorder": 3}
+            axis.plot(points["cost"], points[ACCEPTANCE], "-", linewidth=1, **look)
+            shape = _METHOD_MARKERS[place // len(_METHOD_COLOURS) % len(_METHOD_MARKERS)]
+            axis.plot(
+                points["cost"],
+                points[ACCEPTANCE],
+                shape,
+                markersize=5,
+                markeredgecolor="white",
+                markeredgewidth=0.6,
+                label=model,
+                **look,
+            )
+        axis.set_xlim(left=0)
+        axis.set_ylim(-0.03, 1.03)
+    label_edges(figure, "cost (L1): left is cheaper", "accepted by other families")
     return figure
 
 

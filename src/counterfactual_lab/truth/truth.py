@@ -33,6 +33,7 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.datasets.synthetic import stratified_split
 from counterfactual_training.engine.launch import Engine, Failed, attempt, launch
 from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.acceptance import FAMILIES
 from counterfactual_training.evaluation.evaluate import performance
 from counterfactual_training.evaluation.judges import Judge
 from counterfactual_training.evaluation.performance import predict_logits
@@ -99,7 +100,11 @@ class Truth(Comparison):
         return list(dict.fromkeys(wanted))
 
     def measurement(self, data: str) -> dict[str, Any]:
-        content = {"levels": tuple(level.name for level in LEVELS), "trained": self.kind}
+        content = {
+            "levels": tuple(level.name for level in LEVELS),
+            "trained": self.kind,
+            "judges": tuple(FAMILIES),
+        }
         if self.generator is not None:
             content["search"] = (
                 f"{self.generator.name} {sorted(self.generator.numbers().items())}"

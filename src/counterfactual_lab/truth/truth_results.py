@@ -12,19 +12,22 @@ from counterfactual_lab.paper_data import in_paper_order, published_value
 from counterfactual_lab.runs.outcome import Outcome, check_versions
 from counterfactual_lab.runs.run import Run
 from counterfactual_lab.truth.entrants import Compared
+from counterfactual_lab.truth.equal_acceptance import equal_acceptance
 from counterfactual_lab.truth.truth import Truth
 from counterfactual_training.evaluation.bootstrap import compare, holm
 from counterfactual_training.evaluation.findings import check_seeds, warn
 from counterfactual_training.evaluation.judges import JUDGED
-from counterfactual_training.evaluation.stepfree import summarise_stepfree
+from counterfactual_training.evaluation.stepfree import STEP_FREE, summarise_stepfree
 
-TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains")
+TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", "truth_acceptance")
 
 
 def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     """Of all that is done: ``truth`` (every cell against its reference), ``truth_by_seed`` (the
-    same for each training seed, means alone), ``truth_performance`` (accuracy and calibration) and
-    ``truth_gains`` (the published reductions beside what is left of them)."""
+    same for each training seed, means alone), ``truth_performance`` (accuracy and calibration),
+    ``truth_gains`` (the published reductions beside what is left of them) and ``truth_acceptance``
+    (cost at equal acceptance, see :func:`equal_acceptance`).
+    """
     names = truth.names
     store = truth.store
     finished = store.done()
@@ -56,8 +59,14 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
         in_paper_order(_by_seed(table, references)),
         in_paper_order(_performance(outcomes)),
         _gains(cells),
+        in_paper_order(equal_acceptance(_stepfree(table), references)),
     )
     return dict(zip(TABLES, tables, strict=True))
+
+
+def _stepfree(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the published steps, which do not end just past τ."""
+    return table[table["tau"].isin([level.name for level in STEP_FREE])]
 
 
 def _by_seed(table: pd.DataFrame, references: Mapping[str, str]) -> pd.DataFrame:

@@ -23,6 +23,8 @@ Maker = Callable[[int], Any]
 # More rows take a judge minutes, and hardly change its mind.
 _MOST_ROWS = 4000
 _NEIGHBOURS = 15
+# No neighbours to ask with fewer.
+FEWEST_ROWS = _NEIGHBOURS
 # Levels of acceptance at which costs are compared.
 _LEVELS = 9
 
@@ -119,8 +121,8 @@ class Jury:
             )
         if len(np.unique(y)) < 2:
             raise InputError(f"A jury needs rows of at least two classes, got {np.unique(y)}.")
-        if len(y) < _NEIGHBOURS:
-            raise InputError(f"A jury needs at least {_NEIGHBOURS} rows, got {len(y)}.")
+        if len(y) < FEWEST_ROWS:
+            raise InputError(f"A jury needs at least {FEWEST_ROWS} rows, got {len(y)}.")
         if not families:
             raise InputError("A jury needs at least one family, got none.")
         if len(y) > _MOST_ROWS:

@@ -17,6 +17,8 @@ from torch import Tensor
 from counterfactual_training.core.distances import L1Reference
 from counterfactual_training.core.precision import at_least_single
 from counterfactual_training.errors import InputError
+from counterfactual_training.evaluation.acceptance import FAMILIES, FEWEST_ROWS, Jury
+from counterfactual_training.evaluation.metrics import ACCEPTANCE
 from counterfactual_training.evaluation.plausibility import mmd_contributions, self_likeness
 
 NUM_NEAREST = 5
@@ -24,8 +26,8 @@ NUM_NEAREST = 5
 _BLOCK_VALUES = 2**24
 
 Array = NDArray[np.float64]
-# The columns of a judge; less is better for nn5, ip and ip_star, more for lof and boosting.
-JUDGED = ("nn5", "ip", "ip_star", "lof", "boosting", "spread")
+# The columns of a judge; less is better for nn5, ip and ip_star, more for lof and acceptance.
+JUDGED = ("nn5", "ip", "ip_star", "lof", ACCEPTANCE, *FAMILIES, "spread")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +60,15 @@ class _Class:
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """How much points look like a class to real rows and to methods unlike the model.
+    """How much points look like a class to real rows, and to models of other families.
 
     ===========  ================================================================================
     nn5          mean L2 distance to the five nearest real rows of the target class
     ip           mean L1 distance to all real rows of the class (IP, Eq. 5)
     ip_star      what the point adds to the squared MMD of all points and the class (IP*, Eq. 6)
     lof          1 where the local outlier factor takes the point for an inlier of the class
-    boosting     1 where gradient boosting, fitted to the same rows, puts the point into the class
+    acceptance   the share of a :class:`Jury`, fitted to the same rows, that puts the point into
+                 the class; and one column for each of its families, 1 where that one does
     spread       L2 distance to the mean of all points of the class, in units of the real rows'
                  own mean one: its mean is the diversity, 1 for real rows, less for points that
                  crowd at a mode
@@ -75,7 +78,7 @@ class Judge:
     """
 
     classes: tuple[_Class | None, ...]
-    boosting: Any
+    jury: Jury | None  # ``None`` of rows that are too few, or all of one class
     length_scale: float = 5.0
 
     @classmethod
@@ -94,23 +97,16 @@ class Judge:
             raise InputError(
                 f"Classes must lie in 0..{num_classes - 1}, got {int(y.min())} to {int(y.max())}."
             )
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
         rows = _flat(x)
         labels = y.cpu()
         by_class = [rows[labels == k] for k in range(num_classes)]
-        boosting = None
-        if len(labels.unique()) > 1:
-            # No early stopping: it would hold out rows, and chance would decide how many iterations
-            # it takes.
-            boosting = HistGradientBoostingClassifier(
-                max_iter=100, early_stopping=False, random_state=seed
-            )
-            boosting.fit(rows.numpy(), labels.numpy())
+        jury = None
+        if len(labels) >= FEWEST_ROWS and len(labels.unique()) > 1:
+            jury = Jury.fit(rows.numpy(), labels.numpy(), seed=seed)
         classes = tuple(
             _Class.from_rows(part, length_scale) if len(part) else None for part in by_class
         )
-        return cls(classes, boosting, length_scale)
+        return cls(classes, jury, length_scale)
 
     def __call__(self, x: Tensor, y_target: Tensor) -> dict[str, Array]:
         """:data:`JUDGED` of points x ``(n, *features)`` meant to be of class y_target ``(n,)``;
@@ -143,8 +139,11 @@ class Judge:
                 out["spread"][mine] = np.nan
             if real.lof is not None:
                 out["lof"][mine] = real.lof.predict(of_class.numpy()) == 1
-            if self.boosting is not None:
-                out["boosting"][mine] = self.boosting.predict(of_class.numpy()) == target
+            if self.jury is not None:
+                verdicts = self.jury.accepts(of_class.numpy(), targets[mine])
+                out[ACCEPTANCE][mine] = verdicts.mean(1)
+                for family, verdict in zip(self.jury.models, verdicts.T, strict=True):
+                    out[family][mine] = verdict
         return out
 
 

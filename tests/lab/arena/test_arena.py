@@ -3,6 +3,7 @@ compared.
 """
 
 import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,6 +47,8 @@ def tiny(tmp_path, **changes):
 
 def test_all_methods_take_part_and_others_are_made_of_them():
     assert set(method_names()) < set(usual_methods())
+    gated = {"conventional", "bag", "ct", "ct_published"}
+    assert {f"{name} + density" for name in gated} < set(usual_methods())
     one = Compared.of("ensemble of jem(members=3)")
     assert (one.method, one.gate) == ("ensemble of jem(members=3)", "none")
     gated = Compared.of("pgd(epsilon=0.2)+best")
@@ -147,7 +150,9 @@ def test_conventional_training_takes_no_input_gradients_and_an_ensemble_five_tim
 
 def test_a_gate_changes_no_decision_and_an_ensemble_averages_logits_of_its_own_seeds(fit):
     names = ("conventional", "conventional + density", "ensemble")
-    plain, gated, ensemble = (room._models(Compared.of(name), {0: fit}, 5)[0] for name in names)
+    plain, gated, ensemble = (
+        room._models(Compared.of(name), {0: fit}, 5)[0][0] for name in names
+    )
     inner = decider(gated, fit.x, 2)
     assert torch.equal(predict_logits(inner, fit.x), predict_logits(plain, fit.x))
     each = torch.stack([member(fit.x) for member in ensemble.members])
@@ -193,7 +198,7 @@ def test_runs_are_done_once_and_a_stopped_run_resumes(tmp_path, monkeypatch):
     (tmp_path / "runs" / f"{again[0][1].id}.json").unlink()
     assert run_arena(arena, ALONE) == {}
     assert again == 2 * [arena.runs_of("Moon", "ct_published")], (
-        "seeds judge each other, so all are made"
+        "seeds and their refits are one fleet, so all are made"
     )
     found = [arena.store.content(run.id)["run"] for run in again[0]]
     assert [one["seed"] for one in found] == [0, 1]
@@ -228,7 +233,33 @@ def test_a_worker_without_the_data_gets_it_with_the_work(tmp_path):
         pd.testing.assert_frame_equal(one.table(), other.table())
 
 
-def test_other_seeds_judge_whether_advice_survives_retraining():
+def test_refits_are_of_the_same_method_on_bootstrap_samples_and_know_no_seed_of_the_models(fit):
+    drawn = [room._bootstrap(fit, number) for number in range(room.REFITS)]
+    real = {tuple(row) for row in fit.x.tolist()}
+    for one in drawn:
+        assert one.x.shape == fit.x.shape and one.seed not in range(10)
+        kinds = {tuple(row) for row in one.x.tolist()}
+        assert kinds < real and len(kinds) < 0.75 * len(real)
+    assert not torch.equal(drawn[0].x, drawn[1].x)
+    models, refits = room._models(Compared.of("conventional + density"), {0: fit, 1: fit}, 5)
+    assert set(models) == {0, 1} and len(refits) == room.REFITS
+    (alone,) = trained(drawn[:1], "conventional", cap_unless_stated("conventional", 5))
+    assert torch.allclose(refits[0](fit.x), alone(fit.x), atol=1e-4)  # and has no gate
+
+
+def test_a_bootstrap_sample_has_every_class(fit):
+    one_of_two = replace(
+        fit.data, y_train=torch.zeros_like(fit.y).index_fill(0, torch.tensor([7]), 1)
+    )
+    few = replace(fit, data=one_of_two)
+    for number in range(8):
+        drawn = room._bootstrap(few, number)
+        assert set(drawn.y.tolist()) == {0, 1}
+        place = (drawn.y == 1).nonzero()[0, 0]
+        assert torch.equal(drawn.x[place], fit.x[7])
+
+
+def test_refits_judge_whether_advice_survives_retraining():
     class Constant(torch.nn.Module):
         def __init__(self, label):
             super().__init__()
@@ -261,8 +292,16 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(
         [
-            {"seed": seed, "row": row, "tau": ".5", "setting": "generic", "target": 1}
+            {
+                "seed": seed,
+                "row": row,
+                "tau": tau,
+                "setting": "generic",
+                "target": 1,
+                "bar": bar,
+            }
             for seed in (0, 1)
+            for bar, tau in enumerate((".5", ".8*", ".95*"))
             for row in range(30)
         ]
     ).assign(
@@ -272,11 +311,13 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
         ip=2.0,
         ip_star=0.1,
         changes=2.0,
-        boosting=0.5,
+        acceptance=0.5,
         retrained=0.5,
         data="Moon",
     )
-    rows["nn5"], rows["cost"] = rng.uniform(1, 1.2, 60), rng.uniform(1, 1.2, 60)
+    rows["nn5"] = np.tile(rng.uniform(1, 1.2, 30), 6)
+    rows["cost"] = np.tile(rng.uniform(1, 1.2, 30), 6) * (1 + rows["bar"])
+    rows["acceptance"] = rows["retrained"] = 0.3 + 0.2 * rows["bar"]
     floors = pd.DataFrame(
         {"model": ["real rows"] * 2, "nn5": 0.1, "row": [0, 1], "valid": 1.0, "data": "Moon"}
     )
@@ -301,7 +342,13 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
     with arena.store.writing():
         arena.store.save("all", {one.run.id: one for one in outcomes})
     tables = arena_tables(arena)
-    ours = tables["arena_overview"].set_index("model").loc["ct_published"]
+    overview = tables["arena_overview"]
+    assert set(overview["tau"]) == {".5", ".95*"}  # the bar between them is a frontier's
+    ours = overview[overview["tau"] == ".5"].set_index("model").loc["ct_published"]
+    assert ours["accepted"] == ours["retrained"] == pytest.approx(0.3)
+    assert ours["equal_acceptance"] == ours["equal_retrained"] == pytest.approx(2)
+    by = tables["arena_acceptance"].set_index("by")
+    assert dict(by["cost"].round(6)) == {"other families": 2, "refits": 2}
     assert ours["nn5"] == pytest.approx(50) and ours["cost"] == pytest.approx(-100)
     base = rows["nn5"].mean()
     assert ours["excess"] == pytest.approx((base - base / 2) / (base - 0.1), rel=1e-3)
@@ -312,7 +359,8 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
         0,
         1,
     )
-    beside = tables["arena_ct"].set_index(["model", "metric"])["verdict"]
+    half = tables["arena_ct"][tables["arena_ct"]["tau"] == ".5"]
+    beside = half.set_index(["model", "metric"])["verdict"]
     # Two seeds that differ by the same say nothing about a third.
     assert set(tables["arena_models"]["verdict"]) == {""}
     assert (

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from counterfactual_lab.arena.arena_results import TABLES
 from counterfactual_lab.commands import compare as command
 from counterfactual_lab.reports.arena_figures import _front
 from counterfactual_lab.truth.caps import Caps
@@ -44,13 +45,22 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
     written = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
     pictures = {
         f"figures/{name}.png"
-        for name in ("overview_5", "overview_95", "price_generic", "accuracy", "robust")
+        for name in (
+            "overview_5",
+            "overview_95",
+            "price_generic",
+            "acceptance",
+            "accuracy",
+            "robust",
+        )
     }
-    tables = {f"{name}.csv" for name in ("arena", "arena_ct", "arena_models", "arena_overview")}
+    tables = {f"{name}.csv" for name in TABLES}
     assert written == pictures | tables | {"arena.md", "arena.html", "provenance/arena.json"}
     page = (out / "arena.md").read_text()
     assert all(f"({name})" in page for name in pictures) and "ct compare --data" in page
     assert "What wins where" in (out / "arena.html").read_text()
+    assert "By other families, searched by generic" in page
+    assert "By refits, searched by generic" in page
     assert main([*arguments, "--json"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)

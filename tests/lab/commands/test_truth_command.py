@@ -54,6 +54,8 @@ def test_tables_are_printed_and_written_and_made_once(tmp_path, capsys):
         "truth.md",
         "truth_gains.csv",
         "truth_performance.csv",
+        "truth_acceptance.csv",
+        "acceptance.png",
         "price.png",
         "floor.png",
     }

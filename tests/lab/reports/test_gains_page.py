@@ -104,9 +104,40 @@ def test_verdicts_are_counted_and_named():
     assert re.search(
         r"\| ct_published +\| +5-NN \| +line, τ = \.5 \| +LS \| +CH \| +−50 \|", page
     )
-    assert re.search(r"\| ct_published +\|( +1 / 1 \|){9} +−2\.00 \|", page)
+    assert re.search(r"\| ct_published +\|( +1 / 1 \|){7} +−2\.00 \|", page)
     assert HEAD in page and "3 data sets (LS, CH, GMSC), 2 training seeds each" in page
     assert re.search(r"\| LS +\| +12\.3 \| +11\.1 \| +– \| +−7\.7 \| +– \|", page)
+
+
+def test_acceptance_has_a_section_where_judges_were_asked():
+    assert "Would the advice work" not in gains_page(tables(), ".", HEAD)
+    asked = tables()
+    truth = asked["truth"]
+    cells = truth[truth["metric"] == "nn5"].assign(
+        metric="acceptance", value=0.44, reference_value=0.4, real=0.91
+    )
+    asked["truth"] = pd.concat([truth, cells], ignore_index=True)
+    asked["truth_acceptance"] = pd.DataFrame(
+        {
+            "data": ["LS", "CH", "LS"],
+            "setting": ["free", "free", "protected"],
+            "model": "ct_published",
+            "reference": "conventional",
+            "by": "other families",
+            "cost": [0.9, 1.25, 7.0],
+            "low": [0.8, float("nan"), 6.0],
+            "high": [0.95, float("nan"), 8.0],
+        }
+    )
+    page = gains_page(asked, "figures", HEAD)
+    assert "## 5. Would the advice work" in page and "## 6. The price of plausibility" in page
+    assert re.search(r"\| real rows +\| +\|( +91 \|){3}", page)
+    assert re.search(r"\| ct_published +\| +\.95\\\* \|( +44 \|){3}", page)
+    assert re.search(
+        r"\| ct_published \| +1\.07 \| +0\.90\\\* \(0\.80 … 0\.95\) \| +1\.25 \|", page
+    )
+    assert "7.00" not in page  # of protected features
+    assert re.search(r"\| ct_published +\|( +1 / 1 \|){9} +−2\.00 \|", page)
 
 
 def test_prose_follows_the_verdicts():
@@ -211,6 +242,8 @@ def test_the_page_is_of_the_committed_tables():
         name: pd.read_csv(COMMITTED / f"{file}.csv", keep_default_na=True, dtype={"tau": str})
         for name, file in kept.items()
     }
+    if (COMMITTED / "truth_acceptance.csv").is_file():
+        read["truth_acceptance"] = pd.read_csv(COMMITTED / "truth_acceptance.csv")
     head = next(line for line in page.splitlines() if line.startswith("Measured on"))
     assert gains_page(read, "../../results/truth", head) == page
     linked = re.findall(r"\]\(([^)#]+)\)", page)
