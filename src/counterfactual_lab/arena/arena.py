@@ -283,7 +283,7 @@ def _bootstrap(fit: Fit, number: int) -> Fit:
     for place, label in enumerate(sorted(missing)):
         drawn[place] = (fit.y == label).nonzero()[0, 0]
     data = replace(fit.data, x_train=fit.x[drawn], y_train=fit.y[drawn])
-    return replace(fit, data=data, seed=seed, known={})
+    return replace(fit, data=data, seed=seed, trained_models={})
 
 
 def _counterfactuals(
