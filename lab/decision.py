@@ -53,6 +53,7 @@ from counterfactual_training.evaluation.performance import (
 from counterfactual_training.generators.perturbations import fgsm, pgd
 from counterfactual_training.persistence import atomic_write
 from lab.ablation import TABLES as ABLATION
+from lab.refits import refits
 from lab.variants import BY_VALIDATION, DIVERGENCE, PARTS, weight_by_validation, weighted
 
 SEEDS = 5
@@ -334,8 +335,8 @@ def measure(
     first: Advice | None = None
     for method in methods:
         classifier, fitting = fit(rows, method, seed, **condition)
-        refits = ct.refits(classifier, rows.x, rows.labels, REFITS, seed=100 + seed)
-        advice = ask(rows, classifier, refits)
+        judges = refits(classifier, rows.x, rows.labels, REFITS, 100 + seed)
+        advice = ask(rows, classifier, judges)
         first = first or advice
         lines.append(
             {

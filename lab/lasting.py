@@ -4,9 +4,9 @@
 lab.lasting DIR results``: ten minutes on one core.
 
 The cuts, people and juries are those of ``lab.decision``, on tables that no number of
-:func:`ct.lasting` was chosen on. The default classifier is fitted, and ten refits: five steer, five
-report. Fifty people ask; six fresh refits, which nothing was searched or reported with, say what
-they accept.
+``explain(lasting=...)`` was chosen on. The default classifier is fitted, and ten witnesses: five
+steer, five report. Fifty people ask; six fresh refits, which nothing was searched or reported with
+and which share no encoding with it, say what they accept.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import torch
 import counterfactual_training as ct
 from counterfactual_training.persistence import atomic_write
 from lab.decision import Cut, cut, origin, tables
+from lab.refits import refits
 
 SEEDS = 2
 PEOPLE = 50
-REFITS = 10
+WITNESSES = 10
 FRESH = 6
 SHARE = 0.9
 # Claims are counted between these.
@@ -46,32 +47,32 @@ def measure(rows: Cut, seed: int) -> pd.DataFrame:
     classifier = ct.CounterfactualClassifier(
         random_state=seed, progress=False, unseen="unknown"
     ).fit(rows.x, rows.labels)
-    witnesses = ct.refits(classifier, rows.x, rows.labels, REFITS, seed=seed)
-    fresh = ct.refits(classifier, rows.x, rows.labels, FRESH, seed=5000 + seed)
+    classifier.add_witnesses(rows.x, rows.labels, WITNESSES, seed=seed)
+    fresh = refits(classifier, rows.x, rows.labels, FRESH, 5000 + seed)
     people = rows.people[:PEOPLE]
     target = rows.target[:PEOPLE]
-    advice = ct.lasting(classifier, people, witnesses, list(target), share=SHARE)
+    advice = classifier.explain(people, list(target), lasting=SHARE)
+    claims = advice.lasting
+    enough = claims.just_enough
     times = []
     for i in range(8):
         started = time.process_time()
-        ct.lasting(classifier, people.iloc[[i]], witnesses, [target[i]], share=SHARE)
+        classifier.explain(people.iloc[[i]], [target[i]], lasting=SHARE)
         times.append(time.process_time() - started)
     before = rows.points(people)
     lines: dict[str, Any] = {}
-    for kind, frame, claim in (
-        ("just enough", advice.just_enough.frame, advice.of_just_enough),
-        ("lasting", advice.frame, advice.testimony),
-    ):
+    for kind, answer in (("just enough", enough), ("lasting", advice)):
+        frame = answer.frame
         after = rows.points(frame)
         lines[f"{kind}, cost"] = np.abs(after - before).sum(1)
         lines[f"{kind}, other families"] = rows.jury.accepts(after, target).mean(1)
         accepted = [refit.predict(frame) == target for refit in fresh]
         lines[f"{kind}, fresh refits"] = np.mean(accepted, 0)
-        lines[f"{kind}, claim"] = claim.probability
+        lines[f"{kind}, claim"] = answer.lasting.probability
     by_person = pd.DataFrame(lines)
-    by_person["reached"] = advice.reached
+    by_person["reached"] = claims.reached
     by_person["milliseconds"] = 1000 * float(np.median(times))
-    moved = advice.just_enough.status == "converged"
+    moved = enough.status == "converged"
     return by_person[np.asarray(moved)].reset_index(drop=True)
 
 

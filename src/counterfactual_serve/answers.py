@@ -9,6 +9,7 @@ import pandas as pd
 
 from counterfactual_serve.served import Model
 from counterfactual_training.tables.advice import Explanation
+from counterfactual_training.tables.advice.testimony import Lasting
 from counterfactual_training.tables.advice.why import in_short
 from counterfactual_training.tables.advice.words import RowNote, plain_value
 
@@ -76,6 +77,7 @@ def _plan(
         "prediction": plain_value(explanation.prediction[i]),
         "confidence": rounded(explanation.confidence[i]),
         "plausibility": plain_value(rounded(explanation.plausibility[i], _SUMS)),
+        **_lasting(explanation, i),
         "values": row_values(frame, i),
         "changes": changes,
         "binding": [
@@ -83,6 +85,31 @@ def _plan(
             for j, kind in explanation.obstacles[i]
         ],
     }
+
+
+def _lasting(explanation: Explanation, i: int) -> dict[str, Any]:
+    """What witnesses say of a plan, and of what would be just enough; nothing if nobody asked."""
+    told = explanation.lasting
+    if told is None or told.just_enough is None or told.row is None:
+        return {}
+    enough = told.just_enough
+    j = int(told.row[i])
+    assert enough.lasting is not None  # noqa: S101 - the same witnesses were asked
+    lasting = {
+        **_told(told, i),
+        "witnesses": told.num_witnesses,
+        "reached": bool(told.reached[i]),
+        "just_enough": {
+            **_told(enough.lasting, j),
+            "cost": round(float(enough.cost[j]), 4),
+            "values": row_values(enough.frame, j),
+        },
+    }
+    return {"lasting": lasting}
+
+
+def _told(told: Lasting, i: int) -> dict[str, Any]:
+    return {"holds": int(told.holds[i]), "probability": rounded(told.probability[i], _SUMS)}
 
 
 def rounded(probability: Any, decimals: int = 6) -> float:

@@ -42,6 +42,8 @@ _LARGEST = 5e14
 _MOST_FILTERS = 50
 _MOST_VALUES = 1000
 _MOST_RELATIONS = 20
+# Of witnesses: neither none nor all of them.
+_SHARES = (0.01, 0.99)
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
         columns = [str(name) for name in served.rows.frame.columns]
     question_fields: dict[str, Kind] = {
         "options": Number(1, limits.options, integer=True),
+        "lasting": Maybe(Number(*_SHARES)),
         "model": model,
     }
     pair = Many(Maybe(Number()), 2, 2)
@@ -252,6 +255,7 @@ class PageQuestion:
         model: ``"main"`` or ``"against"``.
         target: the class to reach; ``None`` is the next most probable one.
         rules: arguments of ``explain``, without those that are not stated.
+        lasting: share of witnesses that should accept the plan; ``None`` asks none.
     """
 
     model: str
@@ -259,12 +263,20 @@ class PageQuestion:
     confidence: float | None
     target: Any
     rules: Mapping[str, Any]
+    lasting: float | None = None
 
 
 def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
     """The question of a request, its rules checked against those that the model was trained
     under.
     """
+    if body["lasting"] is not None and model.classifier.witnesses_ is None:
+        raise RefusedError(
+            f"{model.name} has no witnesses to ask whether plans last: leave lasting out, or train "
+            "it with witnesses (ct train --witnesses 10).",
+            "lasting",
+            code="no_witnesses",
+        )
     rules = rules_of(body, model.classifier)
     # A rule that contradicts the schema is reported at once, not after a wait in the queue.
     Rules(**rules).narrow(model.classifier.schema_)
@@ -272,7 +284,9 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
         target = plain_value(model.wanted)
     else:
         target = body["target"]
-    return PageQuestion(body["model"], body["options"], body["confidence"], target, rules)
+    return PageQuestion(
+        body["model"], body["options"], body["confidence"], target, rules, body["lasting"]
+    )
 
 
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Model:
         return self.classifier.classes_[self.classes.index(value)]
 
     def document(self) -> dict[str, Any]:
-        return {
+        document = {
             "name": self.name,
             "sha256": self.sha256,
             "classes": self.classes,
@@ -72,6 +72,9 @@ class Model:
             "confidence": self._asks_for(),
             "facts": [list(fact) for fact in self.facts],
         }
+        if self.classifier.witnesses_ is not None:
+            document["witnesses"] = len(self.classifier.witnesses_)
+        return document
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,7 @@ def explain_served(
         None if question.target is None else model.label(question.target),
         n_options=question.options,
         confidence=question.confidence,
+        lasting=question.lasting,
         time_limit=seconds,
         **question.rules,
     )

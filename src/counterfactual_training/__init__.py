@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from counterfactual_training.models.tabm import tabm
     from counterfactual_training.models.vae import fit_vae
     from counterfactual_training.tables.advice import Explanation
-    from counterfactual_training.tables.advice.lasting import LastingAdvice, lasting
+    from counterfactual_training.tables.advice.testimony import Lasting
     from counterfactual_training.tables.audits import Audit, audit
     from counterfactual_training.tables.columns.encode import Encoder
     from counterfactual_training.tables.columns.feature import Feature
@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
     from counterfactual_training.tables.estimators.explainer import Explainer
     from counterfactual_training.tables.estimators.pipeline import explain
-    from counterfactual_training.tables.estimators.refits import refits
     from counterfactual_training.tables.estimators.regressor import CounterfactualRegressor
     from counterfactual_training.tables.export import export_onnx
     from counterfactual_training.training import methods
@@ -154,7 +153,7 @@ __all__ = [
     "History",
     "InputError",
     "Jury",
-    "LastingAdvice",
+    "Lasting",
     "LossTerms",
     "Measured",
     "Member",
@@ -195,7 +194,6 @@ __all__ = [
     "growing_spheres",
     "guaranteed_share",
     "implausibility",
-    "lasting",
     "line",
     "linear",
     "load_dataset",
@@ -210,7 +208,6 @@ __all__ = [
     "neurotree",
     "pgd",
     "probe",
-    "refits",
     "register_generator",
     "register_method",
     "revise",
@@ -254,7 +251,7 @@ _MODULES = {
     "models.tabm": "tabm",
     "models.vae": "fit_vae",
     "tables.advice": "Explanation",
-    "tables.advice.lasting": "LastingAdvice lasting",
+    "tables.advice.testimony": "Lasting",
     "tables.audits": "Audit audit",
     "tables.columns.encode": "Encoder",
     "tables.columns.feature": "Feature",
@@ -262,7 +259,6 @@ _MODULES = {
     "tables.estimators.classifier": "CounterfactualClassifier",
     "tables.estimators.explainer": "Explainer",
     "tables.estimators.pipeline": "explain",
-    "tables.estimators.refits": "refits",
     "tables.estimators.regressor": "CounterfactualRegressor",
     "tables.export": "export_onnx",
     "training": "methods",

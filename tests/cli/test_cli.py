@@ -151,6 +151,22 @@ def test_training_without_counterfactuals_says_null_of_mature_ones(capsys, tmp_p
     assert document["share_mature"] is None and document["method"] == "bag"
 
 
+def test_witnesses_say_how_long_advice_lasts(capsys, tmp_path):
+    path = str(tmp_path / "asked.safetensors")
+    options = ["--immutable", "age", "--epochs", "10", "--gate", "none", "--witnesses", "4"]
+    assert ask(capsys, "train", "loan", *options, "--out", path)["witnesses"] == 4
+    document = ask(capsys, "explain", path, "--rows", "0,1", "--lasting", "0.8")
+    assert document["lasting"] == 0.8
+    for row in document["rows"]:
+        assert row["holds"] <= 2 and row["just_enough_cost"] <= row["cost"]
+        assert f"It holds in {row['holds']} of 2 refits" in row["sentence"]
+
+
+def test_without_witnesses_none_can_be_asked(capsys, loan_model):
+    refused = complaint(capsys, "explain", loan_model, "--rows", "0", "--lasting", "0.8")
+    assert "has none: train it with `ct train --witnesses 10`" in refused
+
+
 def test_explain_holds_protected_columns_and_speaks_in_units(capsys, loan_model):
     document = ask(capsys, "explain", loan_model, "--rows", "0,1,2", "--confidence", "0.6")
     assert [row["row"] for row in document["rows"]] == [0, 1, 2]

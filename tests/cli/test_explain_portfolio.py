@@ -464,3 +464,19 @@ def test_ray_gives_the_same_file(files, tmp_path):
     assert main(command(whole, *ALONE)) == 0
     assert main(command(files, "--engine", "ray", "--workers", "1")) == 0
     assert Path(files[2]).read_bytes() == Path(whole[2]).read_bytes()
+
+
+def test_answers_that_last_say_how(share, tmp_path):
+    people = make_people(200)
+    fitted = share("portfolio", fit)
+    fitted.add_witnesses(people.drop(columns="granted"), people["granted"], 4)
+    fitted.save(tmp_path / "asked.safetensors")
+    make_people(12).to_csv(tmp_path / "few.csv", index=False)
+    paths = [tmp_path / name for name in ("asked.safetensors", "few.csv", "answers.csv")]
+    explain_file(*paths, target="yes", lasting=0.8, engine=Engine(workers=1))
+    answers = pd.read_csv(paths[-1])
+    told = fitted.explain(make_people(12).drop(columns="granted"), "yes", lasting=0.8).summary
+    for name in ("holds", "reached", "just_enough_holds"):
+        assert answers[name].tolist() == told[name].tolist()
+    np.testing.assert_allclose(answers["just_enough_cost"], told["just_enough_cost"], rtol=1e-4)
+    np.testing.assert_allclose(answers["probability"], told["probability"], atol=1e-3)

@@ -36,6 +36,7 @@ the same command resumes."""
 EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
+  ct explain loan.safetensors --rows 0-9 --lasting 0.9
   ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
   ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
   ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 \
@@ -70,6 +71,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="P",
         help="probability to reach (default: the decision)",
+    )
+    parser.add_argument(
+        "--lasting",
+        type=float,
+        metavar="SHARE",
+        help="share of witnesses that should accept the answer, such as 0.9; of a model trained "
+        "with --witnesses",
     )
     parser.add_argument(
         "--options", type=int, default=1, metavar="N", help="how many different answers per row"
@@ -112,6 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         "model": arguments.model,
         "data": arguments.data or opened.name,
         "confidence": explanation.asked,
+        "lasting": arguments.lasting,
         "rows": explanation.records(),
     }
     rest = f"\n\n{len(people)} of {len(rows)} rows; --rows 0-{len(rows) - 1} explains all."
@@ -181,11 +190,17 @@ def _question(
     arguments: argparse.Namespace, classifier: CounterfactualClassifier, positive: Any
 ) -> dict[str, Any]:
     """What is asked of each row, as arguments of ``explain``."""
+    if arguments.lasting is not None and classifier.witnesses_ is None:
+        raise InputError(
+            f"--lasting {arguments.lasting:g} asks witnesses, and {arguments.model!r} has none: "
+            "train it with `ct train --witnesses 10`."
+        )
     schema = classifier.schema_
     return {
         "target": pick_label(arguments.target, classifier.classes_, positive),
         "n_options": arguments.options,
         "confidence": arguments.confidence,
+        "lasting": arguments.lasting,
         "lock": columns(arguments.lock, schema.names, "--lock") or None,
         "vary": columns(arguments.vary, schema.names, "--vary") or None,
         "max_changes": arguments.max_changes,

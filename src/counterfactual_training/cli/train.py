@@ -19,7 +19,7 @@ Train a classifier and save it, with the gate that keeps its explanations near r
 EPILOG = f"""\
 examples:
   ct train moons --method ct --out moons.safetensors
-  ct train loan --immutable age --out loan.safetensors
+  ct train loan --immutable age --witnesses 10 --out loan.safetensors
   ct train adult --method "ct_published(lambda_adv=0)" --epochs 30 --out adult.safetensors
   ct train people.csv --target granted --positive yes --immutable age,sex --decrease debt \
 --drop name
@@ -59,6 +59,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scaling", choices=["standard", "robust", "quantile"], help="of numbers"
     )
+    witnesses = (
+        "train so many networks again on bootstrap samples, which say how long advice lasts; at "
+        "least four (default: none)"
+    )
+    parser.add_argument("--witnesses", type=at_least_one, metavar="N", help=witnesses)
     parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
     protect = (
         f"columns that {WAYS['none']}; of a named data set, without names: those that the paper "
@@ -113,9 +118,10 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.method, random_state=arguments.seed, **rules(arguments, table), **chosen
     )
     train, held_out = table.split(arguments.test_share, arguments.seed)
-    classifier.fit(
-        table.frame.iloc[train], table.labels.iloc[train], checkpoint=arguments.checkpoint
-    )
+    rows = (table.frame.iloc[train], table.labels.iloc[train])
+    classifier.fit(*rows, checkpoint=arguments.checkpoint)
+    if arguments.witnesses is not None:
+        classifier.add_witnesses(*rows, arguments.witnesses, seed=arguments.seed)
     classifier.origin_ = table.origin(train, held_out)
     classifier.save(arguments.out)
     if is_file_name(arguments.data):
@@ -132,6 +138,7 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
         "classes": classifier.classes_.tolist(),
         "method": str(classifier.method),
         "gate": classifier.gate,
+        "witnesses": arguments.witnesses or 0,
         "epochs": len(classifier.history_.records),
         "train_rows": len(train),
         "test_rows": len(held_out),

@@ -81,25 +81,28 @@ def joined_layers(model: nn.Module) -> list[nn.Module] | None:
     ``None`` unless the members are chains of linear layers and elementwise ones, all alike, whose
     last layer is linear.
     """
-    chains = _chains(model)
-    if chains is None:
+    if type(model) is not Ensemble or hooked(model) or hooked(model.members):
+        return None
+    return _joined_chains(list(model.members), mean=True)
+
+
+@torch.no_grad()
+def adjoining_layers(models: Sequence[nn.Module]) -> list[nn.Module] | None:
+    """The same with the outputs of all M models side by side, ``(n, M·k)``."""
+    return _joined_chains(models, mean=False)
+
+
+def _joined_chains(models: Sequence[nn.Module], mean: bool) -> list[nn.Module] | None:
+    chains = [[layer for _, layer in named_layers(model) or []] for model in models]
+    if len({repr(chain) for chain in chains}) > 1:
         return None
     linear = [i for i, layer in enumerate(chains[0]) if isinstance(layer, nn.Linear)]
     # Activations behind the last layer would be of the mean, not of each member.
     if not linear or linear[-1] < len(chains[0]) - 1:
         return None
+    last = linear[-1] if mean else -1
     places = enumerate(zip(*chains, strict=True))
-    return [_joined(layers, i == linear[0], i == linear[-1]) for i, layers in places]
-
-
-def _chains(model: nn.Module) -> list[list[nn.Module]] | None:
-    """The layers of every member; ``None`` unless they are alike."""
-    if type(model) is not Ensemble or hooked(model) or hooked(model.members):
-        return None
-    chains = [[layer for _, layer in named_layers(member) or []] for member in model.members]
-    if len({repr(chain) for chain in chains}) > 1:
-        return None
-    return chains
+    return [_joined(layers, i == linear[0], i == last) for i, layers in places]
 
 
 def _joined(layers: Sequence[Any], first: bool, last: bool) -> nn.Module:

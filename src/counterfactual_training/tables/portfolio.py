@@ -51,6 +51,15 @@ _SUMMARY = (
     "cost",
     "num_changed",
 )
+# After them, if advice is to last.
+_LASTING = (
+    "holds",
+    "probability",
+    "reached",
+    "just_enough_cost",
+    "just_enough_holds",
+    "just_enough_probability",
+)
 _DIGITS = 6  # of confidence, plausibility and cost
 _MOST_WARNINGS = 3  # about rows that are shown; further ones are counted
 _HASHED = 2**20  # bytes at a time
@@ -421,6 +430,9 @@ class Form:
         self, schema: Schema, question: Mapping[str, Any], portfolio: Portfolio
     ) -> None:
         self.names = list(schema.names)
+        self.summary = list(_SUMMARY)
+        if question.get("lasting") is not None:
+            self.summary += _LASTING
         self.label = portfolio.label
         self.separator = portfolio.separator
         self.decimal = portfolio.decimal
@@ -434,7 +446,7 @@ class Form:
         else:
             label = [self.label]
         after = [f"{name}_after" for name in self.changing]
-        return self._text([["row", *label, "option", *_SUMMARY, "sentence", *after]])
+        return self._text([["row", *label, "option", *self.summary, "sentence", *after]])
 
     def lines(
         self, records: Sequence[Mapping[str, Any]], labels: Mapping[Any, Any] | None
@@ -446,7 +458,7 @@ class Form:
             label = []
         else:
             label = [self._cell(labels[record["row"]])]
-        summary = [self._cell(record[name], _DIGITS) for name in _SUMMARY]
+        summary = [self._cell(record[name], _DIGITS) for name in self.summary]
         return [
             str(record["row"]),
             *label,

@@ -30,8 +30,14 @@ export function post<T>(name: string, body: unknown, signal?: AbortSignal): Prom
 }
 
 /** The body of an explain request. */
-export function explainBody(row: Row, question: Question, options: number, model: Which): object {
-  return { rows: [row], ...question, options, model };
+export function explainBody(
+  row: Row,
+  question: Question,
+  options: number,
+  model: Which,
+  lasting: number | null = null,
+): object {
+  return { rows: [row], ...question, options, model, ...(lasting === null ? {} : { lasting }) };
 }
 
 /**

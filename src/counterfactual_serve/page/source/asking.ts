@@ -35,12 +35,13 @@ export async function ask(): Promise<void> {
 }
 
 async function explain(row: Row, wanted: Question, signal: AbortSignal): Promise<Asked> {
-  const found = await post<Explained>("explain", explainBody(row, wanted, state.options, "main"), signal);
+  const { lasting } = state;
+  const found = await post<Explained>("explain", explainBody(row, wanted, state.options, "main", lasting), signal);
   const title =
     state.start === "set" && state.person.row !== null
       ? `${state.person.title}, with moved values`
       : state.person.title;
-  return { row, title, question: wanted, answer: found.answers[0]!, complete: found.complete, seconds: found.seconds };
+  return { row, title, question: wanted, lasting, answer: found.answers[0]!, complete: found.complete, seconds: found.seconds };
 }
 
 /** What came of it, in one sentence. */

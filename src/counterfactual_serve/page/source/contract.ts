@@ -14,6 +14,8 @@ export interface Model {
   gated: boolean;
   /** How sure plans are by themselves; null: just enough for the decision. */
   confidence?: number | null;
+  /** How many models say whether plans last; absent without any. */
+  witnesses?: number;
   facts: [string, string][];
 }
 

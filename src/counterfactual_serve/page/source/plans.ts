@@ -45,7 +45,7 @@ function found(asked: Asked): HTMLElement {
   return h(
     "div",
     {},
-    h("div", { class: "asked" }, standing(asked), h("p", {}, "Asked for: ", inWords(asked.question).join("; "), ".")),
+    h("div", { class: "asked" }, standing(asked), h("p", {}, "Asked for: ", inWords(asked.question, asked.lasting).join("; "), ".")),
     complete
       ? null
       : h(

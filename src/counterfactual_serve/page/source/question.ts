@@ -6,6 +6,7 @@ import { classes, emit, moved, on, state, type Start } from "./state";
 import { count, named, percent } from "./words";
 
 const CONFIDENCES = [0.6, 0.7, 0.8, 0.9, 0.95, 0.99];
+const SHARES = [0.7, 0.8, 0.9, 0.95];
 const MOST_CHANGES = 6;
 
 export function buildQuestion(ask: () => void): void {
@@ -29,7 +30,7 @@ function form(ask: () => void): HTMLElement {
         },
       },
     },
-    h("div", { class: "row-of-fields" }, wanted(), certain(), changes(), plans()),
+    h("div", { class: "row-of-fields" }, wanted(), certain(), lasting(), changes(), plans()),
     h("div", { id: "question-start" }, start()),
     h(
       "div",
@@ -74,6 +75,17 @@ function certain(): HTMLElement {
   ];
   const take = (value: string): void => void (state.confidence = value ? Number(value) : null);
   return field("How sure", pick("confidence", options, String(state.confidence ?? ""), take));
+}
+
+/** Only of a model with witnesses, who can say whether plans last. */
+function lasting(): HTMLElement | null {
+  if (!state.about.model.witnesses) return null;
+  const options: [string, string][] = [
+    ["", "only today"],
+    ...SHARES.map((p): [string, string] => [String(p), `in ${percent(p)} of refits`]),
+  ];
+  const take = (value: string): void => void (state.lasting = value ? Number(value) : null);
+  return field("How lasting", pick("lasting", options, String(state.lasting ?? ""), take));
 }
 
 function changes(): HTMLElement {

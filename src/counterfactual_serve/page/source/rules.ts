@@ -87,14 +87,20 @@ function same(a: Question, b: Question): boolean {
 export function stale(): boolean {
   const { asked } = state;
   return (
-    asked !== null && !(same(asked.question, question()) && JSON.stringify(asked.row) === JSON.stringify(startRow()))
+    asked !== null &&
+    !(
+      same(asked.question, question()) &&
+      asked.lasting === state.lasting &&
+      JSON.stringify(asked.row) === JSON.stringify(startRow())
+    )
   );
 }
 
 /** A question in words, one phrase per rule. */
-export function inWords(asked: Question): string[] {
+export function inWords(asked: Question, lasting: number | null = null): string[] {
   const said: string[] = [asked.target === null ? "another decision" : `decision ${quoted(asked.target)}`];
   if (asked.confidence !== null) said.push(`at least ${percent(asked.confidence)} sure`);
+  if (lasting !== null) said.push(`lasting in ${percent(lasting)} of refits`);
   if (asked.max_changes !== null) said.push(`at most ${count(asked.max_changes, "change")}`);
   if (asked.lock.length) said.push(`${listed(asked.lock, 6)} locked`);
   for (const [name, range] of Object.entries(asked.ranges)) said.push(rangeInWords(name, range));

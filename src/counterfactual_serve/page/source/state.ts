@@ -24,6 +24,8 @@ export interface Asked {
   row: Row;
   title: string;
   question: Question;
+  /** The share of witnesses that should accept the plans, if they were asked. */
+  lasting: number | null;
   answer: Answer;
   complete: boolean;
   seconds: number;
@@ -43,6 +45,8 @@ interface State {
   confidence: number | null;
   options: number;
   maxChanges: number | null;
+  /** The share of witnesses that should accept plans; null: nobody is asked. */
+  lasting: number | null;
   asked: Asked | null;
 }
 
@@ -70,6 +74,7 @@ export function begin(about: About, schema: Schema): void {
     confidence: null,
     options: 3,
     maxChanges: null,
+    lasting: null,
     asked: null,
   });
   state.options = Math.min(3, about.limits.options);
@@ -122,8 +127,8 @@ function storageKey(): string {
 }
 
 function remember(): void {
-  const { person, set, start, target, confidence, options, maxChanges } = state;
-  const kept = { person, set, start, target, confidence, options, maxChanges, rules: [...state.rules] };
+  const { person, set, start, target, confidence, options, maxChanges, lasting } = state;
+  const kept = { person, set, start, target, confidence, options, maxChanges, lasting, rules: [...state.rules] };
   try {
     sessionStorage.setItem(storageKey(), JSON.stringify(kept));
   } catch {

@@ -13,7 +13,7 @@ pixels, ``find.py`` searches along gradients instead, and ``refine.py`` takes ch
 
 A ``space.py`` holds what a question needs of a model: threshold, rounding, cost. ``why.py``,
 ``words.py`` and ``explanation.py`` word the answer, for classes (``outcome.py``) or numbers
-(``values.py``). ``lasting.py`` asks refits whether it will hold.
+(``values.py``). ``lasting.py`` asks witnesses, who are in ``testimony.py``, whether it will hold.
 """
 
 from counterfactual_training.tables.advice.answer import advice_constraints, explain_rows

@@ -285,7 +285,7 @@ def _explanation(
     else:
         own = factuals.take(places)
     goal = y[places]
-    counterfactual = _joined(finder.encoder, [answers.frame for answers in parts])
+    counterfactual = joined_frames(finder.encoder, [answers.frame for answers in parts])
     if len(parts) > 1:
         counterfactual = counterfactual.iloc[order]
     changed = finder.differs(x_cf, own.x).cpu().numpy()
@@ -294,17 +294,17 @@ def _explanation(
     confidence = probability[np.arange(len(row)), wanted]
     prediction = classes[probability.argmax(1)]
     original = own.frame
+    names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
     notes = tuple[str, ...]()
     if num_options > 1:
-        index = _numbered(original.index, row)
+        index = numbered(original.index, row)
         original = original.set_axis(index)
         counterfactual = counterfactual.set_axis(index)
-        notes = _shortfalls(factuals.source.index, row, status, num_options)
+        notes = shortfalls(factuals.source.index, row, names[status], num_options)
     reached = prediction == classes[wanted]
     asked = _asked_for(finder, question)
     if asked is not None:
         reached |= confidence >= asked
-    names = np.array([Status(code).name.lower() for code in sorted(Status)], dtype=object)
     return Explanation(
         original=original,
         frame=counterfactual,
@@ -359,7 +359,7 @@ def _of_nobody(
     numbers = np.zeros(0, dtype=np.float32)
     rows = frame
     if num_options > 1:
-        rows = frame.set_axis(_numbered(frame.index, np.zeros(0, dtype=np.int64)))
+        rows = frame.set_axis(numbered(frame.index, np.zeros(0, dtype=np.int64)))
     return Explanation(
         original=rows,
         frame=rows.copy(),
@@ -389,7 +389,7 @@ def _asked_for(finder: Finder, question: Question) -> float | None:
     return float(question.generator.decision_threshold)
 
 
-def _joined(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def joined_frames(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The rows of all frames, one after the other, with the dtypes of the training wherever these
     hold the values.
     """
@@ -408,7 +408,7 @@ def _joined(encoder: Encoder, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return whole
 
 
-def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
+def numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
     """The index with one more level, which counts the options of each row from 1; rows ascend."""
     # Entries come in order of cost within a row, so counting them numbers the options.
     option = np.arange(len(row)) - np.searchsorted(row, row) + 1
@@ -418,12 +418,14 @@ def _numbered(index: pd.Index, row: np.ndarray) -> pd.MultiIndex:
     return pd.MultiIndex.from_arrays([*levels, option], names=[*names, "option"])
 
 
-def _shortfalls(
+def shortfalls(
     index: pd.Index, row: np.ndarray, status: np.ndarray, num_options: int
 ) -> tuple[str, ...]:
-    """Why rows that can be helped have fewer options than were asked for."""
+    """Why rows that can be helped have fewer options than were asked for, given the status of each
+    entry.
+    """
     notes = list[str]()
-    helped = np.isin(status, (int(Status.CONVERGED), int(Status.IMPLAUSIBLE)))
+    helped = np.isin(status, ("converged", "implausible"))
     counts = np.bincount(row[helped], minlength=len(index))
     for i in np.flatnonzero((counts > 0) & (counts < num_options)).tolist():
         notes.append(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterfactual_training.errors import InputError, bad_value, check_count
@@ -19,8 +20,10 @@ from counterfactual_training.generators import Generator
 from counterfactual_training.tables.advice.answer import explain_rows
 from counterfactual_training.tables.advice.explanation import Explanation
 from counterfactual_training.tables.advice.find import Finder
+from counterfactual_training.tables.advice.lasting import lasting_advice
 from counterfactual_training.tables.advice.options import Question
-from counterfactual_training.tables.advice.rules import ask
+from counterfactual_training.tables.advice.rules import Rules, ask
+from counterfactual_training.tables.advice.testimony import Witnesses
 from counterfactual_training.tables.columns.native import is_native, like_native
 from counterfactual_training.torch_modes import in_plain_torch
 
@@ -36,6 +39,9 @@ class Explains:
     classes_: Any
     num_std_: float
     gate_: Gate | None
+    witnesses_: Witnesses | None = None
+    # What to do if there are none.
+    _without_witnesses = "fit some first, with add_witnesses(X, y)"
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         """The rows of a question, checked."""
@@ -62,6 +68,7 @@ class Explains:
         *,
         n_options: int = 1,
         confidence: float | None = None,
+        lasting: float | None = None,
         vary: Sequence[Any] | None = None,
         lock: Sequence[Any] | None = None,
         domain: Mapping[str, Any] | Sequence[Any] | None = None,
@@ -95,6 +102,13 @@ class Explains:
             confidence: probability of the target to reach, times the plausibility if there is a
                 gate. By default the answer flips the decision, and lies where the gate finds it at
                 least as plausible as not.
+            lasting: share of witnesses that should accept the answer, such as 0.9. Half of them
+                steer: a row is asked for more and more confidence until they find it so probable
+                that one more would accept. The other half, which had no part in it, says how often
+                the answer holds. ``lasting`` of the answer has that, and beside it what would be
+                just enough for the model itself. A classifier gets witnesses by
+                :meth:`~CounterfactualClassifier.add_witnesses`, an :class:`Explainer` when it is
+                made.
             vary, lock, max_changes, relations: rules of this question, all described in
                 :data:`RULES`.
             domain, step, max_change, difficulty: rules by column, such as ``{"debt": (0, None)}``.
@@ -127,17 +141,46 @@ class Explains:
         )
         options = check_count("n_options", n_options)
         _check(confidence, max_steps, time_limit)
+        witnesses = self._witnesses_for(lasting)
         if time_limit is None:
             until = math.inf
         else:
             until = time.monotonic() + time_limit
-        chosen, decides = self._explainer(generator, confidence, max_steps)
-        question = Question(chosen, generator is not None, sparsify)
-        finder = self._finder().asking(decides, until)
-        explanation = explain_rows(
-            finder, frame, self.classes_, target, question, groups, options, self.num_std_
-        )
+
+        def search(
+            bar: float | None = confidence,
+            rows: NDArray[np.int64] | None = None,
+            labels: Any = target,
+        ) -> Explanation:
+            """The answers for this confidence, of all rows or of some."""
+            chosen, decides = self._explainer(generator, bar, max_steps)
+            question = Question(chosen, generator is not None, sparsify)
+            finder = self._finder().asking(decides, until)
+            some, own = _of_rows(frame, groups, rows)
+            return explain_rows(
+                finder, some, self.classes_, labels, question, own, options, self.num_std_
+            )
+
+        if witnesses is None or lasting is None:
+            explanation = search()
+        else:
+            explanation = lasting_advice(search, frame.index, witnesses, lasting, options)
         return in_kind(explanation, X)
+
+    def _witnesses_for(self, lasting: float | None) -> Witnesses | None:
+        """Who is asked whether advice lasts; ``None`` if nobody wants to know."""
+        if lasting is None:
+            return None
+        if not (_is_number(lasting) and 0 < lasting < 1):
+            raise bad_value("lasting", "a share of witnesses between 0 and 1", lasting)
+        if self.witnesses_ is None:
+            raise InputError(
+                f"lasting={lasting:g} asks witnesses, and this {type(self).__name__} has none: "
+                f"{self._without_witnesses}.",
+                code="no_witnesses",
+                field="lasting",
+            )
+        return self.witnesses_
 
     @in_plain_torch
     def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:
@@ -166,6 +209,19 @@ class Explains:
         return np.concatenate(
             [gate.plausibility(part).cpu().numpy() for part in x.split(_CHUNK)]
         )
+
+
+def _of_rows(
+    frame: pd.DataFrame,
+    groups: Sequence[tuple[np.ndarray, Rules]],
+    rows: NDArray[np.int64] | None,
+) -> tuple[pd.DataFrame, Sequence[tuple[np.ndarray, Rules]]]:
+    """Some of the rows, by ascending numbers, and the rules of these; all rows for ``None``."""
+    # A frame of thousands of columns is slow to cut.
+    if rows is None or len(rows) == len(frame):
+        return frame, groups
+    own = [(np.flatnonzero(np.isin(rows, places)), rules) for places, rules in groups]
+    return frame.iloc[rows], [(places, rules) for places, rules in own if len(places)]
 
 
 def _check(confidence: Any, max_steps: Any, time_limit: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_training.tables.advice.outcome import Decisions, Outcome
+from counterfactual_training.tables.advice.testimony import Lasting
 from counterfactual_training.tables.advice.why import Obstacles, in_words, listed
 from counterfactual_training.tables.advice.words import (
     cut_off,
@@ -82,6 +83,7 @@ class Explanation:
             them.
         complete: ``False`` if a time limit ended the search early: answers may then cost more, or
             options fewer, than they could be. Every claim still holds.
+        lasting: what witnesses say of the answers, if advice was to last; ``None`` otherwise.
         outcome: says what became of a row. Of a regression, ``decision`` and ``prediction`` are the
             predicted numbers, ``target`` is the interval in words, and ``confidence`` is NaN.
 
@@ -120,6 +122,7 @@ class Explanation:
     notes: tuple[str, ...] = ()
     several: bool = False
     complete: bool = True
+    lasting: Lasting | None = None
     outcome: Outcome = field(default_factory=Decisions)
 
     def __len__(self) -> int:
@@ -134,7 +137,10 @@ class Explanation:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """One line per row: status, classes, confidence, plausibility, cost, columns changed."""
+        """One line per row: status, classes, confidence, plausibility, cost, columns changed; and
+        how long it lasts, beside what is just enough.
+        """
+        lasting = {} if self.lasting is None else self.lasting.summary()
         return pd.DataFrame(
             {
                 "status": self.status,
@@ -144,6 +150,7 @@ class Explanation:
                 "cost": self.cost,
                 "num_changed": (self.distance > 0).sum(1),
                 "num_steps": self.num_steps,
+                **lasting,
             },
             index=self.frame.index,
         )
@@ -178,7 +185,12 @@ class Explanation:
         )
         # What did not change costs nothing, however it is encoded.
         distance = np.where(self.changed.to_numpy(), distance, 0.0)
-        return replace(self, cost=(distance * weights).sum(1), distance=distance)
+        lasting = self.lasting
+        if lasting is not None and lasting.just_enough is not None:
+            enough = lasting.just_enough.measured_by(encoder, difficulty)
+            lasting = replace(lasting, just_enough=enough)
+        cost = (distance * weights).sum(1)
+        return replace(self, cost=cost, distance=distance, lasting=lasting)
 
     def differences(self) -> pd.DataFrame:
         """One line per changed cell: what and by how much; of categories no ``change``.
@@ -332,7 +344,11 @@ class Explanation:
             hurdles = self._hurdles(i)
         else:
             hurdles = ""
-        return self.outcome.sentence(self, i, self._moved(i, most), hurdles, plausibility)
+        text = self.outcome.sentence(self, i, self._moved(i, most), hurdles, plausibility)
+        # Witnesses are asked about answers.
+        if self.lasting is not None and self.answered[i]:
+            text += f" {self.lasting.sentence(i)}{self.lasting.alternative(self, i)}"
+        return text
 
     def _moved(self, i: int, most: int | None) -> str:
         """The changes of a row, the largest first."""
@@ -411,7 +427,10 @@ class Explanation:
         names += self.outcome.columns
         if gated:
             names.append("plausibility")
-        return [*names, "cost", "status"]
+        names.append("cost")
+        if self.lasting is not None:
+            names += self.lasting.columns
+        return [*names, "status"]
 
     def _row_name(self, i: int) -> list[str]:
         """The label of a person, and the number of the option if there may be several."""
@@ -428,7 +447,10 @@ class Explanation:
         cells = self.outcome.cells(self, i)
         if gated:
             cells = [*cells, cut_off(self.plausibility[i])]
-        return [*cells, f"{self.cost[i]:.2f}", self.status[i].replace("_", " ")]
+        cells = [*cells, f"{self.cost[i]:.2f}"]
+        if self.lasting is not None:
+            cells += self.lasting.cells(i)
+        return [*cells, self.status[i].replace("_", " ")]
 
     def _not_shown(self, columns: list[int], shown: int) -> list[str]:
         """Notes on columns and rows that a table leaves out, and those of the explanation."""

@@ -143,7 +143,7 @@ def _beside(
     kept: dict[int, list[int]] = {row: [row] for row in range(len(first.row))}
     for place, row in enumerate(both.tolist()):
         own = kept[row]
-        nested = _nested(columns[place], [columns[other] for other in own])
+        nested = is_nested(columns[place], [columns[other] for other in own])
         # Whoever is not helped by the first answer gets no list of others.
         helped = bool(first.found.reached[row]) and int(together.status[place]) == int(
             Status.CONVERGED
@@ -267,14 +267,14 @@ def _distinct(pool: Iterable[_Answer], num_options: int) -> list[_Answer]:
     """The cheapest answers, none of which changes all columns of another."""
     kept: list[_Answer] = []
     for answer in pool:
-        if answer.columns and not _nested(answer.columns, [own.columns for own in kept]):
+        if answer.columns and not is_nested(answer.columns, [own.columns for own in kept]):
             kept.append(answer)
         if len(kept) == num_options:
             break
     return kept
 
 
-def _nested(columns: frozenset[int], others: list[frozenset[int]]) -> bool:
+def is_nested(columns: frozenset[int], others: list[frozenset[int]]) -> bool:
     """Whether these are all columns of another answer and more, or another one has all of these."""
     return any(columns <= other or other <= columns for other in others)
 
@@ -291,6 +291,6 @@ def _with_doubtful(
         for answer in doubtful:
             if answer.price >= plausible[0].price:
                 break
-            if answer.columns and not _nested(answer.columns, [own.columns for own in kept]):
+            if answer.columns and not is_nested(answer.columns, [own.columns for own in kept]):
                 return [*kept, answer]
     return plausible

@@ -22,6 +22,7 @@ from counterfactual_training.models.classifiers import shape_of
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
+from counterfactual_training.tables.advice.testimony import Witnesses
 from counterfactual_training.tables.columns.encode import Encoder, Missing, Unseen
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tables.columns.schema import Schema
@@ -131,6 +132,7 @@ class CounterfactualClassifier(
         trained_: what ``fit`` trained, in one line; shown with the progress.
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
+        witnesses_: say how long advice lasts, see :meth:`add_witnesses`; ``None`` without any.
         history_: metrics by epoch; of an ensemble's first member.
         tuning_: all trials, if :meth:`tune` made this classifier.
         origin_: of a model that ``ct train`` made, the column of the class, the class that people
@@ -320,6 +322,7 @@ class CounterfactualClassifier(
         self.gate_ = gate
         # Kept, because it learns much of the columns that every question needs.
         self._finder_of_fit = Finder(model, encoder, self.constraints_, gate)
+        self.witnesses_: Witnesses | None = None
         # Whoever trains says anew which rows these were.
         self.origin_: Origin | None = None
         # Remembered as text, to notice what set_params changes later.
@@ -335,9 +338,11 @@ class CounterfactualClassifier(
             )
             learned = (self.classes_, self.model_, self.history_)
             origin = self.origin_
+            witnesses = self.witnesses_
             method = replace(self.method_, num_std=num_std)
             self._adopt(encoder, *learned, method, self.gate_)
             self.origin_ = origin
+            self.witnesses_ = witnesses
 
     def _seed(self) -> int:
         # Of a RandomState, each fit draws another seed, as scikit-learn's estimators do.

@@ -14,7 +14,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.errors import ConstraintError, InputError, check_name, from_outside
+from counterfactual_training.errors import (
+    ConstraintError,
+    InputError,
+    bad_value,
+    check_name,
+    from_outside,
+)
 from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
 from counterfactual_training.generators import Generator, evaluating, line
 from counterfactual_training.generators.model_checks import first_logits
@@ -24,6 +30,11 @@ from counterfactual_training.tables.advice.black_box import BlackBox, probabilit
 from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
 from counterfactual_training.tables.advice.quick_pipeline import QuickPipeline
+from counterfactual_training.tables.advice.testimony import (
+    OtherModels,
+    Witnesses,
+    check_enough,
+)
 from counterfactual_training.tables.columns.encode import Encoder, Missing, Unseen
 from counterfactual_training.tables.columns.frame import as_frame, match_columns
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
@@ -35,6 +46,7 @@ from counterfactual_training.tables.estimators.inputs import (
     refuse_missing,
     resolve_schema,
 )
+from counterfactual_training.tables.estimators.witnesses import Refits
 from counterfactual_training.torch_modes import in_plain_torch
 
 
@@ -64,6 +76,9 @@ class Explainer(Explains):
         missing: a missing value is an ``"error"``. With ``"impute"``, a torch module gets the
             median or most frequent category, and ``predict_proba`` the missing value itself; no
             advice is to leave a cell empty.
+        witnesses: other models of the same rows and classes, at least four, such as yours of the
+            last quarters: ``explain(lasting=...)`` asks whether they would accept the advice.
+            Torch modules beside a torch module; beside any other, whatever has ``predict_proba``.
         num_std: how far columns without a stated domain may leave the bulk of ``frame``.
 
     Attributes:
@@ -100,6 +115,7 @@ class Explainer(Explains):
         classes: Sequence[Any] | None = None,
         missing: Missing = "error",
         num_std: float = 0.0,
+        witnesses: Sequence[Any] | None = None,
     ) -> None:
         self._torch = isinstance(model, nn.Module)
         # A learned gate is trained by searches along gradients.
@@ -156,6 +172,8 @@ class Explainer(Explains):
         self._finder_of_fit = Finder(
             module, encoder, self.constraints_, self.gate_, background=background
         )
+        if witnesses is not None:
+            self.witnesses_ = self._testifying(witnesses, rows)
 
     @in_plain_torch
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -165,6 +183,8 @@ class Explainer(Explains):
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row of X ``(n,)``."""
         return self.classes_[self.predict_proba(X).argmax(1)]
+
+    _without_witnesses = "pass some when it is made, Explainer(..., witnesses=models)"
 
     # ---- inside ----------------------------------------------------------------------------------
 
@@ -215,6 +235,23 @@ class Explainer(Explains):
             Finder(module, self.encoder_, self.constraints_),
             torch.as_tensor(probability.argmax(1)),
         )
+
+    def _testifying(self, models: Sequence[Any], rows: pd.DataFrame) -> Witnesses:
+        """The witnesses, once they have been asked about two rows."""
+        if isinstance(models, str) or not isinstance(models, Sequence):
+            raise bad_value("witnesses", "a list of fitted models", models)
+        check_enough(len(models))
+        modules = [isinstance(model, nn.Module) for model in models]
+        witnesses: Witnesses
+        if self._torch and all(modules):
+            witnesses = Refits(
+                [model.eval() for model in models], self.encoder_, self.classes_, "other models"
+            )
+        else:
+            witnesses = OtherModels(models, self.classes_, self._arrays)
+        some = rows[:2]
+        witnesses.log_odds(some, self.classes_[np.zeros(len(some), dtype=np.int64)])
+        return witnesses
 
     def _check_decision(self, rows: pd.DataFrame, probability: np.ndarray) -> None:
         """Warn if the model decides otherwise than by its largest probability."""

@@ -23,9 +23,11 @@ from counterfactual_training.models.ensemble import Ensemble, make_ensemble
 from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.models.vae import VAE
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
+from counterfactual_training.tables.advice.testimony import check_enough
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.networks import MODELS
 from counterfactual_training.tables.estimators.parameters import learned_by, method_of
+from counterfactual_training.tables.estimators.witnesses import Refits
 from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.registry import is_known
 from counterfactual_training.training.run import History
@@ -36,6 +38,7 @@ _VAE = "vae."
 _LEARNED = "learned."
 _GATE = "gate."
 _ORIGIN = "origin."
+_WITNESS = "witness"
 _CLASS_KINDS = "biufUO"
 # Parameters that may hold a user's own object, which has to be passed to load() again.
 OWN = ("model", "method")
@@ -53,7 +56,7 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     learns = is_known(params["method"]) and isinstance(method_of(params).generator, FromRows)
     if learns:
         tensors |= {_LEARNED + name: value.contiguous() for name, value in learned.items()}
-    # Gate and origin are written only if they exist.
+    # Gate, witnesses and origin are written only if they exist.
     content = {
         "params": {
             name: to_json(name, value)
@@ -75,11 +78,13 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
         if vae is None
         else {"latent_dim": vae.latent_dim, "hidden_dim": vae.trunk[0].out_features},
     }
-    # The network as it was trained: parameters may have been set anew since then.
-    if not callable(classifier.get_params(deep=False)["model"]):
-        content["network"] = describe(classifier.model_)
-    elif isinstance(classifier.model_, Ensemble):
-        content["members"] = len(classifier.model_.members)
+    own = callable(params["model"])
+    content |= _shape(classifier.model_, own)
+    witnesses = classifier.witnesses_
+    if witnesses is not None:
+        content["witnesses"] = [_shape(model, own) for model in witnesses.models]
+        for i, model in enumerate(witnesses.models):
+            tensors |= _weights(_of_witness(i), model)
     if gate is not None:
         content["gate"] = gate.describe()
     if classifier.origin_ is not None:  # one mark per row: in a tensor, eight bytes each
@@ -87,6 +92,21 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
         tensors |= {_ORIGIN + name: value for name, value in marks.items()}
     must_be_json(content)
     save_file(path, _KIND, tensors, content)
+
+
+def _shape(model: nn.Module, own: bool) -> dict[str, Any]:
+    """What a file says of a network as it was trained: parameters may have been set anew since
+    then. Of one that a user's ``own`` function makes, only the number of members.
+    """
+    if not own:
+        return {"network": describe(model)}
+    if isinstance(model, Ensemble):
+        return {"members": len(model.members)}
+    return {}
+
+
+def _of_witness(i: int) -> str:
+    return f"{_WITNESS}{i}."
 
 
 def _weights(start: str, module: Any) -> dict[str, Tensor]:
@@ -145,6 +165,7 @@ def _assembled(
     else:
         gate = _gate(spec, *sizes, under(_GATE, tensors), source)
     classifier._adopt(encoder, classes, model, history, replace(method, num_std=num_std), gate)
+    _take_witnesses(classifier, content, sizes, own_model, tensors, source)
     if "origin" in content:
         classifier.origin_ = Origin.from_file(under(_ORIGIN, tensors), content["origin"])
     if content["trained"] is not None:
@@ -153,6 +174,29 @@ def _assembled(
     if content["named_columns"]:
         classifier.feature_names_in_ = encoder.feature_names_in_
     return classifier
+
+
+def _take_witnesses(
+    classifier: Any,
+    content: dict[str, Any],
+    sizes: tuple[int, int],
+    own_model: bool,
+    tensors: dict[str, Tensor],
+    source: str,
+) -> None:
+    """Give a classifier the witnesses of a file, if there are any."""
+    shapes = content.get("witnesses")
+    if shapes is None:
+        return
+    check_enough(len(shapes))
+    kind = classifier.get_params(deep=False)["model"]
+    models = [
+        load_model(
+            _maker(kind, shape), *sizes, own_model, under(_of_witness(i), tensors), source
+        )
+        for i, shape in enumerate(shapes)
+    ]
+    classifier.witnesses_ = Refits(models, classifier.encoder_, classifier.classes_)
 
 
 def load_model(

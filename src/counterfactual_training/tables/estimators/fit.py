@@ -113,7 +113,7 @@ class PreparedFit:
         self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None
     ) -> History:
         """Train the model, in place."""
-        x, y, options = self._rows()
+        x, y, options = self.rows()
         options |= {"progress": progress, "optimizer": optimizer}
         network = self.model
         if self._squashes_alone(network):
@@ -151,7 +151,7 @@ class PreparedFit:
 
         With an optimizer for each they train one by one, and what the optimizers remember goes on.
         """
-        x, y, options = self._rows()
+        x, y, options = self.rows()
         if networks is None:
             networks = self.networks()
         members = members_of(networks, self.method, y)
@@ -173,7 +173,7 @@ class PreparedFit:
         """The same, or of one network if a class has too few rows to draw samples of."""
         rare = None
         if self.method.members > 1 and self.method.bootstrap:
-            rare = too_rare(self._rows()[1])
+            rare = too_rare(self.rows()[1])
         if rare is None:
             return self
         message = (
@@ -205,7 +205,7 @@ class PreparedFit:
             )
         return models
 
-    def _rows(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    def rows(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Rows and classes to train on, and the arguments of a training that follow from them."""
         x = self.x
         y = self.y
@@ -254,12 +254,13 @@ def _trained_alone(
 
 
 class Start(NamedTuple):
-    """What a training goes on from."""
+    """What a training goes on from; with new weights if not with a copy of the model."""
 
     encoder: Encoder
     classes: np.ndarray
     model: nn.Module
     generator: Generator
+    copied: bool = True
 
 
 def prepare(
@@ -275,7 +276,8 @@ def prepare(
 
     Args:
         seed: of the weights and of the training.
-        start: training continues with this encoder and a copy of this model.
+        start: training continues with this encoder and, unless it says otherwise, a copy of this
+            model.
         values: labels are a regression's numbers, so there are no classes and one output.
     """
     base = parameters.method_of(params)
@@ -297,10 +299,11 @@ def prepare(
         frame,
         device_and_dtype(new_model(None, seed) if start is None else start.model),
     )
-    if start is None:
-        make_model = partial(new_model, x)
-    else:
+    goes_on = start is not None and start.copied
+    if start is not None and goes_on:
         make_model = partial(_copied, start.model)
+    else:
+        make_model = partial(new_model, x)
     limits = _training_constraints(rules, base.project_categories)
     y = torch.as_tensor(y_index.astype(np.float32 if values else np.int64), device=x.device)
     if start is None:
@@ -330,7 +333,7 @@ def prepare(
         weight,
         parameters.make_callbacks(params),
         stopping_share,
-        goes_on=start is not None,
+        goes_on=goes_on,
     )
 
 

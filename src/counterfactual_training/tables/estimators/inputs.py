@@ -120,8 +120,7 @@ def _must_be_known(labels: list[Any], known: list[Any]) -> None:
         )
     if absent:
         raise InputError(
-            f"No row is of class {absent[0]!r}: to continue training, rows of all classes are "
-            "needed."
+            f"No row is of class {absent[0]!r}, and rows of all classes are needed."
         )
 
 

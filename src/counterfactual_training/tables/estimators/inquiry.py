@@ -15,7 +15,7 @@ from counterfactual_training.tables.advice.explains import Explains
 from counterfactual_training.tables.advice.find import Finder
 from counterfactual_training.tables.estimators import parameters
 
-_OURS = ("self", "X", "target", "confidence")
+_OURS = ("self", "X", "target", "confidence", "lasting")
 #: What may be stated about a question.
 ARGUMENTS = [
     name for name in inspect.signature(Explains.explain).parameters if name not in _OURS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import torch
 from torch import nn
 
 from counterfactual_training import defaults
-from counterfactual_training.errors import InputError, check_count
+from counterfactual_training.errors import InputError, check_count, from_outside
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
 from counterfactual_training.houses import find
 from counterfactual_training.models.ensemble import Ensemble
+from counterfactual_training.tables.advice.testimony import Witnesses
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.fit import (
     VALIDATION_SHARE,
@@ -27,13 +29,14 @@ from counterfactual_training.tables.estimators.fit import (
 )
 from counterfactual_training.tables.estimators.inputs import frame_and_labels, row_weights
 from counterfactual_training.tables.estimators.parameters import method_of
+from counterfactual_training.tables.estimators.witnesses import refit
 from counterfactual_training.torch_modes import with_gradients
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.run import History
 
 
 class LearningMethods:
-    """The methods ``fit``, ``partial_fit`` and ``tune`` of the classifier."""
+    """The methods ``fit``, ``partial_fit``, ``add_witnesses`` and ``tune`` of the classifier."""
 
     n_restarts: int
     model: Any
@@ -46,6 +49,7 @@ class LearningMethods:
     model_: nn.Module
     generator_: Generator
     gate_: Gate | None
+    witnesses_: Witnesses | None
     history_: History
     method_: Method
     tuning_: Any
@@ -160,6 +164,28 @@ class LearningMethods:
         self._optimizer = [optimizer.state_dict() for optimizer in optimizers]
         return self
 
+    @with_gradients
+    def add_witnesses(
+        self, X: Any, y: Any, num: int = 10, *, sample_weight: Any = None, seed: int = 0
+    ) -> Self:
+        """Fit the same networks again on bootstrap samples of the rows: witnesses of how long
+        advice lasts, which ``explain(lasting=...)`` asks.
+
+        All of them are trained as one fleet, for as many epochs as the classifier was up to its
+        best one, and in its encoding. Predictions stay as they are; files keep the witnesses.
+        Another ``fit`` or ``partial_fit`` drops them, because they are of the model as it was.
+
+        This is a step of its own and no parameter, because a search for settings would otherwise
+        fit witnesses of every model that it tries; and so that a model that is loaded can get some.
+
+        Args:
+            X, y, sample_weight: the rows, classes and weights that this was fitted to.
+            num: how many, at least four. Half of them steer searches, the others report.
+            seed: of the samples and of the trainings.
+        """
+        self.witnesses_ = refit(self, X, y, num, sample_weight, seed)
+        return self
+
     def _optimizers(
         self, networks: Sequence[nn.Module], rate: float
     ) -> list[torch.optim.Optimizer]:
@@ -240,6 +266,13 @@ class LearningMethods:
         self, prepared: PreparedFit, model: nn.Module, history: History, gate: Gate | None
     ) -> None:
         """Become what was trained, and say so."""
+        dropped = getattr(self, "witnesses_", None)
+        if dropped is not None:
+            warnings.warn(
+                f"The {len(dropped)} witnesses are of the model as it was, and are dropped: call "
+                "add_witnesses again.",
+                stacklevel=from_outside(),
+            )
         learned = (prepared.encoder, prepared.classes, model.eval(), history)
         self._adopt(*learned, prepared.method, gate)
         self._say(len(prepared.y))

@@ -243,7 +243,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             target: ``(None, 200_000)`` for at most 200,000, ``(150_000, None)`` for at least
                 150,000, or both sides.
             rules: of this question, all that :meth:`CounterfactualClassifier.explain` takes, but
-                for ``confidence``.
+                for ``confidence`` and ``lasting``.
 
         Returns:
             An :class:`Explanation`, with one entry per row, or per option.

@@ -1,17 +1,18 @@
-"""The same classifier again, on bootstrap samples: witnesses of how long advice lasts."""
+"""The same classifier again, on bootstrap samples, one fit after the other: judges of advice.
+
+The library's own witnesses share an encoding and a fleet. These share nothing with the classifier
+that they judge, as a model that is trained again next year would.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
 
-from counterfactual_training.errors import InputError, check_count
-from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
-from counterfactual_training.tables.estimators.inputs import frame_and_labels, row_weights
+from counterfactual_training import CounterfactualClassifier
 
 # Draws of a sample until every class is in it.
 _DRAWS = 100
@@ -19,12 +20,10 @@ _DRAWS = 100
 
 def refits(
     classifier: CounterfactualClassifier,
-    X: Any,
-    y: Any,
-    num: int = 10,
-    *,
-    sample_weight: Any = None,
-    seed: int = 0,
+    frame: pd.DataFrame,
+    labels: np.ndarray,
+    num: int,
+    seed: int,
 ) -> list[CounterfactualClassifier]:
     """So many classifiers with the same parameters, each fitted to a bootstrap sample of the rows.
 
@@ -34,27 +33,10 @@ def refits(
 
     Args:
         classifier: fitted.
-        X, y, sample_weight: the rows, classes and weights that it was fitted to.
-        num: how many; :func:`lasting` needs at least four.
+        frame, labels: the rows and classes that it was fitted to.
+        num: how many.
         seed: of the samples and of the trainings.
-
-    Examples:
-        >>> import counterfactual_training as ct
-        >>> people = ct.loan(200)
-        >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=2)
-        >>> clf = clf.fit(people.frame, people.labels)
-        >>> len(ct.refits(clf, people.frame, people.labels, 4))
-        4
     """
-    if not isinstance(classifier, CounterfactualClassifier):
-        raise InputError(
-            f"refits are of a CounterfactualClassifier, got {type(classifier).__name__}; anything "
-            "else with predict_proba can be a witness if you fit it again yourself."
-        )
-    check_is_fitted(classifier, "model_")
-    check_count("num", num)
-    frame, labels = frame_and_labels(clone(classifier), X, y)
-    weight = row_weights(sample_weight, len(labels))
     rng = np.random.default_rng(seed)
     made = []
     for i in range(num):
@@ -69,8 +51,7 @@ def refits(
         with warnings.catch_warnings():
             # Said when the classifier itself was fitted.
             warnings.simplefilter("ignore", UserWarning)
-            own = None if weight is None else weight[rows]
-            made.append(again.fit(frame.iloc[rows], labels[rows], sample_weight=own))
+            made.append(again.fit(frame.iloc[rows], labels[rows]))
     return made
 
 
