@@ -21,7 +21,7 @@ from counterfactual_lab.grids.settings import published
 from counterfactual_lab.networks import encoder_of, fit_model, untrained
 from counterfactual_training.datasets import load_dataset
 from counterfactual_training.datasets.dataset import Dataset
-from counterfactual_training.tables.audits import Audit, Subject, audit
+from counterfactual_training.tables.audits import Audit, AuditProtocol, Subject, audit
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.pages.audit_page import write_audit
 from counterfactual_training.tables.pages.files import RunInfo
@@ -123,9 +123,7 @@ def measured(plan: Plan, seed: int, epochs: int | None = None) -> Audit:
         plan.groups,
         plan.target,
         against=subjects["conventional"],
-        retrain=plan.retrain,
-        confidence=_DECISION,
-        seed=seed,
+        protocol=AuditProtocol(retrain=plan.retrain, confidence=_DECISION, seed=seed),
     )
 
 

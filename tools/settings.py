@@ -23,7 +23,7 @@ SHOWN = (
         "Objective",
         "Generator",
     ),
-    *("GateConfig", "EvaluationProtocol"),
+    *("GateConfig", "EvaluationProtocol", "AuditProtocol"),
 )
 
 

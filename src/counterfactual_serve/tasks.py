@@ -65,7 +65,7 @@ def audit_served(
 ) -> dict[str, Any]:
     """The audit of one model; of both, if ``which`` is ``"main"`` and there is another one."""
     # Here, because only audits need trees and forests, which take their memory.
-    from counterfactual_training.tables.audits import Subject
+    from counterfactual_training.tables.audits import AuditProtocol, Subject
     from counterfactual_training.tables.audits import audit as audit_groups
 
     model = served.named(which)
@@ -88,8 +88,9 @@ def audit_served(
         wanted = model.wanted
     else:
         wanted = model.label(target)
+    protocol = AuditProtocol(people=people, seed=served.seed)
     audit = audit_groups(
-        subject, frame, labels, groups, wanted, against=against, people=people, seed=served.seed
+        subject, frame, labels, groups, wanted, against=against, protocol=protocol
     )
     return audit.to_dict()
 

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from counterfactual_training.models.vae import fit_vae
     from counterfactual_training.tables.advice import Explanation
     from counterfactual_training.tables.advice.testimony import Lasting
-    from counterfactual_training.tables.audits import Audit, audit
+    from counterfactual_training.tables.audits import Audit, AuditProtocol, audit
     from counterfactual_training.tables.columns.encode import Encoder
     from counterfactual_training.tables.columns.feature import Feature
     from counterfactual_training.tables.columns.schema import Schema
@@ -122,6 +122,7 @@ __all__ = [
     "PUBLISHED",
     "AccuracyBudget",
     "Audit",
+    "AuditProtocol",
     "AverageWeights",
     "BestEpoch",
     "Binding",
@@ -252,7 +253,7 @@ _MODULES = {
     "models.vae": "fit_vae",
     "tables.advice": "Explanation",
     "tables.advice.testimony": "Lasting",
-    "tables.audits": "Audit audit",
+    "tables.audits": "Audit AuditProtocol audit",
     "tables.columns.encode": "Encoder",
     "tables.columns.feature": "Feature",
     "tables.columns.schema": "Schema",

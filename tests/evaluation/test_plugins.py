@@ -140,9 +140,7 @@ def test_bad_explainers_are_named(known, explainer, message):
         ct.evaluate(*known, QUICK, explainers={"mine": explainer})
 
 
-def test_find_and_explainers_exclude_each_other(known):
-    with pytest.raises(InputError, match="either find or explainers"):
-        ct.evaluate(*known, QUICK, find=mirrored, explainers={"mine": mirrored})
+def test_explainers_need_names(known):
     with pytest.raises(InputError, match="at least one name"):
         ct.evaluate(*known, QUICK, explainers={})
 

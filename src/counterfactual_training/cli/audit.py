@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
             f"--delta must be a number of at least 0, got {arguments.delta:g}; 0 adds no noise."
         )
     from counterfactual_training.cli.saved_models import open_model
-    from counterfactual_training.tables.audits import audit, usual_groups
+    from counterfactual_training.tables.audits import AuditProtocol, audit, usual_groups
 
     opened = open_model(arguments.model)
     if arguments.against is None:
@@ -111,6 +111,14 @@ def run(arguments: argparse.Namespace) -> None:
         classes = ", ".join(map(repr, map(str, opened.classifier.classes_)))
         raise InputError(f"Say which class people want: --target CLASS, one of {classes}.")
     groups = _groups(arguments.group, list(map(str, people.frame.columns)))
+    protocol = AuditProtocol(
+        retrain=arguments.retrain,
+        people=arguments.people,
+        delta=arguments.delta or None,
+        confidence=arguments.confidence,
+        proxies=not arguments.no_proxies,
+        seed=arguments.seed,
+    )
     result = audit(
         subject,
         people.frame,
@@ -120,12 +128,7 @@ def run(arguments: argparse.Namespace) -> None:
         against=None
         if rival is None
         else _subject(rival, arguments.against, people, arguments.retrain),
-        retrain=arguments.retrain,
-        people=arguments.people,
-        delta=arguments.delta or None,
-        confidence=arguments.confidence,
-        proxies=not arguments.no_proxies,
-        seed=arguments.seed,
+        protocol=protocol,
     )
     _report(arguments, result, people.description, time.perf_counter() - started)
 

@@ -57,12 +57,11 @@ from counterfactual_training.torch_modes import with_gradients
 
 
 @with_gradients
-def evaluate(  # noqa: PLR0913  # public
+def evaluate(
     model: nn.Module | Sequence[nn.Module],
     data: Data,
     protocol: EvaluationProtocol = PAIRED,
     constraints: Constraints | None = None,
-    find: Explains = search,
     *,
     explainers: Mapping[str, Explains | Generator] | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
@@ -86,11 +85,10 @@ def evaluate(  # noqa: PLR0913  # public
         protocol: how to measure.
         constraints: of the searches and attacks; by default those of the data set, or a box
             inferred from the rows.
-        find: searches, called as :func:`search` is.
-        explainers: measured instead, by name: functions ``(model, x, y_target, constraints) ->
-            x_cf``, a :class:`Generator` (searched up to the protocol's τ), or what is called as
-            :func:`search` is. The table then has a column ``explainer`` (empty where none took
-            part) and the metric ``violations``. Foreign ones have no λ_energy (NaN).
+        explainers: measured instead of :func:`search`, by name: functions ``(model, x, y_target,
+            constraints) -> x_cf``, a :class:`Generator` (searched up to the protocol's τ), or what
+            is called as :func:`search` is. The table then has a column ``explainer`` (empty where
+            none took part) and the metric ``violations``. Foreign ones have no λ_energy (NaN).
         metrics: of your own, by name: functions of a :class:`Measured` that return one value per
             individual ``(n,)``, or one number.
         families: of the judges, see :meth:`Jury.fit`; leave out any that helped to train or to
@@ -134,7 +132,7 @@ def evaluate(  # noqa: PLR0913  # public
     lone = isinstance(model, nn.Module)
     panel = _panel(x, y, families, witnesses)
     tables: list[dict[str, pd.DataFrame]] = [{} for _ in models]
-    for name, method in _methods(find, explainers).items():
+    for name, method in _methods(explainers).items():
         arguments = (data, protocol, rules, method, user_metrics, panel)
         individuals = _individuals(models, lone, arguments)
         for mine, table in zip(tables, individuals, strict=True):
@@ -272,13 +270,9 @@ def attack_curves(
     }
 
 
-def _methods(
-    find: Explains, explainers: Mapping[str, Explains | Generator] | None
-) -> dict[str, Find]:
+def _methods(explainers: Mapping[str, Explains | Generator] | None) -> dict[str, Find]:
     if explainers is None:
-        return {"": as_find(find)}
-    if find is not search:
-        raise InputError("Give either find or explainers: name your find among the explainers.")
+        return {"": as_find(search)}
     if not explainers or not all(isinstance(name, str) and name for name in explainers):
         raise InputError(
             f"explainers needs at least one name, and no empty ones, got {list(explainers)}."

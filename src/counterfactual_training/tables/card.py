@@ -14,7 +14,7 @@ import pandas as pd
 from counterfactual_training.defaults import CARD_PEOPLE
 from counterfactual_training.errors import InputError, ModelError
 from counterfactual_training.models.shapes import describe
-from counterfactual_training.tables.audits import Audit, audit, usual_groups
+from counterfactual_training.tables.audits import Audit, AuditProtocol, audit, usual_groups
 from counterfactual_training.tables.audits.robustness import module_of
 from counterfactual_training.tables.card_numbers import by_group, measures, percent_span, span
 from counterfactual_training.tables.card_parts import Card, CardSection, CardTable
@@ -123,9 +123,7 @@ def _audited(
             labels,
             named,
             target,
-            people=people,
-            resamples=_RESAMPLES,
-            seed=seed,
+            protocol=AuditProtocol(people=people, resamples=_RESAMPLES, seed=seed),
         ), ""
     except InputError as error:
         if groups is not None:

@@ -9,7 +9,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.audits import Subject, audit
+from counterfactual_training.tables.audits import AuditProtocol, Subject, audit
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.explainer import Explainer
 
@@ -23,7 +23,7 @@ def found(book):
         ["sex", "owner", "age", "sex*owner"],
         "granted",
         against=Subject(book.plain, "plain"),
-        resamples=200,
+        protocol=AuditProtocol(resamples=200),
     )
 
 
@@ -115,9 +115,7 @@ def test_few_people_are_shown_and_flagged(book):
         book.labels,
         ["rare"],
         "granted",
-        resamples=50,
-        proxies=False,
-        delta=None,
+        protocol=AuditProtocol(resamples=50, proxies=False, delta=None),
     )
     rare = line(found.groups, model="model", column="rare", group="x", measure="denied")
     assert rare["few"] and rare["n"] == 3 and not np.isnan(rare["value"])
@@ -127,7 +125,14 @@ def test_few_people_are_shown_and_flagged(book):
 
 
 def test_without_labels_and_groups(book):
-    found = audit(book.gated, book.people, None, [], "granted", resamples=50, delta=None)
+    found = audit(
+        book.gated,
+        book.people,
+        None,
+        [],
+        "granted",
+        protocol=AuditProtocol(resamples=50, delta=None),
+    )
     assert [measure.id for measure in found.measures] == [
         "denied",
         "no_recourse",
@@ -146,9 +151,7 @@ def test_without_labels_two_models_by_group(book):
         ["sex"],
         "granted",
         against=book.plain,
-        resamples=50,
-        delta=None,
-        proxies=False,
+        protocol=AuditProtocol(resamples=50, delta=None, proxies=False),
     )
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     ids = [measure["id"] for measure in document["columns"][1]["measures"]]
@@ -163,9 +166,7 @@ def test_a_model_beside_itself_does_not_surely_decide_alike(book):
         ["sex"],
         "granted",
         against=book.gated,
-        resamples=50,
-        delta=None,
-        proxies=False,
+        protocol=AuditProtocol(resamples=50, delta=None, proxies=False),
     )
     shares = [measure.id for measure in found.measures if measure.unit == "share"]
     differences = found.differences[found.differences["measure"].isin(shares)]
@@ -183,9 +184,7 @@ def test_a_cap_is_told(book):
         book.labels,
         ["sex"],
         "granted",
-        people=10,
-        resamples=50,
-        delta=None,
+        protocol=AuditProtocol(people=10, resamples=50, delta=None),
     )
     assert found.models[0]["explained"] <= 10 < found.models[0]["denied"]
     assert any("denied people were explained" in note for note in found.notes)
@@ -200,9 +199,7 @@ def test_the_same_seed_gives_the_same_audit(book):
             book.labels,
             ["sex"],
             "granted",
-            people=20,
-            resamples=50,
-            seed=4,
+            protocol=AuditProtocol(people=20, resamples=50, seed=4),
         )
         for _ in range(2)
     )
@@ -217,7 +214,12 @@ def test_a_model_trained_elsewhere(book):
         forest.fit(frame[numbers], y), frame[numbers], y, mutability={"age": "none"}
     )
     found = audit(
-        explainer, book.people, book.labels, ["sex"], "granted", people=15, resamples=50
+        explainer,
+        book.people,
+        book.labels,
+        ["sex"],
+        "granted",
+        protocol=AuditProtocol(people=15, resamples=50),
     )
     assert found.later.empty  # a forest has no weights to disturb
     assert found.models[0]["advised"] == {"debt": 1.0}
@@ -230,9 +232,7 @@ def test_a_group_that_people_may_change_is_told(book):
         book.labels,
         ["branch"],
         "granted",
-        people=20,
-        resamples=50,
-        delta=None,
+        protocol=AuditProtocol(people=20, resamples=50, delta=None),
     )
     assert any("lets people change branch" in note for note in found.notes)
     # Its own column does not count as something that gives it away.
@@ -246,13 +246,6 @@ def test_a_group_that_people_may_change_is_told(book):
         ({"target": "grated"}, "Did you mean 'granted'"),
         ({"groups": ["sexx"]}, "Did you mean 'sex'"),
         ({"labels": ["granted"]}, "one label per row"),
-        ({"people": 0}, "people must be a whole number of at least 1"),
-        ({"resamples": 0}, "resamples must be a whole number of at least 1"),
-        ({"retrain": -1}, "retrain must be a whole number of at least 0"),
-        ({"seed": -1}, "seed must be a whole number of at least 0"),
-        ({"delta": float("nan")}, "delta must be a number above 0, got nan"),
-        ({"delta": -1}, "delta must be a number above 0"),
-        ({"level": 1}, "level must be a number between 0 and 1"),
         ({"groups": [["sex"]]}, "list of names of columns"),
         ({"groups": "sex"}, "list of columns, such as"),
         (
@@ -272,6 +265,23 @@ def test_bad_input(book, changes, said):
     }
     with pytest.raises(InputError, match=said):
         audit(book.gated, **(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"people": 0}, "people must be a whole number of at least 1"),
+        ({"resamples": 0}, "resamples must be a whole number of at least 1"),
+        ({"retrain": -1}, "retrain must be a whole number of at least 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"delta": float("nan")}, "delta must be a number above 0, got nan"),
+        ({"delta": -1}, "delta must be a number above 0"),
+        ({"level": 1}, "level must be a number between 0 and 1"),
+    ],
+)
+def test_bad_protocols(settings, said):
+    with pytest.raises(InputError, match=said):
+        AuditProtocol(**settings)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +310,7 @@ def test_no_rows_to_train_on_again(book):
             [],
             "granted",
             trained_on=(frame[:0], y[:0]),
-            retrain=1,
+            protocol=AuditProtocol(retrain=1),
         )
 
 
@@ -349,10 +359,7 @@ def test_polars_frames_are_taken(book):
         book.labels,
         ["sex"],
         "granted",
-        people=15,
-        resamples=50,
-        delta=None,
-        proxies=False,
+        protocol=AuditProtocol(people=15, resamples=50, delta=None, proxies=False),
     )
     same = audit(
         book.gated,
@@ -360,10 +367,7 @@ def test_polars_frames_are_taken(book):
         book.labels,
         ["sex"],
         "granted",
-        people=15,
-        resamples=50,
-        delta=None,
-        proxies=False,
+        protocol=AuditProtocol(people=15, resamples=50, delta=None, proxies=False),
     )
     pd.testing.assert_frame_equal(told.groups, same.groups)
 
@@ -378,9 +382,11 @@ def test_two_models_are_measured_by_the_scale_of_the_first(book, make_quick, sch
     wide = make_quick(schema=schema, gate="none", scaling="standard", **rules)
     wide.fit(frame.assign(debt=frame["debt"] * 4), y)
     people = book.people.assign(debt=book.people["debt"] * 4)
-    settings = {"resamples": 50, "proxies": False, "delta": None}
-    both = audit(book.gated, people, book.labels, [], "granted", against=wide, **settings)
-    alone = audit(wide, people, book.labels, [], "granted", **settings)
+    protocol = AuditProtocol(resamples=50, proxies=False, delta=None)
+    both = audit(
+        book.gated, people, book.labels, [], "granted", against=wide, protocol=protocol
+    )
+    alone = audit(wide, people, book.labels, [], "granted", protocol=protocol)
     known = people[list(wide.schema_.names)]
     told = wide.explain(known[wide.predict(known) != "granted"], "granted")
     helped = told.answered & ~np.isin(told.status, ("infeasible", "exhausted"))

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from counterfactual_training.tables.audits import num_draws, retrainer, with_weight_noise
+from counterfactual_training.tables.audits import (
+    AuditProtocol,
+    num_draws,
+    retrainer,
+    with_weight_noise,
+)
 from counterfactual_training.tables.audits.people import Subject, Survey, ask_model
 from counterfactual_training.tables.audits.robustness import robustness
 
@@ -12,7 +17,9 @@ from counterfactual_training.tables.audits.robustness import robustness
 @pytest.fixture(scope="module")
 def advised(book):
     subject = Subject(book.gated, "gated", retrainer(book.gated, *book.trained))
-    return ask_model(subject, Survey(book.people, book.labels, "granted", [], 60, 0))
+    return ask_model(
+        subject, Survey(book.people, book.labels, "granted", [], AuditProtocol(people=60))
+    )
 
 
 def test_the_number_of_draws_is_that_of_the_formula():
@@ -80,9 +87,8 @@ def test_the_same_seed_and_rows_keep_all(book, advised):
 
 
 def test_records_of_all_checks(advised):
-    records = {
-        record["check"]: record for record in robustness(advised, "granted", 0, 1, 0.1, 0.95)
-    }
+    protocol = AuditProtocol(retrain=1, delta=0.1)
+    records = {record["check"]: record for record in robustness(advised, "granted", protocol)}
     assert set(records) == {"retrained", "left_out", "weights", "weights_all", "inputs"}
     assert records["weights"]["draws"] == num_draws()
     assert all(0 <= r["low"] <= r["value"] <= r["high"] <= 1 for r in records.values())
@@ -93,4 +99,7 @@ def test_records_of_all_checks(advised):
 def test_nothing_to_check_without_advice(advised):
     from dataclasses import replace
 
-    assert robustness(replace(advised, explanation=None), "granted", 0, 0, 0.1, 0.95) == []
+    assert (
+        robustness(replace(advised, explanation=None), "granted", AuditProtocol(delta=0.1))
+        == []
+    )

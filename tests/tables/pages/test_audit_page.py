@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from counterfactual_training.tables.audits import Subject, audit
+from counterfactual_training.tables.audits import AuditProtocol, Subject, audit
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.pages.audit_page import Scale, audit_page
 from counterfactual_training.tables.pages.audit_tables import (
@@ -45,7 +45,7 @@ def found():
         ["a group"],
         "yes",
         against=Subject(classifier, "twin"),
-        resamples=50,
+        protocol=AuditProtocol(resamples=50),
     )
 
 

@@ -9,6 +9,7 @@ from counterfactual_training.tables.audits.audit import audit
 from counterfactual_training.tables.audits.groups import make_groupings, usual_groups
 from counterfactual_training.tables.audits.measures import MEASURES, Measure
 from counterfactual_training.tables.audits.people import Subject
+from counterfactual_training.tables.audits.protocol import AuditProtocol
 from counterfactual_training.tables.audits.result import Audit
 from counterfactual_training.tables.audits.robustness import (
     CHECKS,
@@ -21,6 +22,7 @@ __all__ = [
     "CHECKS",
     "MEASURES",
     "Audit",
+    "AuditProtocol",
     "Measure",
     "Subject",
     "audit",

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from counterfactual_training.defaults import AUDIT_PEOPLE, WEIGHT_NOISE
 from counterfactual_training.errors import InputError
 from counterfactual_training.tables.audits import proxies as guessing
 from counterfactual_training.tables.audits.describe import described, immutable, notes_on
@@ -26,6 +25,7 @@ from counterfactual_training.tables.audits.intervals import (
 )
 from counterfactual_training.tables.audits.measures import MEASURES, Measure
 from counterfactual_training.tables.audits.people import ModelAdvice, Survey, ask_model
+from counterfactual_training.tables.audits.protocol import USUAL, AuditProtocol
 from counterfactual_training.tables.audits.result import (
     DIFFERENCES,
     GAPS,
@@ -37,15 +37,11 @@ from counterfactual_training.tables.audits.result import (
     Audit,
 )
 from counterfactual_training.tables.audits.robustness import robustness
-from counterfactual_training.tables.audits.subjects import (
-    check_numbers,
-    checked_labels,
-    make_subjects,
-)
+from counterfactual_training.tables.audits.subjects import checked_labels, make_subjects
 from counterfactual_training.tables.columns.native import to_pandas
 
 
-def audit(  # noqa: PLR0913  # public
+def audit(
     classifier: Any,
     frame: Any,
     labels: Any = None,
@@ -54,14 +50,7 @@ def audit(  # noqa: PLR0913  # public
     *,
     against: Any = None,
     trained_on: tuple[Any, Any] | None = None,
-    retrain: int = 0,
-    people: int = AUDIT_PEOPLE,
-    resamples: int = 2000,
-    level: float = 0.95,
-    proxies: bool = True,
-    delta: float | None = WEIGHT_NOISE,
-    confidence: float | None = None,
-    seed: int = 0,
+    protocol: AuditProtocol = USUAL,
 ) -> Audit:
     """Measure a model's advice by group, on rows that it was not trained on.
 
@@ -75,15 +64,7 @@ def audit(  # noqa: PLR0913  # public
         target: the class that people want.
         against: another model of the same columns and classes, such as one trained conventionally.
         trained_on: rows and labels of the training, to train both models again.
-        retrain: how often, by other seeds and as often without a part of the rows; 0 leaves this
-            out.
-        people: the most to explain per model, drawn so that small groups are not lost.
-        resamples, level: draws of the bootstrap, and the level of its intervals.
-        proxies: whether to measure what gives groups away.
-        delta: size of the noise on weights, relative to the typical weight of a layer; ``None``
-            measures without noise.
-        confidence: that advice asks for; by default what each model asks for by itself.
-        seed: of everything that is drawn: people, resamples, noise and trainings.
+        protocol: how to measure.
 
     Returns:
         An :class:`Audit`: tables with intervals, and sentences about what is clear.
@@ -94,8 +75,9 @@ def audit(  # noqa: PLR0913  # public
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame[:200], people.y[:200])
         >>> groups = people.frame[200:].assign(branch=["north", "south"] * 50)
+        >>> quick = ct.AuditProtocol(people=40, resamples=100)
         >>> audit = ct.audit(
-        ...     clf, groups, people.y[200:].numpy(), ["branch"], target=1, people=40, resamples=100
+        ...     clf, groups, people.y[200:].numpy(), ["branch"], target=1, protocol=quick
         ... )
         >>> audit.groups.query("measure == 'denied'")["group"].tolist()
         ['everybody', 'north', 'south']
@@ -105,11 +87,10 @@ def audit(  # noqa: PLR0913  # public
         raise InputError(
             f"Groups are columns, so an audit needs a data frame, got {type(frame).__name__}."
         )
-    check_numbers(people, resamples, retrain, seed, level, delta)
     subjects = make_subjects(classifier, against, trained_on)
     y = checked_labels(subjects, rows, labels, target)
     groupings = [everybody(len(rows)), *make_groupings(rows, groups)]
-    survey = Survey(rows, y, target, groupings[1:], people, seed, confidence)
+    survey = Survey(rows, y, target, groupings[1:], protocol)
     ruler = subjects[0].classifier.encoder_
     models = [ask_model(subject, survey, ruler) for subject in subjects]
     if not any(advice.denied.any() for advice in models):
@@ -117,27 +98,28 @@ def audit(  # noqa: PLR0913  # public
             f"Nobody among these {len(rows):,} rows is denied {target!r}, so there is no burden "
             "to measure."
         )
-    tables = _by_group(
-        models, groupings, _measures(models, y is not None), resamples, level, seed
-    )
+    tables = _by_group(models, groupings, _measures(models, y is not None), protocol)
     single = [grouping for grouping in groupings if grouping.kind in ("categories", "bands")]
     guesses = _guess(
-        models, rows, single if proxies else [], guessing.Draws(seed, resamples, level)
+        models,
+        rows,
+        single if protocol.proxies else [],
+        guessing.Draws(protocol.seed, protocol.resamples, protocol.level),
     )
     checks = [
         {"model": IDS[i], **line}
         for i, advice in enumerate(models)
-        for line in robustness(advice, target, seed, retrain, delta, level)
+        for line in robustness(advice, target, protocol)
     ]
     facts = {
         "target": str(target),
         "rows": len(rows),
-        "people": people,
-        "level": level,
-        "resamples": resamples,
-        "seed": seed,
+        "people": protocol.people,
+        "level": protocol.level,
+        "resamples": protocol.resamples,
+        "seed": protocol.seed,
         "few": FEW,
-        "delta": delta,
+        "delta": protocol.delta,
     }
     return Audit(
         *tables,
@@ -147,7 +129,7 @@ def audit(  # noqa: PLR0913  # public
         immutable(subjects[0], groupings),
         tuple(described(i, advice, y) for i, advice in enumerate(models)),
         facts,
-        notes_on(models, groupings, tables[0], retrain),
+        notes_on(models, groupings, tables[0], protocol.retrain),
     )
 
 
@@ -168,15 +150,13 @@ def _by_group(
     models: Sequence[ModelAdvice],
     groupings: Sequence[Grouping],
     measures: Sequence[Measure],
-    resamples: int,
-    level: float,
-    seed: int,
+    protocol: AuditProtocol,
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    level = protocol.level
     lines: dict[str, list[dict[str, Any]]] = {"groups": [], "gaps": [], "differences": []}
     for grouping in groupings:
-        draws = draw_measures(
-            models, grouping, measures, resamples, np.random.default_rng(seed)
-        )
+        rng = np.random.default_rng(protocol.seed)
+        draws = draw_measures(models, grouping, measures, protocol.resamples, rng)
         for measure in measures:
             n = {
                 (i, g): num_counted(models, i, grouping, g, measure)

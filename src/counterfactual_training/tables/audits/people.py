@@ -13,6 +13,7 @@ import pandas as pd
 
 from counterfactual_training.tables.advice import Explanation
 from counterfactual_training.tables.audits.groups import Grouping
+from counterfactual_training.tables.audits.protocol import AuditProtocol
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.schema import Schema
 
@@ -150,15 +151,13 @@ class ModelAdvice:
 
 @dataclass(frozen=True)
 class Survey:
-    """What all models of an audit are asked: about whom, for which class, how many at most."""
+    """What all models of an audit are asked: about whom, for which class, and how."""
 
     frame: pd.DataFrame
     labels: np.ndarray | None
     target: Any
     groupings: Sequence[Grouping]
-    people: int
-    seed: int
-    confidence: float | None = None
+    protocol: AuditProtocol
 
     @property
     def deserving(self) -> np.ndarray:
@@ -179,11 +178,13 @@ def ask_model(subject: Subject, survey: Survey, ruler: Encoder | None = None) ->
     deserving = survey.deserving
     # The wrongly denied are few and count most in some measures, so they are strata of their own.
     stratum = strata([*(g.codes for g in survey.groupings), deserving])
-    chosen, weight = draw(denied, stratum, survey.people, survey.seed)
+    chosen, weight = draw(denied, stratum, survey.protocol.people, survey.protocol.seed)
     explanation = None
     if len(chosen):
         explanation = subject.classifier.explain(
-            frame.iloc[chosen][subject.columns], survey.target, confidence=survey.confidence
+            frame.iloc[chosen][subject.columns],
+            survey.target,
+            confidence=survey.protocol.confidence,
         )
         # Each model counts in standard deviations of its own rows: two of them are compared by one
         # ruler.

@@ -73,7 +73,8 @@ class Audit:
         >>> people = ct.loan(300)
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame, people.y)
-        >>> audit = ct.audit(clf, people.frame, groups=["age"], target=1, people=40, resamples=100)
+        >>> quick = ct.AuditProtocol(people=40, resamples=100)
+        >>> audit = ct.audit(clf, people.frame, groups=["age"], target=1, protocol=quick)
         >>> [measure.id for measure in audit.measures]
         ['denied', 'no_recourse', 'implausible', 'burden']
         >>> audit.gaps.columns.tolist()

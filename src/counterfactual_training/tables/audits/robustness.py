@@ -17,6 +17,7 @@ from torch.func import functional_call, vmap
 from counterfactual_training.evaluation.bootstrap import bootstrap_mean
 from counterfactual_training.tables.audits.intervals import FEW, holding, opened
 from counterfactual_training.tables.audits.people import ModelAdvice, Predicts
+from counterfactual_training.tables.audits.protocol import AuditProtocol
 from counterfactual_training.tables.columns.model_space import (
     column_owner,
     device_and_dtype,
@@ -92,7 +93,7 @@ CHECKS = {
 
 
 def robustness(
-    advice: ModelAdvice, target: Any, seed: int, retrain: int, delta: float | None, level: float
+    advice: ModelAdvice, target: Any, protocol: AuditProtocol
 ) -> list[dict[str, Any]]:
     """All checks that are possible for a model, one record each; no noise without a ``delta``."""
     if advice.explanation is not None:
@@ -102,10 +103,12 @@ def robustness(
     if advice.explanation is None or not helped.any():
         return []
     frame = advice.explanation.frame[helped]
+    seed = protocol.seed
+    delta = protocol.delta
     rng = np.random.default_rng(seed)
     accepted: dict[str, np.ndarray] = {}
-    if retrain and advice.subject.retrain is not None:
-        seeds = [seed + 1 + k for k in range(retrain)]
+    if protocol.retrain and advice.subject.retrain is not None:
+        seeds = [seed + 1 + k for k in range(protocol.retrain)]
         accepted["retrained"] = _accepted(
             [advice.subject.retrain(one, 0.0) for one in seeds], frame, target
         )
@@ -116,7 +119,7 @@ def robustness(
     if delta is not None and model is not None:
         some = frame.iloc[np.sort(rng.permutation(len(frame))[:_MOST_PEOPLE])]
         accepted |= _noisy(advice, model, some, target, delta, seed)
-    return [_record(name, values, rng, level) for name, values in accepted.items()]
+    return [_record(name, values, rng, protocol.level) for name, values in accepted.items()]
 
 
 def _record(

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from counterfactual_training.errors import InputError, check_count, check_name
+from counterfactual_training.errors import InputError, check_name
 from counterfactual_training.tables.audits.people import Predicts, Retrain, Subject
-
-
-def check_numbers(
-    people: Any, resamples: Any, retrain: Any, seed: Any, level: Any, delta: Any
-) -> None:
-    """Raise if a setting of an audit is invalid."""
-    check_count("people", people)
-    check_count("resamples", resamples)
-    check_count("retrain", retrain, least=0)
-    check_count("seed", seed, least=0)
-    if not (isinstance(level, Real) and 0 < float(level) < 1):
-        raise InputError(f"level must be a number between 0 and 1, got {level!r}.")
-    if delta is not None and not (isinstance(delta, Real) and 0 < float(delta) < math.inf):
-        raise InputError(
-            f"delta must be a number above 0, got {delta!r}; None measures without noise."
-        )
 
 
 def make_subjects(
