@@ -19,9 +19,7 @@ from torch.nn.functional import one_hot
 from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError
-from counterfactual_training.generators.diversity import Diversity, Hinge, check_scale, units
-from counterfactual_training.generators.penalties import Distance, Energy, SearchState
-from counterfactual_training.generators.robust import Guarantee, WorstCase
+from counterfactual_training.generators.penalties import SearchState, is_ours
 
 _BLOCK_VALUES = 2**22  # distances computed at once
 
@@ -244,33 +242,6 @@ class Invalidation:
         ).clamp_min(0)
 
 
-# Penalties with closed forms, by exact type; and those whose weights may differ between the members
-# of a stack.
-CLOSED = {
-    Distance,
-    Energy,
-    ScaledDistance,
-    TargetLoss,
-    Gravity,
-    SetSize,
-    Diversity,
-    Hinge,
-    WorstCase,
-    Guarantee,
-}
-WEIGHTED = (
-    Distance,
-    Energy,
-    ScaledDistance,
-    TargetLoss,
-    Gravity,
-    SetSize,
-    Invalidation,
-    Diversity,
-    WorstCase,
-)
-
-
 # What parts learned that has one column per feature.
 PER_FEATURE = ("scale", "rows", "x_calibration")
 
@@ -280,17 +251,30 @@ def learned(parts: tuple[Any, ...]) -> dict[str, Tensor]:
     take them.
     """
     # A user's own parts may hold tensors of any kind, which the user's recipe makes again.
-    ours = [
-        part
-        for part in parts
-        if is_dataclass(part) and type(part).__module__.startswith(__package__)
-    ]
+    ours = [part for part in parts if is_dataclass(part) and is_ours(part)]
     values = {field.name: getattr(part, field.name) for part in ours for field in fields(part)}
     return {
         name: value
         for name, value in values.items()
         if isinstance(value, Tensor) and name != "weight"
     }
+
+
+def units(scale: Tensor | None, points: Tensor) -> Tensor | float:
+    """What differences of points ``(..., d)`` are divided by: a scale ``(d,)``; ``None`` is d, for
+    a plain mean.
+    """
+    if scale is None:
+        return float(points.shape[-1])
+    return scale.to(points)
+
+
+def check_scale(scale: Tensor | None) -> None:
+    if scale is not None and not bool((scale.isfinite() & (scale > 0)).all()):
+        raise InputError(
+            "A scale of distances must be positive and finite in every feature, got "
+            f"{scale.tolist()}."
+        )
 
 
 def median_deviation(x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from counterfactual_training.core.broadcast import Number, per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError
+from counterfactual_training.generators.data_penalties import check_scale, units
 from counterfactual_training.generators.penalties import SearchState
 from counterfactual_training.generators.steps import Adam, StepInput
 
@@ -118,23 +119,6 @@ def similarity(answers: Tensor, scale: Tensor | None) -> Tensor:
     return 1 / (1 + distance) + _DIAGONAL * torch.eye(
         points.shape[-2], dtype=points.dtype, device=points.device
     )
-
-
-def units(scale: Tensor | None, points: Tensor) -> Tensor | float:
-    """What differences of points ``(..., d)`` are divided by: a scale ``(d,)``; ``None`` is d, for
-    a plain mean.
-    """
-    if scale is None:
-        return float(points.shape[-1])
-    return scale.to(points)
-
-
-def check_scale(scale: Tensor | None) -> None:
-    if scale is not None and not bool((scale.isfinite() & (scale > 0)).all()):
-        raise InputError(
-            "A scale of distances must be positive and finite in every feature, got "
-            f"{scale.tolist()}."
-        )
 
 
 def _each(answers: Tensor) -> range:

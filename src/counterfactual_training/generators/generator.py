@@ -14,12 +14,16 @@ from torch import Tensor
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.errors import InputError, bad_value, check_count, check_name
 from counterfactual_training.generators.data_penalties import (
-    CLOSED,
     PER_FEATURE,
-    WEIGHTED,
     learned,
 )
-from counterfactual_training.generators.penalties import Penalty, PenaltyGradients, SearchState
+from counterfactual_training.generators.penalties import (
+    Penalty,
+    PenaltyGradients,
+    SearchState,
+    is_ours,
+    is_weighted,
+)
 from counterfactual_training.generators.spaces import FeatureSpace, Space
 from counterfactual_training.generators.steps import STEP_RULES, Stepper
 
@@ -107,9 +111,10 @@ class Generator:
     def __post_init__(self) -> None:
         for name, (holds, valid) in _VALID.items():
             _check_number(name, getattr(self, name), holds, valid)
+        penalty: Any
         for penalty in self.penalties:
             # A user's own may mean something by a negative weight.
-            if isinstance(penalty, WEIGHTED):
+            if is_weighted(penalty):
                 _check_number(
                     penalty.number,
                     penalty.weight,
@@ -180,9 +185,9 @@ class Generator:
         """Whether it moves the features themselves and all its derivatives are closed forms: no
         graph is needed.
         """
-        # Exact types: a subclass may use autograd, which inference_mode would break.
-        ours = {type(penalty) for penalty in self.penalties} <= CLOSED
-        return ours and type(self.space) is FeatureSpace
+        # A user's own may use autograd, which inference_mode would break.
+        ours = all(is_ours(penalty) for penalty in self.penalties)
+        return ours and not self.gradients.automatic and type(self.space) is FeatureSpace
 
     def replace(self, **changes: Any) -> Generator:
         """A copy with some settings changed."""

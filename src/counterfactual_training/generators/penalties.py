@@ -112,6 +112,20 @@ def _closed(penalty: Penalty, method: str) -> list[ClosedForm]:
     return []
 
 
+def is_ours(part: object) -> bool:
+    """Whether a part of a generator is of this package.
+
+    A user's own, also if it is a subclass of one of these, may hold anything and differentiate as
+    it likes.
+    """
+    return type(part).__module__.startswith(__package__)
+
+
+def is_weighted(penalty: Penalty) -> bool:
+    """Whether its weight may differ between the members of a stack."""
+    return is_ours(penalty) and hasattr(penalty, "weight")
+
+
 @dataclass(frozen=True, eq=False)
 class Distance:
     """``λ_cost · ‖x′ − x‖₁`` with sub-gradient 0 at 0 (Wachter et al. 2017)."""

@@ -26,15 +26,14 @@ from counterfactual_training.generators.data_penalties import (
     TargetLoss,
     median_deviation,
 )
-from counterfactual_training.generators.diversity import HINGE, Diversity, Scatter
 from counterfactual_training.generators.generator import Generator
 from counterfactual_training.generators.model_checks import check_finite
 from counterfactual_training.generators.penalties import Decay, Distance, Energy
-from counterfactual_training.generators.robust import Ball, Guarantee, WorstCase
 from counterfactual_training.generators.spaces import LatentSpace
 from counterfactual_training.generators.steps import Greedy, Shrink
 
 if TYPE_CHECKING:
+    from counterfactual_training.generators.robust import Ball
     from counterfactual_training.models.vae import VAE
 
 Recipe = Callable[..., Generator]
@@ -473,6 +472,8 @@ def roar(
         >>> bool(robust.confidence[robust.mature].mean() > plain.confidence[plain.mature].mean())
         True
     """
+    from counterfactual_training.generators.robust import WorstCase
+
     worst = WorstCase(delta_max, ball)
     return Generator("roar", penalties=(Distance(lambda_cost), worst), **settings)
 
@@ -533,6 +534,7 @@ def betarce(  # public
         True
     """
     from counterfactual_training.generators.gradient_free import SeedSpace
+    from counterfactual_training.generators.robust import Guarantee
     from counterfactual_training.generators.spheres import SpheresAround
 
     guarantee = Guarantee(tuple(models), share, confidence)
@@ -626,6 +628,8 @@ def dice(
         >>> result.x_cf.shape, result.answers.x_cf.shape  # the best one, and all
         (torch.Size([20, 2]), torch.Size([20, 3, 2]))
     """
+    from counterfactual_training.generators.diversity import HINGE, Diversity, Scatter
+
     if scale is None and x_train is not None:
         rows = _flat("dice", x_train)
         scale = median_deviation(rows) * rows.shape[1]  # their distance is a mean over features

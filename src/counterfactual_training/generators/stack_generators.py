@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.errors import InputError
-from counterfactual_training.generators.data_penalties import WEIGHTED
 from counterfactual_training.generators.generator import NUMBERS, Generator
-from counterfactual_training.generators.penalties import Distance, Energy, Penalty
+from counterfactual_training.generators.penalties import (
+    Distance,
+    Energy,
+    Penalty,
+    is_weighted,
+)
 from counterfactual_training.generators.spaces import FeatureSpace, LatentSpace
 
 # A weight of zero switches these penalties off, so generators with and without them can be stacked.
@@ -80,7 +84,7 @@ def stack_generators(members: Sequence[Generator], like: Tensor) -> Generator:
 
 def _kind(penalty: Penalty) -> tuple[Any, ...]:
     """A penalty without its weight."""
-    if type(penalty) not in WEIGHTED or not is_dataclass(penalty):
+    if not is_weighted(penalty) or not is_dataclass(penalty):
         # A user's own penalty may hold anything, so it equals only itself.
         return (id(penalty),)
     rest = [getattr(penalty, field.name) for field in fields(penalty) if field.name != "weight"]
@@ -108,7 +112,7 @@ def _stacked_penalty(
         next((p for p in member.penalties if _kind(p) == kind), None) for member in members
     ]
     example = next(p for p in penalties if p is not None)
-    if not isinstance(example, WEIGHTED) or type(example) not in WEIGHTED:
+    if not is_weighted(example) or not is_dataclass(example):
         return example
     return replace(
         example,
