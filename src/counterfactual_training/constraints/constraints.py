@@ -286,11 +286,7 @@ class Constraints:
         if there are relations.
         """
         if self.relations is not None:
-            free = replace(self, relations=None)  # or interval() would come back here
-            lower, upper = free.interval(x)
-            return free.bounds(x)._replace(
-                lower=lower.expand_as(x), upper=upper.expand_as(x), factual=x
-            )
+            return self._bounds_of_relations(x)
         if self.groups and self.category_projection == "step":
             return self._category_bounds(x)
         lower, upper = self._box(x)
@@ -301,6 +297,14 @@ class Constraints:
             lower, upper, *_ = self._category_bounds(x)
         nothing = torch.empty(1, 0, dtype=torch.bool, device=x.device)
         return Bounds(lower, upper, nothing, nothing)
+
+    def _bounds_of_relations(self, x: Tensor) -> Bounds:
+        """The bounds cut at the factual by directions, with the factual itself."""
+        free = replace(self, relations=None)  # or interval() would come back here
+        lower, upper = free.interval(x)
+        return free.bounds(x)._replace(
+            lower=lower.expand_as(x), upper=upper.expand_as(x), factual=x
+        )
 
     def interval(self, x: Tensor, held: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Where each value of x ``(..., n, d)`` may go: the box, cut at the factual by directions
@@ -400,6 +404,9 @@ class Constraints:
         """
         if self.masks_nothing:  # then there are no codes either: their flags are immutable
             return x_pos
+        return self._protect(x_pos, x_cf)
+
+    def _protect(self, x_pos: Tensor, x_cf: Tensor) -> Tensor:
         up = self.may_increase.unsqueeze(-2)
         down = self.may_decrease.unsqueeze(-2)
         out = torch.where(up, x_pos, torch.minimum(x_pos, x_cf))  # x⁺ above x′ asks for a rise
@@ -450,26 +457,26 @@ class Constraints:
             lower = torch.where(stuck_low, x, lower)
             upper = torch.where(stuck_high, x, upper)
         if self.reach is not None:
-            least = x - self.reach
-            most = x + self.reach
-            # A factual far outside the domain comes back towards it, but no further than it may
-            # change.
-            lower = torch.minimum(torch.maximum(lower, least), most)
-            upper = torch.maximum(torch.minimum(upper, most), least)
-        limited = [group for group in self.groups if group.transitions is not None]
-        if limited or self.coded:
-            lower = lower.expand_as(x).clone()
-            upper = upper.expand_as(x).clone()
-        for group in limited:
-            group.narrow(x, lower, upper)
+            lower, upper = _within_reach(x, self.reach, lower, upper)
+        if self.coded or any(group.transitions is not None for group in self.groups):
+            return self._around_categories(x, lower, upper)
+        return lower, upper
+
+    def _around_categories(
+        self, x: Tensor, lower: Tensor, upper: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The box without categories that transitions forbid, and with numbers that a code hides
+        held.
+        """
+        lower = lower.expand_as(x).clone()
+        upper = upper.expand_as(x).clone()
+        for group in self.groups:
+            if group.transitions is not None:
+                group.narrow(x, lower, upper)
         for number, flags in self.coded:
-            # A code hides the number.
-            stays, factual = (
-                (x[..., list(flags)] > 0.5).any(-1),
-                x[..., number],
-            )
+            hidden = (x[..., list(flags)] > 0.5).any(-1)
             for bound in (lower, upper):
-                bound[..., number] = torch.where(stays, factual, bound[..., number])
+                bound[..., number] = torch.where(hidden, x[..., number], bound[..., number])
         return lower, upper
 
     def _category_bounds(self, x: Tensor, box: tuple[Tensor, Tensor] | None = None) -> Bounds:
@@ -542,3 +549,17 @@ class Constraints:
             low = torch.where(down[..., j][rows], lower[..., j][rows], factual)
             high = torch.where(up[..., j][rows], upper[..., j][rows], factual)
             x_cf[..., j][rows] = lattice.snap(x_cf[..., j][rows], factual, low, high)
+
+
+def _within_reach(
+    x: Tensor, reach: Tensor, lower: Tensor, upper: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A box cut at the largest change of each feature.
+
+    A factual far outside the domain comes back towards it, but no further than it may change.
+    """
+    least = x - reach
+    most = x + reach
+    lower = torch.minimum(torch.maximum(lower, least), most)
+    upper = torch.maximum(torch.minimum(upper, most), least)
+    return lower, upper

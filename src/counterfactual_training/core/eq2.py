@@ -168,12 +168,9 @@ class Eq2:
             scales += [-self._column("energy"), 2 * self._column("square")]
         columns = [self.one_hot * scale.unsqueeze(self.classes) for scale in scales]
         pieces = [column.split(self.sizes, self.rows) for column in columns]
-        if not (energies and self._contrasts):
-            for tensors in zip(*pieces, strict=True):
-                yield Gradient(self.classes, *tensors)
-            return
-        pieces.append(self.one_hot.split(self.sizes, self.rows))
-        pieces.append(self._column("contrast").split(self.sizes, -1))
+        if energies and self._contrasts:
+            pieces.append(self.one_hot.split(self.sizes, self.rows))
+            pieces.append(self._column("contrast").split(self.sizes, -1))
         for tensors in zip(*pieces, strict=True):
             yield Gradient(self.classes, *tensors)
 

@@ -113,13 +113,14 @@ class FixedSteps:
             rows.z, delta = space.propose(rows.z, rows.x_cf, grad, generator.learning_rate)
             rows.advance(delta)  # x′ ← project(x′ + Δ)
         else:  # the same by another rule
-            confidence = _of_target(self.probability, rows)
-            step_input = StepInput(
-                grad, self.rate, step, confidence, self.noise[step], self.network
-            )
-            rule(rows, step_input)
+            rule(rows, self._step_input(rows, grad, step))
         rows.z = space.settle(rows.z, rows.x_cf, self.noise[step + 1])
         self._keep_nascent(rows)
+
+    def _step_input(self, rows: LiveRows, grad: Tensor, step: int) -> StepInput:
+        """What a step rule may look at."""
+        confidence = _of_target(self.probability, rows)
+        return StepInput(grad, self.rate, step, confidence, self.noise[step], self.network)
 
     def _keep_nascent(self, rows: LiveRows) -> None:
         """Eq. 4: rows with ``‖Δ‖∞ ≤ ε`` (or ``<``, as printed) are nascent; of those that leave,
@@ -199,8 +200,8 @@ class FixedSteps:
         rows.add(one_hot=one_hot, goals=torch.where(one_hot > 0, tau, torch.inf))
 
     def _ready(self, rows: LiveRows, arrived: Tensor, logits: Tensor, step: int) -> Tensor:
-        """Rows at τ that need not go on: every part of the generator has enough; and of several
-        answers to a factual all are there, after T/2 steps.
+        """Rows at τ that need not go on: every part of the generator has enough, and so have all
+        answers to a factual.
         """
         if step == 0:
             return arrived
@@ -208,6 +209,10 @@ class FixedSteps:
             arrived = arrived & suffices(rows.state(logits, self.time(step)))
         if rows.num_answers == 1:
             return arrived
+        return self._together(rows, arrived, step)
+
+    def _together(self, rows: LiveRows, arrived: Tensor, step: int) -> Tensor:
+        """Rows of which all answers are there, after T/2 steps."""
         groups = (arrived | ~rows.live).unflatten(-1, (-1, rows.num_answers))
         together = groups.all(-1, keepdim=True).expand_as(groups).flatten(-2)
         halfway = torch.as_tensor(2 * step >= rows.limit, device=arrived.device)

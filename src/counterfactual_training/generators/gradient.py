@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from counterfactual_training.generators.chain import ByAutograd, Differentiable
 from counterfactual_training.generators.generator import Generator
-from counterfactual_training.generators.penalties import SearchState
+from counterfactual_training.generators.penalties import Penalty, SearchState
 
 
 def search_gradient(
@@ -28,12 +29,7 @@ def search_gradient(
     for add_logit_gradient in by_logits:
         add_logit_gradient(state, grad_logits)
     if automatic and isinstance(network, ByAutograd):
-        leaf = network.leaf
-        with torch.enable_grad():
-            # The same numbers as in state, but tied to the graph that pullback differentiates.
-            leaf_state = state._replace(x_cf=leaf, delta=leaf - state.x, logits=network.output)
-            values = [penalty(leaf_state) for penalty in automatic]
-        grad = network.pullback(grad_logits, *values)
+        grad = network.pullback(grad_logits, *_values(automatic, state, network))
     else:
         grad = network.pullback(grad_logits)
     for add_gradient in by_features:
@@ -43,3 +39,13 @@ def search_gradient(
     if isfinite(grad.sum().item()):
         return grad
     return grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _values(
+    penalties: Sequence[Penalty], state: SearchState, network: ByAutograd
+) -> list[Tensor]:
+    """The penalties at the same numbers, tied to the graph that pullback differentiates."""
+    leaf = network.leaf
+    with torch.enable_grad():
+        leaf_state = state._replace(x_cf=leaf, delta=leaf - state.x, logits=network.output)
+        return [penalty(leaf_state) for penalty in penalties]

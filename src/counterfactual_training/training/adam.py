@@ -65,12 +65,7 @@ class AdamOptimizer(Optimizer):
         ):
             self._fused(grads, numbers[0], bad)
         else:
-            self.even = self.even and bad is None
-            if bad is None:
-                bad = torch.zeros_like(self.updates)
-            device = self.tensors[0].device
-            columns = torch.tensor(numbers, dtype=accumulation_dtype(device), device=device).T
-            self._by_formula(grads, columns, bad)
+            self._by_formula(grads, numbers, bad)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -101,14 +96,25 @@ class AdamOptimizer(Optimizer):
         if bad is not None:  # the kernel skipped the update, but does not take the count back
             self.updates -= bad
 
-    def _by_formula(self, grads: Sequence[Tensor | None], numbers: Tensor, bad: Tensor) -> None:
-        """With rate, β₁ and β₂ ``(3, M)`` and a count of updates for every member.
+    def _by_formula(
+        self,
+        grads: Sequence[Tensor | None],
+        numbers: Sequence[tuple[float, ...]],
+        bad: Tensor | None,
+    ) -> None:
+        """With rate, β₁ and β₂, and a count of updates, for every member.
 
         As torch's kernel does, 1 − β is taken before it is rounded, and nothing is computed in half
         precision.
         """
+        self.even = self.even and bad is None
+        if bad is None:
+            bad = torch.zeros_like(self.updates)
+        device = self.updates.device
+        dtype = accumulation_dtype(device)
+        rates = torch.tensor(numbers, dtype=dtype, device=device).T  # (3, M)
         self.updates += 1 - bad
-        columns = (bad == 0, self.updates.to(numbers.dtype), *numbers)
+        columns = (bad == 0, self.updates.to(dtype), *rates)
         go, count, rate, beta1, beta2 = (
             c.unsqueeze(-1) if self.lead else c.reshape(()) for c in columns
         )
