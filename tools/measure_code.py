@@ -9,7 +9,8 @@ Of every function of the package that runs between the start of an epoch of Algo
 that runs counts whole, with the branches that this training does not take. *Lines to read for one
 training*: the same of all that runs from the call of ``ct.train`` to its return, which is arguments
 and their checks, the run, the epochs, callbacks and the result. Imports and class bodies do not
-count. Version 0.1 (commit 8ce5593) was counted by the same two functions:
+count. The table of these lines by file also says how many of them run: the rest are branches that
+this training does not take. Version 0.1 (commit 8ce5593) was counted by the same two functions:
 ``python -m tools.measure_code --lines`` with PYTHONPATH at its ``src`` prints its numbers.
 
 *Vague names*: variables, parameters, attributes, functions and classes called by one of
@@ -22,13 +23,14 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -231,6 +233,20 @@ def style() -> dict[str, str]:
 # ---- one training --------------------------------------------------------------------------------
 
 
+class RunningLines:
+    """The lines that run of some functions, by file and number."""
+
+    def __init__(self, codes: Iterable[CodeType]) -> None:
+        self.codes = frozenset(codes)
+        self.lines: set[tuple[str, int]] = set()
+
+    def __call__(self, frame: FrameType, _event: str, _: Any) -> RunningLines | None:
+        if frame.f_code not in self.codes:
+            return None
+        self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self
+
+
 class Watch:
     """Which functions run in a training and in its epochs, and how deep Eq. 1 is."""
 
@@ -269,8 +285,10 @@ class Watch:
         return count
 
 
-def lines_to_read(codes: Iterable[CodeType]) -> list[str]:
-    """Lines of code of these functions; what contains another one counts once."""
+def lines_to_read(codes: Iterable[CodeType]) -> dict[tuple[str, int], str]:
+    """Lines of code of these functions by file and number; what contains another one counts
+    once.
+    """
     seen: dict[tuple[str, int], str] = {}
     for code in codes:
         lines, first = inspect.getsourcelines(code)
@@ -279,10 +297,32 @@ def lines_to_read(codes: Iterable[CodeType]) -> list[str]:
         described = set()
         if text.startswith(("def ", "async def ", "@")):
             described = docstring_lines(ast.parse(text))
-        for at, line in enumerate(lines, 1):
-            if at not in described and is_code(line):
+        for at, line in enumerate(lines):
+            if at + 1 not in described and is_code(line):
                 seen[code.co_filename, first + at] = line.strip()
-    return list(seen.values())
+    return seen
+
+
+def lines_that_run(
+    codes: Collection[CodeType], train: Callable[[], object]
+) -> list[tuple[str, int]]:
+    """Those of :func:`lines_to_read` that are not in a statement of which no line runs."""
+    running = RunningLines(codes)
+    sys.settrace(running)
+    try:
+        train()
+    finally:
+        sys.settrace(None)
+    idle: set[tuple[str, int]] = set()
+    for file in {code.co_filename for code in codes}:
+        for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.stmt):
+                continue
+            numbers = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            statement = {(file, number) for number in numbers}
+            if not statement & running.lines:
+                idle |= statement
+    return [place for place in lines_to_read(codes) if place not in idle]
 
 
 def watched(train: Callable[[], object]) -> Watch:
@@ -318,9 +358,36 @@ def one_training() -> dict[str, str]:
     return {
         "frames from `ct.train` to Eq. 1": str(watch.depth),
         "lines to read for one epoch": f"{len(epoch):,}",
-        "characters to read for one epoch": f"{sum(map(len, epoch)):,}",
+        "characters to read for one epoch": f"{sum(map(len, epoch.values())):,}",
         "lines to read for one training": f"{len(lines_to_read(watch.training)):,}",
     }
+
+
+def epoch_by_file() -> list[str]:
+    """A Markdown table of the lines to read for one epoch: how many of each file, and what for."""
+    codes = watched(plain_training).epoch
+    lines = Counter(file for file, _ in lines_to_read(codes))
+    running = Counter(file for file, _ in lines_that_run(codes, plain_training))
+    files = sorted(lines, key=lambda file: -lines[file])
+    rows = [
+        f"| `{Path(file).relative_to(Path(ct.__file__).parent)}` | {lines[file]} | "
+        f"{running[file]} | {purpose(file)} |"
+        for file in files
+    ]
+    return [
+        "| file | lines | that run | what it is for |",
+        "|---|--:|--:|---|",
+        *rows,
+        f"| all | {lines.total():,} | {running.total():,} | |",
+    ]
+
+
+def purpose(file: str) -> str:
+    """The first sentence of a file."""
+    text = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
+    first = " ".join(text.split("\n\n")[0].split())
+    # Not at the full stop of "Eq. 2" or "Altmeyer et al. 2025".
+    return re.split(r"(?<!Eq)(?<!et al)\.(?: |$)", first)[0]
 
 
 def one_cell() -> dict[str, str]:
@@ -368,6 +435,7 @@ def main() -> None:
     torch.set_num_threads(1)
     if "--lines" in sys.argv:
         print(*(f"{name}: {value}" for name, value in one_training().items()), sep="\n")
+        print(*epoch_by_file(), sep="\n")
         return
     if "--names" in sys.argv:
         counts = vague_names_at(sys.argv[-1])
@@ -393,6 +461,13 @@ def main() -> None:
             f"| {name} | {before} | {numbers[name]} | {aim} |"
             for name, (before, aim) in _PLAN.items()
         ),
+        "",
+        "## Lines to read for one epoch",
+        "",
+        "All lines of the functions that run in one epoch of plain `ct` on a plain network, and "
+        "those of them that run: the others are branches for something else, such as a fleet.",
+        "",
+        *epoch_by_file(),
     ]
     (ROOT / "results" / "code.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
