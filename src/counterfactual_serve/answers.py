@@ -89,27 +89,30 @@ def _plan(
 
 def _lasting(explanation: Explanation, i: int) -> dict[str, Any]:
     """What witnesses say of a plan, and of what would be just enough; nothing if nobody asked."""
-    told = explanation.lasting
-    if told is None or told.just_enough is None or told.row is None:
+    lasting = explanation.lasting
+    if lasting is None or lasting.just_enough is None or lasting.row is None:
         return {}
-    enough = told.just_enough
-    j = int(told.row[i])
+    enough = lasting.just_enough
+    j = int(lasting.row[i])
     assert enough.lasting is not None  # noqa: S101 - the same witnesses were asked
-    lasting = {
-        **_told(told, i),
-        "witnesses": told.num_witnesses,
-        "reached": bool(told.reached[i]),
+    answer = {
+        **_holding(lasting, i),
+        "witnesses": lasting.num_witnesses,
+        "reached": bool(lasting.reached[i]),
         "just_enough": {
-            **_told(enough.lasting, j),
+            **_holding(enough.lasting, j),
             "cost": round(float(enough.cost[j]), 4),
             "values": row_values(enough.frame, j),
         },
     }
-    return {"lasting": lasting}
+    return {"lasting": answer}
 
 
-def _told(told: Lasting, i: int) -> dict[str, Any]:
-    return {"holds": int(told.holds[i]), "probability": rounded(told.probability[i], _SUMS)}
+def _holding(lasting: Lasting, i: int) -> dict[str, Any]:
+    return {
+        "holds": int(lasting.holds[i]),
+        "probability": rounded(lasting.probability[i], _SUMS),
+    }
 
 
 def rounded(probability: Any, decimals: int = 6) -> float:

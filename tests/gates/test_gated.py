@@ -205,8 +205,8 @@ def test_people_are_compared_with_people_like_them():
     )
     x[:, 0] += 4.0 * rare
     y = torch.zeros(1000, dtype=torch.long)
-    given = torch.tensor([False, True])
-    joint, conditional = Density.fit(x, y, 1), Density.fit(x, y, 1, given=given)
+    immutable = torch.tensor([False, True])
+    joint, conditional = Density.fit(x, y, 1), Density.fit(x, y, 1, immutable=immutable)
     typical, odd = (
         torch.tensor([[4.0, 4.0]]),
         torch.tensor([[0.0, 4.0]]),
@@ -216,12 +216,14 @@ def test_people_are_compared_with_people_like_them():
     assert_close(conditional.plausibility(x), joint.plausibility(x))  # of the whole row
     strange = torch.tensor([[0.0, 50.0]])
     assert float(conditional.plausibility(strange)) < 0.01
-    nothing = Density.fit(x, y, 1, given=torch.tensor([True, True]))
+    nothing = Density.fit(x, y, 1, immutable=torch.tensor([True, True]))
     assert_close(
         nothing(x), torch.zeros(1000, 1)
     )  # where nothing can change there is nothing to judge
     rows = Constraints.build(2, mutability={1: "none"})
-    assert bool((fit_gate(slope(), *moat(), constraints=rows).gate.given == given).all())
+    assert bool(
+        (fit_gate(slope(), *moat(), constraints=rows).gate.immutable == immutable).all()
+    )
 
 
 def test_images_keep_their_shape():

@@ -8,13 +8,13 @@ import torch
 from counterfactual_training.gates import Density, Nearby
 
 
-def make(num_given, columns, seed=0):
+def make(num_immutable, columns, seed=0):
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(600, 7, generator=rng)
     y = (x[:, 0] > 0).long()
-    given = torch.zeros(7, dtype=torch.bool)
-    given[:num_given] = True
-    gate = Density.fit(x, y, 2, given=given, size=100)
+    immutable = torch.zeros(7, dtype=torch.bool)
+    immutable[:num_immutable] = True
+    gate = Density.fit(x, y, 2, immutable=immutable, size=100)
     rows = x[:20] * 2
     row = torch.randint(20, (300,), generator=rng)
     points = rows[row][:, columns] + torch.randn(300, len(columns), generator=rng)
@@ -23,12 +23,12 @@ def make(num_given, columns, seed=0):
     return gate, rows, row, points, whole
 
 
-@pytest.mark.parametrize("num_given", [0, 2])
+@pytest.mark.parametrize("num_immutable", [0, 2])
 @pytest.mark.parametrize("columns", [[2, 3, 4, 5, 6], [4], [6, 3]])
 @pytest.mark.parametrize("label", [0, 1])
-def test_it_says_what_the_density_says(num_given, columns, label):
+def test_it_says_what_the_density_says(num_immutable, columns, label):
     columns = torch.tensor(columns)
-    gate, rows, row, points, whole = make(num_given, columns)
+    gate, rows, row, points, whole = make(num_immutable, columns)
     nearby = Nearby.of(gate, rows, columns, len(columns))
     expected = gate(whole)[:, label]
     torch.testing.assert_close(
@@ -75,11 +75,11 @@ def test_many_codes_of_categories_are_looked_up(label):
     assert expected.std() > 0.1
 
 
-@pytest.mark.parametrize("num_given", [0, 2])
+@pytest.mark.parametrize("num_immutable", [0, 2])
 @pytest.mark.parametrize("label", [0, 1])
-def test_bounds_lie_on_the_side_of_the_bar_where_the_density_is(num_given, label):
+def test_bounds_lie_on_the_side_of_the_bar_where_the_density_is(num_immutable, label):
     columns = torch.tensor([2, 3, 4, 5, 6])
-    gate, rows, row, points, _ = make(num_given, columns)
+    gate, rows, row, points, _ = make(num_immutable, columns)
     nearby = Nearby.of(gate, rows, columns, len(columns))
     exact = nearby.odds(row, points, label)
     bar = float(exact.median())
@@ -88,7 +88,7 @@ def test_bounds_lie_on_the_side_of_the_bar_where_the_density_is(num_given, label
     # Somewhere a bound is enough, and somewhere it is not.
     same = found == exact
     assert same.any()
-    assert not same.all() or num_given
+    assert not same.all() or num_immutable
     below = exact < bar
     assert (found[below] >= exact[below]).all()
     assert (found[~below] <= exact[~below] + 1e-5).all()

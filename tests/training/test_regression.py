@@ -18,7 +18,7 @@ from counterfactual_training.models.stack import StackedModel
 from counterfactual_training.training import regression
 from counterfactual_training.training.objective import Batch
 from counterfactual_training.training.registry import VALUE_METHODS
-from counterfactual_training.training.regression import Found, search_epoch
+from counterfactual_training.training.regression import IntervalBatch, search_epoch
 from counterfactual_training.training.round import Round
 from counterfactual_training.training.rows import DrawnRows, TrainingRows
 
@@ -55,7 +55,9 @@ def test_the_loss_is_its_formula():
     points = column(1.0, 9.0), column(2.5, 7.0), column(0.5, 0.5), torch.tensor([0.0, 2.0])
     batch = Batch(column(0.0, 2.0), torch.tensor([1.0, 1.0]))
     terms = method.loss(
-        nn.Identity(), batch, Found(*points, middle, spread, mature, torch.tensor([3.0, 1.0]))
+        nn.Identity(),
+        batch,
+        IntervalBatch(*points, middle, spread, mature, torch.tensor([3.0, 1.0])),
     )
     low, high = (
         0.5**2 / (2 * 0.25),
@@ -86,7 +88,7 @@ def test_core_formulas():
 def test_what_is_found_arrives_and_keeps_the_rules():
     (x, y), found, method = rows(), [], short()
 
-    def spied(now: ct.Round) -> Found:
+    def spied(now: ct.Round) -> IntervalBatch:
         found.append(method.find(now))
         assert torch.equal(now.memory["epoch"], torch.tensor(now.epoch))
         return found[-1]
@@ -118,7 +120,7 @@ def test_a_search_ends_inside_the_interval_it_was_asked_for():
     y, seen = 2 * x[:, 0], []
     method = regression.ct_published(share=1.0, epochs=1, batch_size=200, learning_rate=1e-9)
 
-    def spied(now: ct.Round) -> Found:
+    def spied(now: ct.Round) -> IntervalBatch:
         seen.append(method.find(now))
         return seen[-1]
 

@@ -143,13 +143,13 @@ def acceptance_figure(cells: pd.DataFrame, search: str) -> Any:
     for axis, data, rows in axes:
         unit = float(wide.loc[(data, CONVENTIONAL, taus[0]), "cost"])
         for name in unique(rows["model"]):
-            own = wide.loc[(data, name)].reindex(taus)
+            points = wide.loc[(data, name)].reindex(taus)
             colour, marker = _LOOKS.get(name, _OTHER)
             look = {"color": colour, "markeredgecolor": "white", "zorder": 3}
-            axis.plot(own["cost"] / unit, own[ACCEPTANCE], "-", color=colour, linewidth=1)
+            axis.plot(points["cost"] / unit, points[ACCEPTANCE], "-", color=colour, linewidth=1)
             axis.plot(
-                own["cost"] / unit,
-                own[ACCEPTANCE],
+                points["cost"] / unit,
+                points[ACCEPTANCE],
                 marker,
                 markersize=10 if marker == "*" else 6.5,
                 label=name,

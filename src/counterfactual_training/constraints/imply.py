@@ -35,7 +35,7 @@ def imply(
             # Only now: most calls find nothing broken and return the points they were given.
             x_cf = x_cf.clone()
             needed = list(rule.needed)
-            condition_columns = list(rule.given)
+            condition_columns = list(rule.condition)
             code = x_cf.new_tensor(rule.needed_code)
             x_cf[..., needed] = torch.where(may.unsqueeze(-1), code, x_cf[..., needed])
             # Giving up means the factual's own category, which is always allowed.

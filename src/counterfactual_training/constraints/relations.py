@@ -95,17 +95,17 @@ class Follower:
 
 @dataclass(frozen=True)
 class Implication:
-    """Rows whose columns ``given`` hold ``code`` must hold ``needed_code`` in ``needed``."""
+    """Rows whose columns ``condition`` hold ``code`` must hold ``needed_code`` in ``needed``."""
 
     text: str
-    given: tuple[int, ...]
+    condition: tuple[int, ...]
     code: tuple[float, ...]
     needed: tuple[int, ...]
     needed_code: tuple[float, ...]
 
     def broken(self, points: Tensor) -> Tensor:
         """Mask ``(..., n)``."""
-        return _holds(points, self.given, self.code) & ~_holds(
+        return _holds(points, self.condition, self.code) & ~_holds(
             points, self.needed, self.needed_code
         )
 
@@ -415,7 +415,7 @@ class Relations:
         wrong = (out.unsqueeze(-1) & (self.normals != 0)).any(-2)
         for rule in self.implications:
             here = rule.broken(points) & ~rule.broken(x)
-            wrong[..., [*rule.given, *rule.needed]] |= here.unsqueeze(-1)
+            wrong[..., [*rule.condition, *rule.needed]] |= here.unsqueeze(-1)
         return wrong
 
 

@@ -195,8 +195,8 @@ def stepfree_table(
         inner = decider(model, individuals.x, len(judge.classes))
         # By the classifier: a gate changes no decision, so it decides for nobody whether advice is
         # needed.
-        asked = predict_logits(inner, individuals.x).argmax(-1) != individuals.y_target
-        who = Individuals(*(part[asked] for part in individuals))
+        undecided = predict_logits(inner, individuals.x).argmax(-1) != individuals.y_target
+        who = Individuals(*(part[undecided] for part in individuals))
         level_model = {False: model, True: at_one_scale(model, *train_rows, len(judge.classes))}
         for level in levels:
             recipe = level.generator or make_generator("line")
@@ -286,13 +286,13 @@ def _rows(
     measured["changes"] = (
         sparsity(points[valid], factuals[valid], constraints).cpu().double().numpy()
     )
-    known = {
+    columns = {
         "model": name,
         "tau": tau,
         "row": who.row.cpu().numpy(),
         "target": who.y_target.cpu().numpy(),
     }
-    table = pd.DataFrame({**known, "valid": valid.double().numpy()})
+    table = pd.DataFrame({**columns, "valid": valid.double().numpy()})
     # Rows without a valid counterfactual become NaN.
     of_valid = pd.DataFrame(measured, index=valid.nonzero().flatten().numpy())
     return table.join(of_valid)[list(COLUMNS)]
@@ -366,7 +366,7 @@ def summarise_stepfree(
     records = []
     for keys, cell in table[~is_floor].groupby(list(_KEYS), sort=False):
         # Floors depend on the data alone: neither on the setting nor on τ.
-        known = floors[floors["data"] == keys[0]]
+        floors_of_data = floors[floors["data"] == keys[0]]
         by_model = {str(name): part for name, part in cell.groupby("model", sort=False)}
         for name, part in by_model.items():
             other = _reference(name, reference)
@@ -377,7 +377,7 @@ def summarise_stepfree(
             who = {**dict(zip(_KEYS, keys, strict=True)), "model": name, "reference": other}
             for metric in metrics:
                 comparison = _compared(
-                    metric, part, by_model[other], known, alone=other == name
+                    metric, part, by_model[other], floors_of_data, alone=other == name
                 )
                 records.append({**who, **comparison})
     out = pd.DataFrame(records)

@@ -52,20 +52,20 @@ class Density(Calibrated):
     class or, if there are few, on the c themselves, each without its own kernel; see
     :func:`calibrate`.
 
-    If some features are ``given`` (immutable), the density is the one of the other features
-    conditional on these: ``p̂(free, given) / p̂(given)``, where every kernel is a product of a free
-    and a given part.
+    If some features are immutable, the density is that of the other features conditional on these:
+    ``p̂(free, immutable) / p̂(immutable)``, where every kernel is a product of a free and an
+    immutable part.
 
     Attributes:
         centres: ``(k, m, d)`` the rows c, padded with zeros.
         width: ``(k, m)`` h; 0 in the padding.
-        given: ``(d,)`` mask.
+        immutable: ``(d,)`` mask.
         whole_slope, whole_origin: ``(k,)`` β and θ of the unconditional density.
     """
 
     centres: Tensor
     width: Tensor
-    given: Tensor
+    immutable: Tensor
     whole_slope: Tensor
     whole_origin: Tensor
 
@@ -75,7 +75,7 @@ class Density(Calibrated):
         # Padding has width 0. NaN cannot be mistaken for a row of zeros.
         return self.centres.masked_fill((self.width == 0).unsqueeze(-1), torch.nan)
 
-    def __init__(self, centres: Tensor, width: Tensor, given: Tensor) -> None:
+    def __init__(self, centres: Tensor, width: Tensor, immutable: Tensor) -> None:
         super().__init__(Line(*width.new_zeros(2, len(width))))
         self._cached_kernels: tuple[tuple[Tensor, ...], list[_Kernels]] | None = None
         unconditional_line = {
@@ -85,7 +85,7 @@ class Density(Calibrated):
         for name, tensor in {
             "centres": centres,
             "width": width,
-            "given": given,
+            "immutable": immutable,
             **unconditional_line,
         }.items():
             self.register_buffer(name, tensor)
@@ -99,7 +99,7 @@ class Density(Calibrated):
         y: Tensor,
         num_classes: int,
         *,
-        given: Tensor | None = None,
+        immutable: Tensor | None = None,
         quantile: float = 0.1,
         size: int = 1000,
         seed: int = 0,
@@ -107,7 +107,7 @@ class Density(Calibrated):
         """Fit to rows x ``(n, *features)`` with classes y ``(n,)``.
 
         Args:
-            given: ``(d,)`` mask of the immutable features.
+            immutable: ``(d,)`` mask of the immutable features.
             quantile: share of real rows with σ(g) below ½.
             size: kernels per class.
         """
@@ -131,19 +131,19 @@ class Density(Calibrated):
         for label, rows in enumerate(judged):
             centres[label, : len(rows)] = rows[:size]
             width[label, : len(rows)] = _widths(rows[:size], spread)
-        if given is None:
-            given = torch.zeros_like(x[0], dtype=torch.bool)
+        if immutable is None:
+            immutable = torch.zeros_like(x[0], dtype=torch.bool)
         else:
-            given = given.to(x.device)
-        gate = cls(centres, width, given)
+            immutable = immutable.to(x.device)
+        gate = cls(centres, width, immutable)
         gate.slope, gate.origin = calibrate(
             *gate._calibration_scores(judged), num_classes, quantile
         )
         gate.whole_slope, gate.whole_origin = gate.slope, gate.origin
-        if bool(given.any()):
+        if bool(immutable.any()):
             # The same kernels without conditioning have other scores, so they need a line of their
             # own.
-            unconditional = cls(centres, width, torch.zeros_like(given))
+            unconditional = cls(centres, width, torch.zeros_like(immutable))
             gate.whole_slope, gate.whole_origin = calibrate(
                 *unconditional._calibration_scores(judged), num_classes, quantile
             )
@@ -155,8 +155,8 @@ class Density(Calibrated):
         """A gate of that shape, to load saved weights into."""
         centres = torch.zeros(num_classes, num_kernels, num_features, dtype=torch.float32)
         width = torch.zeros(num_classes, num_kernels, dtype=torch.float32)
-        given = torch.zeros(num_features, dtype=torch.bool)
-        return cls(centres, width, given)
+        immutable = torch.zeros(num_features, dtype=torch.bool)
+        return cls(centres, width, immutable)
 
     def describe(self) -> list[dict[str, Any]]:
         return [
@@ -168,7 +168,7 @@ class Density(Calibrated):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        if bool(self.given.all()):  # no feature can change: nothing to judge
+        if bool(self.immutable.all()):  # no feature can change: nothing to judge
             return self.slope.new_zeros(
                 *x.shape[: x.dim() - self.feature_dims], len(self.slope)
             )
@@ -177,7 +177,7 @@ class Density(Calibrated):
     @torch.no_grad()
     def of_class(self, x: Tensor, label: int) -> Tensor:
         x = x.flatten(x.dim() - self.feature_dims)
-        if bool(self.given.all()) or not bool(self.judged[label]):
+        if bool(self.immutable.all()) or not bool(self.judged[label]):
             return x.new_zeros(x.shape[:-1])
         logs = [self.log2_kernels(x, kernels, label) for kernels in self.kernels]
         if len(logs) == 1:
@@ -194,11 +194,11 @@ class Density(Calibrated):
 
     @torch.no_grad()
     def plausibility(self, x: Tensor) -> Tensor:
-        """σ(g) of whole rows, given features included, so that a row unlike all training rows gets
+        """σ(g) of whole rows, all features included, so that a row unlike all training rows gets
         a low value.
         """
         x = x.flatten(x.dim() - self.feature_dims)
-        all_kernels = self._kernels_in(torch.ones_like(self.given))
+        all_kernels = self._kernels_in(torch.ones_like(self.immutable))
         if x.shape[-2]:
             parts = x.split(_BLOCK, -2)
         else:
@@ -252,19 +252,19 @@ class Density(Calibrated):
 
     @property
     def kernels(self) -> list[_Kernels]:
-        """Kernels in the free columns and, if there are any, in the given ones; cached for the
+        """Kernels in the free columns and, if there are any, in the immutable ones; cached for the
         current tensors.
         """
-        tensors = (self.centres, self.width, self.given)
+        tensors = (self.centres, self.width, self.immutable)
         # Moving a module replaces its tensors, so identity tells whether the kernels are still of
         # this device.
         if self._cached_kernels is None or any(
             a is not b for a, b in zip(self._cached_kernels[0], tensors, strict=True)
         ):
-            if bool(self.given.any()):
-                masks = [~self.given, self.given]
+            if bool(self.immutable.any()):
+                masks = [~self.immutable, self.immutable]
             else:
-                masks = [~self.given]
+                masks = [~self.immutable]
             # Later calls may need gradients, even if this one is in inference_mode.
             with torch.inference_mode(False), torch.no_grad():
                 self._cached_kernels = tensors, [self._kernels_in(columns) for columns in masks]
@@ -330,15 +330,15 @@ def _reset_kernels(gate: nn.Module, _: object) -> None:
     gate._cached_kernels = None  # type: ignore[assignment]
 
 
-def _conditional(free: Tensor, given: Tensor | None = None) -> Tensor:
+def _conditional(free: Tensor, immutable: Tensor | None = None) -> Tensor:
     """log p̂ ``(..., n, k)`` from log kernels ``(..., n, k, m)`` in free columns and, if there are
-    any, given ones.
+    any, immutable ones.
     """
-    if given is None:
+    if immutable is None:
         return torch.logsumexp(free, -1)
-    # log p̂(free, given) − log p̂(given): kernels far from a row in its given features do not
-    # count.
-    return torch.logsumexp(free + given, -1) - torch.logsumexp(given, -1)
+    # log p̂(free, immutable) − log p̂(immutable): kernels far from a row in its immutable features
+    # do not count.
+    return torch.logsumexp(free + immutable, -1) - torch.logsumexp(immutable, -1)
 
 
 def log2_heights(distance: Tensor, kernels: _Kernels, label: int) -> Tensor:

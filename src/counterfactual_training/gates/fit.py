@@ -140,7 +140,12 @@ def gate_of(
         if kind != "learned":
             parts.append(
                 Density.fit(
-                    x, y, num_classes, given=constraints.immutable, quantile=quantile, seed=seed
+                    x,
+                    y,
+                    num_classes,
+                    immutable=constraints.immutable,
+                    quantile=quantile,
+                    seed=seed,
                 )
             )
         if kind != "density":

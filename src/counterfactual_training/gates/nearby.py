@@ -34,7 +34,7 @@ class _LabelTerms(NamedTuple):
     weights: Tensor  # (b + 1, m) of numbers and of the norm
     of_codes: Tensor  # (c − b, m)
     far: Tensor  # (n, m) distances but for these, or (1, m) if all rows share them
-    given: Tensor | None  # (n, m) kernels of given features
+    immutable: Tensor | None  # (n, m) kernels of immutable features
     total: Tensor | None  # (n,) their sum
     slope: float  # of the gate's line; 0 if the class cannot be judged
     origin: float
@@ -48,18 +48,18 @@ class Nearby:
     only.
 
     ``‖x − c_j‖²`` is a sum over columns. The part of the other columns is computed once for each
-    row, and so is the whole kernel of given features. Of many codes of categories, a point has
+    row, and so is the whole kernel of immutable features. Of many codes of categories, a point has
     nearly all in common with its row: only those that differ are added.
 
     Args:
-        gate: none of whose given features are among the columns.
+        gate: none of whose immutable features are among the columns.
         num_numbers: how many of the columns, the first ones, are no codes of categories.
     """
 
     def __init__(self, gate: Density, x: Tensor, columns: Tensor, num_numbers: int) -> None:
         self.gate = gate
         self.x = x
-        free, *given = gate.kernels
+        free, *immutable = gate.kernels
         place = (free.columns.cumsum(0) - 1)[columns]
         inside = torch.zeros(len(free.middle), dtype=torch.bool, device=x.device)
         inside[place] = True
@@ -69,7 +69,7 @@ class Nearby:
         self._num_numbers = num_numbers
         self._codes = x[:, columns[num_numbers:]]
         self._free = free
-        self._given = given
+        self._immutable = immutable
         self._place = place[:num_numbers]
         self._hot = place[num_numbers:]
         self._others = (~inside).nonzero().squeeze(-1)
@@ -79,11 +79,11 @@ class Nearby:
     def of(
         cls, gate: Gate | None, x: Tensor, columns: Tensor, num_numbers: int
     ) -> Nearby | None:
-        """``None`` for gates of other kinds, and if given features are among the columns."""
+        """``None`` for gates of other kinds, and if immutable features are among the columns."""
         if (
             type(gate) is not Density
-            or bool(gate.given.all())
-            or bool(gate.given[columns].any())
+            or bool(gate.immutable.all())
+            or bool(gate.immutable[columns].any())
         ):
             return None
         return cls(gate, x, columns, num_numbers)
@@ -109,18 +109,18 @@ class Nearby:
             distance = terms.far.index_select(0, row).addmm_(z, terms.weights)
         if len(terms.of_codes):
             self._add_codes(distance, row, points, terms.of_codes)
-        given = terms.given
-        if bar is not None and given is None and len(points) >= _FEWEST:
+        immutable = terms.immutable
+        if bar is not None and immutable is None and len(points) >= _FEWEST:
             score = self._bounded(distance, terms, label, bar / terms.slope + terms.origin)
             return score.sub_(terms.origin).mul_(terms.slope)
         logs = log2_heights(distance, self._free, label)
         total = terms.total
-        if given is not None and total is not None:
+        if immutable is not None and total is not None:
             # Of one row, all points share it.
-            if len(given) > 1:
-                given = given.index_select(0, row)
+            if len(immutable) > 1:
+                immutable = immutable.index_select(0, row)
                 total = total.index_select(0, row)
-            score = log_sum(logs.add_(given)) - total
+            score = log_sum(logs.add_(immutable)) - total
         else:
             score = log_sum(logs)
         return score.sub_(terms.origin).mul_(terms.slope)
@@ -176,10 +176,10 @@ class Nearby:
                     + norm * weights_of_label[:, -2]
                     + z[:, shared_columns] @ weights_of_label[:, shared_columns].mT
                 )
-            given = total = None
-            for kernels in self._given:
-                given = self.gate.log2_kernels(self.x, kernels, label)
-                total = log_sum(given.clone())
+            immutable = total = None
+            for kernels in self._immutable:
+                immutable = self.gate.log2_kernels(self.x, kernels, label)
+                total = log_sum(immutable.clone())
             of_codes = weights_of_label[:, self._hot].mT.contiguous()
             slope = float(self.gate.slope[label])
             origin = float(self.gate.origin[label])
@@ -189,6 +189,6 @@ class Nearby:
             low = ((peak - peaks) / power).exp().clamp_max(_LOWEST)
             size = int((self.gate.width[label] > 0).sum())
             self._terms_by_label[label] = _LabelTerms(
-                weights, of_codes, far, given, total, slope, origin, low, float(peak), size
+                weights, of_codes, far, immutable, total, slope, origin, low, float(peak), size
             )
         return self._terms_by_label[label]

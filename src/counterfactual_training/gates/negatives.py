@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _NEIGHBOURS = 5
 _REFERENCES = 400
-# Share of rows, real or noise, that get the given columns of a random row, so that the gate also
-# learns to judge combinations of class and given columns without real rows.
+# Share of rows, real or noise, that get the immutable columns of a random row: the gate also
+# learns to judge combinations of class and immutable columns without real rows.
 _LENT = 0.25
 _SAMPLED = 10_000  # most rows to take the range of numbers from
 # Standard deviations of the noise around real rows, drawn on a logarithmic scale.
@@ -30,8 +30,8 @@ _JITTER = (
 class Negatives:
     """Noise and counterfactuals for a gate in training.
 
-    Noise keeps the given (immutable) columns of a real row and counts against the class of that row
-    only, so given columns alone carry no information. The counterfactuals of the last epochs ``(r,
+    Noise keeps the immutable columns of a real row and counts against the class of that row only,
+    so immutable columns alone carry no information. The counterfactuals of the last epochs ``(r,
     d)`` are stored with their classes and weights ``(r,)``.
     """
 
@@ -52,15 +52,15 @@ class Negatives:
         self.rng = rng
         self.constraints = constraints
         self.feature_shape = feature_shape
-        self.given = constraints.immutable.flatten().to(rows.device)
-        self.conditional = bool(self.given.any())
+        self.immutable = constraints.immutable.flatten().to(rows.device)
+        self.conditional = bool(self.immutable.any())
         # By free columns: what a person cannot change is no fault of a counterfactual.
         self.typical = Typicality(self._free(rows), labels)
-        # A group with a given column is not shuffled: its columns belong together.
+        # A group with an immutable column is not shuffled: its columns belong together.
         groups = [list(group.columns) for group in constraints.groups]
-        self.groups = [group for group in groups if not bool(self.given[group].any())]
+        self.groups = [group for group in groups if not bool(self.immutable[group].any())]
         fixed = {column for group in groups for column in group} | set(
-            self.given.nonzero().flatten().tolist()
+            self.immutable.nonzero().flatten().tolist()
         )
         self.numbers = torch.tensor(
             [j for j in range(rows.shape[1]) if j not in fixed], dtype=torch.long
@@ -82,7 +82,7 @@ class Negatives:
         """``(n, d)`` points, a third each: random numbers in range, jittered rows, columns of
         different rows.
 
-        Also returns the classes ``(n,)`` of the rows that the given columns come from.
+        Also returns the classes ``(n,)`` of the rows that the immutable columns come from.
         """
         base = self._draw(len(self.rows), n)
         # Every feature from a random row; the columns of a category come from one row.
@@ -114,13 +114,13 @@ class Negatives:
         return self.lend(shuffled), self.labels[base]
 
     def lend(self, x: Tensor) -> Tensor:
-        """Points x ``(n, d)``, some of them with the given columns of a random row; x itself if
-        none are given.
+        """Points x ``(n, d)``, some of them with the immutable columns of a random row; x itself if
+        none are immutable.
         """
         if not self.conditional:
             return x
         anybody = self.rows[self._draw(len(self.rows), len(x))]
-        return torch.where((self._uniform(len(x), 1) < _LENT) & self.given, anybody, x)
+        return torch.where((self._uniform(len(x), 1) < _LENT) & self.immutable, anybody, x)
 
     def search(self) -> None:
         """Search counterfactuals of random rows on the current gated model, and store the mature
@@ -166,7 +166,7 @@ class Negatives:
 
     def _free(self, x: Tensor) -> Tensor:
         if self.conditional:
-            return x[:, ~self.given]
+            return x[:, ~self.immutable]
         return x
 
     def _draw(self, high: int, n: int) -> Tensor:

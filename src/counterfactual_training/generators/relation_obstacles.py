@@ -138,16 +138,16 @@ def needs_in_vain(
     vain = torch.zeros(len(x), group.num_categories, dtype=torch.bool, device=x.device)
     rule_of = torch.full_like(vain, -1, dtype=torch.long)
     for i, rule in enumerate(relations.implications):
-        if rule.given != group.columns:
+        if rule.condition != group.columns:
             continue
         code = x.new_tensor(rule.code)
-        if len(rule.given) > 1:
+        if len(rule.condition) > 1:
             place = int(code.argmax())
         else:
             place = int(code[0])
         point = x_cf.clone()
         # The point as it would be in that category: does it have what the rule needs?
-        point[:, list(rule.given)] = code
+        point[:, list(rule.condition)] = code
         lacks = rule.broken(point) & ~may_take_code(
             constraints, rule.needed, rule.needed_code, x
         )

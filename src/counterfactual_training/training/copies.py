@@ -70,15 +70,15 @@ def _reason_for_one(
 
 def _copies(model: nn.Module, num: int) -> list[nn.Module] | None:
     """Modules with weights of their own; ``None`` if the model does not let itself be copied."""
-    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    made = []
+    tensors = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    copies = []
     for _ in range(num):
         try:
             one = copy.deepcopy(model)
         except Exception:
             # Locks, files, handles, tensors of a graph: whatever a module of somebody else holds.
             return None
-        if own & {id(tensor) for tensor in (*one.parameters(), *one.buffers())}:
+        if tensors & {id(tensor) for tensor in (*one.parameters(), *one.buffers())}:
             return None
-        made.append(one)
-    return made
+        copies.append(one)
+    return copies

@@ -22,13 +22,13 @@ class _Kind(NamedTuple):
     valid: str
     least: float
     most: float = inf
-    whole: bool = False
+    integer: bool = False
     above: bool = False  # least itself is not allowed
 
 
 _POSITIVE = _Kind("must be positive and finite", 0, above=True)
 _WEIGHT = _Kind("must be a finite number of at least 0", 0)
-_COUNT = _Kind("must be a whole number of at least 1", 1, whole=True)
+_COUNT = _Kind("must be a whole number of at least 1", 1, integer=True)
 _KINDS = {
     **dict.fromkeys(
         ("epsilon", "step_size", "beta", "weight", "clip", "sample_size", "reach", "strength"),
@@ -41,10 +41,10 @@ _KINDS = {
     **dict.fromkeys(("steps", "buffer", "most"), _COUNT),
     **dict.fromkeys(("restart", "auc"), _Kind("must lie in [0, 1]", 0, 1)),
     "share": _Kind("is a share of the rows in (0, 1]", 0, 1, above=True),
-    "warm_up": _Kind("must be a whole number of at least 0", 0, whole=True),
-    "bins": _Kind("must be a whole number of at least 2", 2, whole=True),
+    "warm_up": _Kind("must be a whole number of at least 0", 0, integer=True),
+    "bins": _Kind("must be a whole number of at least 2", 2, integer=True),
     "target": _Kind(
-        "is the index of the class wanted, a whole number of at least 0", 0, whole=True
+        "is the index of the class wanted, a whole number of at least 0", 0, integer=True
     ),
 }
 
@@ -102,7 +102,7 @@ def register_method(
     takes = inspect.signature(make)
     _check_function(make, takes, table)
     # Enough for the trials of a study; equal numbers of one fleet share a loss.
-    made = lru_cache(maxsize=256)(make)
+    cached = lru_cache(maxsize=256)(make)
     # Which numbers must be positive is known of the published methods only.
     kinds: Mapping[str, _Kind] = {}
     if _of_package(make):
@@ -125,7 +125,7 @@ def register_method(
             key: _checked(key, value, takes.parameters[key], kinds)
             for key, value in stated.arguments.items()
         }
-        method = made(**numbers)
+        method = cached(**numbers)
         if not isinstance(method, Method):
             raise InputError(
                 f"The function of the method {name!r} must return a ct.Method, got "
@@ -306,8 +306,8 @@ def make_method(spec: str | Mapping[str, Any] | Method, values: bool = False) ->
         kind, of = kind_and_method(name)
         if kind is not None:
             return several[kind](of, **settings)
-    known: dict[str, Callable[..., Method]] = {**table, **several}
-    return lookup("method", name, known)(**settings)
+    functions: dict[str, Callable[..., Method]] = {**table, **several}
+    return lookup("method", name, functions)(**settings)
 
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:
@@ -341,7 +341,7 @@ def _literal(text: str) -> Any:
 
 
 def _is_valid(number: float, kind: _Kind) -> bool:
-    if not isfinite(number) or (kind.whole and not number.is_integer()):
+    if not isfinite(number) or (kind.integer and not number.is_integer()):
         return False
     if kind.above and number == kind.least:
         return False
@@ -367,7 +367,7 @@ def _checked(
         number = float(value)
     if not _is_valid(number, kind):
         raise InputError(f"{name} {kind.valid}, got {value!r}.")
-    if kind.whole:
+    if kind.integer:
         return int(number)
     # NumPy's numbers cannot be written as JSON
     return value if type(value) in (int, float) else number

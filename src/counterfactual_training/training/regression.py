@@ -49,8 +49,8 @@ class Goals(NamedTuple):
     spread: Tensor
 
 
-class Found(NamedTuple):
-    """Counterfactuals for a batch; all constants."""
+class IntervalBatch(NamedTuple):
+    """Counterfactuals for a batch, and the intervals they were searched for; all constants."""
 
     x_cf: Tensor  # (..., m, d)
     x_pos: Tensor  # (..., m, d) rows whose y lies in the interval, protected
@@ -141,30 +141,34 @@ def ct_published(
         held |= _intervals(data.y, bins) | {"epoch": torch.tensor(-1)}
         return {name: value.expand(lead + value.shape).clone() for name, value in held.items()}
 
-    def find(now: Round) -> Found:
+    def find(now: Round) -> IntervalBatch:
         search_stats = None
         if bool((now.memory["epoch"] != now.epoch).any()):
             search_stats = search_epoch(now)
         num = now.memory["y"].shape[-1]
         places = now.choose(num, max(1, round(share * now.y.shape[-1])))
-        return Found(
+        return IntervalBatch(
             **{name: take(now.memory[name], places) for name in _HELD},
             search_stats=search_stats,
         )
 
-    def loss(model: nn.Module, batch: Batch, found: Found) -> LossTerms:
+    def loss(model: nn.Module, batch: Batch, explanations: IntervalBatch) -> LossTerms:
         dim = batch.y.dim() - 1
-        parts = (batch.x, found.x_pos, found.x_cf, found.x_adv)
+        parts = (batch.x, explanations.x_pos, explanations.x_cf, explanations.x_adv)
         # One forward pass, so that batch statistics see all rows.
         joined = at_least_single(model(torch.cat(parts, dim)))
-        outputs, real, made, nascent = joined.split([part.shape[dim] for part in parts], dim)
-        low, high = (interval_energy(f, found.middle, found.spread) for f in (real, made))
+        sizes = [part.shape[dim] for part in parts]
+        outputs, real, counterfactual, nascent = joined.split(sizes, dim)
+        low, high = (
+            interval_energy(f, explanations.middle, explanations.spread)
+            for f in (real, counterfactual)
+        )
         return LossTerms.sum(
             outputs,
             class_loss=value_loss(outputs, batch.y, batch.weight),
-            divergence=lambda_div * mean_rows(low - high, found.mature),
-            ridge=lambda_reg * mean_rows(low.square() + high.square(), found.mature),
-            adversarial=lambda_adv * value_loss(nascent, found.y, found.weight),
+            divergence=lambda_div * mean_rows(low - high, explanations.mature),
+            ridge=lambda_reg * mean_rows(low.square() + high.square(), explanations.mature),
+            adversarial=lambda_adv * value_loss(nascent, explanations.y, explanations.weight),
         )
 
     return Method(loss=loss, find=find, remember=remember, values=True, searches=True)
@@ -178,21 +182,21 @@ def search_epoch(now: Round) -> Tensor:
     memory = now.memory
     num = now.memory["y"].shape[-1]
     x, y, weight = now.data.at(now.choose(now.data.num_rows, num))
-    own = (at_least_single(now.model(x)) > memory["edges"].unsqueeze(-2)).sum(-1)
+    current = (at_least_single(now.model(x)) > memory["edges"].unsqueeze(-2)).sum(-1)
     k = memory["count"].shape[-1]
     # A shift by 1..k−1 is uniform over the other intervals.
-    asked = (own + 1 + now.choose(k - 1, num)) % k
-    goals = Goals(*(memory[f"interval_{name}"].gather(-1, asked) for name in Goals._fields))
+    chosen = (current + 1 + now.choose(k - 1, num)) % k
+    goals = Goals(*(memory[f"interval_{name}"].gather(-1, chosen) for name in Goals._fields))
     x_cf, x_adv, steps = approach(now, x, goals)
     outputs = at_least_single(now.model(x_cf)).squeeze(-1)
     mature = (outputs >= goals.low) & (outputs <= goals.high)
-    count = memory["count"].gather(-1, asked)
+    count = memory["count"].gather(-1, chosen)
     place = (now.uniform(num) * count).long().minimum(count - 1)  # a product may be rounded up
-    rows = memory["order"].gather(-1, memory["start"].gather(-1, asked) + place)
+    rows = memory["order"].gather(-1, memory["start"].gather(-1, chosen) + place)
     x_pos = now.constraints.to(x).protect(_shared(now.data).at(rows)[0], x_cf)
-    found = (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x))
+    columns = (x_cf, x_pos, x_adv, y, goals.middle, goals.spread, mature.to(x))
     memory |= dict(
-        zip(_HELD, (*found, torch.ones_like(y) if weight is None else weight), strict=True)
+        zip(_HELD, (*columns, torch.ones_like(y) if weight is None else weight), strict=True)
     )
     memory["epoch"] = torch.full_like(memory["epoch"], now.epoch)
     return torch.stack([mature.float().mean(-1), steps.float().mean(-1)])

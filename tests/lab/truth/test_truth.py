@@ -182,7 +182,10 @@ def test_a_gate_is_fitted_anew_where_features_are_protected_and_decides_nothing(
         free.model is protected.model is known[("conventional", False)]
         and float(free.scale) != 1.0
     )
-    assert free.gate.given.tolist() == [False, False] and protected.gate.given.tolist() == [
+    assert free.gate.immutable.tolist() == [
+        False,
+        False,
+    ] and protected.gate.immutable.tolist() == [
         True,
         False,
     ]

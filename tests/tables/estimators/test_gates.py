@@ -387,7 +387,7 @@ def test_altered_gates_are_refused(fitted, tmp_path, change):
     elif change == "weights":  # of one column less
         spec["shape"][2] -= 1
         tensors["gate.centres"] = tensors["gate.centres"][..., 1:].clone()
-        tensors["gate.given"] = tensors["gate.given"][1:].clone()
+        tensors["gate.immutable"] = tensors["gate.immutable"][1:].clone()
     elif change == "classes":  # of one class more
         spec["shape"][0] += 1
         for name in ("centres", "width", "slope", "origin", "whole_slope", "whole_origin"):

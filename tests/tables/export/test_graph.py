@@ -78,11 +78,11 @@ def made_network(name, num_classes):
     return network.eval()
 
 
-def made_gate(kind, num_classes, given=(0, 3)):
+def made_gate(kind, num_classes, immutable=(0, 3)):
     x, y = rows(240, num_classes, seed=3)
     mask = torch.zeros(D, dtype=torch.bool)
-    mask[list(given)] = True
-    density = Density.fit(x + y.unsqueeze(-1), y, num_classes, given=mask, size=50)
+    mask[list(immutable)] = True
+    density = Density.fit(x + y.unsqueeze(-1), y, num_classes, immutable=mask, size=50)
     learned = Learned.empty([D, 12, num_classes]).requires_grad_(False).eval()
     return {
         "none": None,
@@ -175,7 +175,7 @@ def test_graph_and_torch_agree(name, kind):
 
 
 def test_a_gate_with_nothing_to_judge_lets_every_row_pass():
-    gate = traceable(made_gate("density", 3, given=range(D)))
+    gate = traceable(made_gate("density", 3, immutable=range(D)))
     assert isinstance(gate, Open) and not gate(torch.randn(4, D)).any()
 
 

@@ -151,7 +151,7 @@ def build_relations(
     implications = tuple(
         Implication(
             rule.text,
-            *_code(rule.given, rule.category, placed),
+            *_code(rule.condition, rule.category, placed),
             *_code(rule.needed, rule.needed_category, placed),
         )
         for rule in book.requires

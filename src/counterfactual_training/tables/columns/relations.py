@@ -80,18 +80,18 @@ class Requires:
     """
 
     text: str
-    given: str
+    condition: str
     category: int
     needed: str
     needed_category: int
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return self.given, self.needed
+        return self.condition, self.needed
 
     def broken(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Mask ``(n,)``, of columns read as positions of categories."""
-        return (values[self.given] == self.category) & (
+        return (values[self.condition] == self.category) & (
             values[self.needed] != self.needed_category
         )
 

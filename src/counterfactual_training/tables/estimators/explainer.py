@@ -190,18 +190,21 @@ class Explainer(Explains):
 
     def _background(self, frame: Any) -> pd.DataFrame:
         """The background rows, in the order of columns that the model knows."""
-        known = getattr(self.model, "feature_names_in_", None)
-        rows = as_frame(frame, None if known is None else list(known))
-        if known is not None:
-            rows = match_columns(rows, [str(name) for name in known])
+        names = getattr(self.model, "feature_names_in_", None)
+        rows = as_frame(frame, None if names is None else list(names))
+        if names is not None:
+            rows = match_columns(rows, [str(name) for name in names])
         # scikit-learn's models warn of names if they were fitted without.
         named = isinstance(frame, pd.DataFrame) or is_native(frame)
-        self._arrays = not named or (known is None and hasattr(self.model, "n_features_in_"))
+        self._arrays = not named or (names is None and hasattr(self.model, "n_features_in_"))
         refuse_missing(rows, self.missing == "impute")
         return rows
 
     def _asking(
-        self, rows: pd.DataFrame, labels: np.ndarray | None, classes: Sequence[Any] | None
+        self,
+        rows: pd.DataFrame,
+        labels: np.ndarray | None,
+        classes: Sequence[Any] | np.ndarray | None,
     ) -> tuple[nn.Module, Finder, Tensor]:
         """The model as a torch module, its finder without a gate, and what it predicts ``(n,)``;
         sets ``classes_``.
@@ -214,16 +217,15 @@ class Explainer(Explains):
                 logits = first_logits(
                     module, x[:2], torch.zeros(len(x[:2]), dtype=torch.long, device=x.device)
                 )
-            if labels is None:
-                known: Any = None
-            else:
-                known = np.unique(labels)
-            self.classes_ = _classes(known if classes is None else classes, logits.shape[-1])
+            if classes is None and labels is not None:
+                classes = np.unique(labels)
+            self.classes_ = _classes(classes, logits.shape[-1])
             finder = Finder(module, self.encoder_, self.constraints_)
             return module, finder, finder.logits(x).argmax(-1)
         probability = probabilities_of(self.model, rows, None, self._arrays)
-        known = getattr(self.model, "classes_", None)
-        self.classes_ = _classes(known if classes is None else classes, probability.shape[1])
+        if classes is None:
+            classes = getattr(self.model, "classes_", None)
+        self.classes_ = _classes(classes, probability.shape[1])
         self._check_decision(rows, probability)
         if self._arrays:
             quick = None

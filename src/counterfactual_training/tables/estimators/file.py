@@ -41,7 +41,7 @@ _ORIGIN = "origin."
 _WITNESS = "witness"
 _CLASS_KINDS = "biufUO"
 # Parameters that may hold a user's own object, which has to be passed to load() again.
-OWN = ("model", "method")
+OWN_OBJECTS = ("model", "method")
 
 
 def save_classifier(path: str | Path, classifier: Any) -> None:
@@ -78,11 +78,11 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
         if vae is None
         else {"latent_dim": vae.latent_dim, "hidden_dim": vae.trunk[0].out_features},
     }
-    own = callable(params["model"])
-    content |= _shape(classifier.model_, own)
+    by_function = callable(params["model"])
+    content |= _shape(classifier.model_, by_function)
     witnesses = classifier.witnesses_
     if witnesses is not None:
-        content["witnesses"] = [_shape(model, own) for model in witnesses.models]
+        content["witnesses"] = [_shape(model, by_function) for model in witnesses.models]
         for i, model in enumerate(witnesses.models):
             tensors |= _weights(_of_witness(i), model)
     if gate is not None:
@@ -94,11 +94,11 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
     save_file(path, _KIND, tensors, content)
 
 
-def _shape(model: nn.Module, own: bool) -> dict[str, Any]:
+def _shape(model: nn.Module, by_function: bool) -> dict[str, Any]:
     """What a file says of a network as it was trained: parameters may have been set anew since
-    then. Of one that a user's ``own`` function makes, only the number of members.
+    then. Of one made ``by_function`` of a user, only the number of members.
     """
-    if not own:
+    if not by_function:
         return {"network": describe(model)}
     if isinstance(model, Ensemble):
         return {"members": len(model.members)}
@@ -326,7 +326,7 @@ def _classes(spec: dict[str, Any]) -> np.ndarray:
 
 
 def to_json(name: str, value: Any) -> Any:
-    if name in OWN:
+    if name in OWN_OBJECTS:
         return _named(value)
     if name == "schema":
         return value is not None  # the encoder holds the complete one
@@ -361,7 +361,7 @@ def _named(value: Any) -> dict[str, Any]:
 
 
 def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str) -> None:
-    needed = {name: params[name]["object"] for name in OWN if "object" in params[name]}
+    needed = {name: params[name]["object"] for name in OWN_OBJECTS if "object" in params[name]}
     absent = [name for name in needed if objects.get(name) is None]
     if absent:
         listed = " and ".join(f"a {name} of your own ({needed[name]})" for name in absent)
@@ -377,7 +377,7 @@ def need_objects(params: dict[str, Any], objects: Mapping[str, Any], source: str
 
 
 def from_json(name: str, value: Any) -> Any:
-    if name in OWN:
+    if name in OWN_OBJECTS:
         return value.get("name")  # without a name, the caller passes the object
     if name == "schema":
         return True if value else None  # replaced by the encoder's
@@ -473,14 +473,14 @@ class Origin:
         """
         # A row both trained on and held out occurs twice in the table; which copy is which cannot
         # be told.
-        known = np.isin(marks, self.trained)
+        trained = np.isin(marks, self.trained)
         spare = np.isin(marks, self.held_out)
-        left = dict(zip(*np.unique(self.held_out, return_counts=True), strict=True))
-        for row in np.flatnonzero(known & spare).tolist():
-            if left[marks[row]] > 0:
-                left[marks[row]] -= 1
-                known[row] = False
-        return known
+        num_held_out = dict(zip(*np.unique(self.held_out, return_counts=True), strict=True))
+        for row in np.flatnonzero(trained & spare).tolist():
+            if num_held_out[marks[row]] > 0:
+                num_held_out[marks[row]] -= 1
+                trained[row] = False
+        return trained
 
     def held(self, marks: np.ndarray) -> np.ndarray:
         """For each row of a table ``(n,)``, whether it was held out when the model was trained."""

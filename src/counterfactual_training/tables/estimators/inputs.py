@@ -109,13 +109,13 @@ def numbers_of(y: Any) -> tuple[np.ndarray, str]:
     return values, name if isinstance(name, str) and name else "value"
 
 
-def _must_be_known(labels: list[Any], known: list[Any]) -> None:
-    new = [label for label in labels if label not in known]
-    absent = [label for label in known if label not in labels]
+def _must_be_known(labels: list[Any], classes: list[Any]) -> None:
+    new = [label for label in labels if label not in classes]
+    absent = [label for label in classes if label not in labels]
     if new:
         raise InputError(
             f"y holds class {new[0]!r}, which this classifier was not trained on "
-            f"({show(known)}). A new class needs a "
+            f"({show(classes)}). A new class needs a "
             "new fit, with warm_start=False."
         )
     if absent:
@@ -189,7 +189,7 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     """
     # What fit named; none, if it saw an array.
     fitted = names if hasattr(estimator, "feature_names_in_") else None
-    if fitted is not None and _known(x, fitted):
+    if fitted is not None and _has_names_of_fit(x, fitted):
         return as_frame(x)
     # Columns called 0, 1, 2 are positions, as in a frame made of an array.
     has_names = any(isinstance(name, str) for name in x.columns)
@@ -204,7 +204,7 @@ def _frame(estimator: Any, x: pd.DataFrame, names: tuple[str, ...] | None) -> pd
     return as_frame(x.set_axis([str(name) for name in (names or x.columns)], axis=1))
 
 
-def _known(x: pd.DataFrame, names: tuple[str, ...]) -> bool:
+def _has_names_of_fit(x: pd.DataFrame, names: tuple[str, ...]) -> bool:
     """Whether the columns are called and ordered as in ``fit``, and no more is to be done."""
     columns = x.columns
     return (

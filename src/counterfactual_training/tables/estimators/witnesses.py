@@ -194,14 +194,15 @@ def _trained(prepared: PreparedFit, num: int, seed: int) -> list[nn.Module]:
     for _ in range(num):
         sample = draw_with_replacement(y, rng)
         seeds = torch.randint(_SEEDS, (method.members,), generator=rng)
-        for own in seeds.tolist():
-            one = member_of(prepared.make_model(own), method.seeded(own), y.cpu()[sample])
+        for seed_of_member in seeds.tolist():
+            model = prepared.make_model(seed_of_member)
+            one = member_of(model, method.seeded(seed_of_member), y.cpu()[sample])
             rows = sample if one.rows is None else sample[one.rows]
             members.append(replace(one, rows=rows))
     results = Fleet(members).train(x, y, progress=False, **options)
     groups = [results[i : i + method.members] for i in range(0, len(results), method.members)]
-    made = [_assembled(group) for group in groups]
-    return [model for model in made if model is not None]
+    models = [_assembled(group) for group in groups]
+    return [model for model in models if model is not None]
 
 
 def _assembled(results: Sequence[TrainResult]) -> nn.Module | None:

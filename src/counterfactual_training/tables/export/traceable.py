@@ -140,7 +140,7 @@ def _replaced(module: nn.Module) -> nn.Module:
     if isinstance(module, Asinh):
         return PlainAsinh()
     if isinstance(module, Density):
-        if bool(module.given.all()):
+        if bool(module.immutable.all()):
             return Open(len(module.slope))
         return Kernels(module)
     # A tracer knows parameters and buffers, but no tensors that a user's module holds beside them.
