@@ -1,4 +1,4 @@
-"""One feature to model space and back, with the numbers fitted to its column."""
+"""A column in model space: the numbers fitted to it, and its values there and back."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _OVERSHOOT = 2e-5
 _TAILS = (0.01, 0.99)
 # Advice leads to values between these quantiles, unless a domain is stated.
 BULK = (0.005, 0.995)
-# A column of numbers takes few values if it takes at most so many, each of them so often on
-# average.
+# A column of numbers has few values if it has at most so many different ones, each of them repeated
+# so often on average.
 _MOST_VALUES = 12
 _REPEATED = 20
-# Values that are looked at before all of them are.
+# So many values are checked first; all of them only if these leave it open.
 _FIRST_LOOK = 256
 # Kinds whose center and scale are a mean and a standard deviation.
 _Z_SCORED = ("numeric", "integer", "ordinal")
@@ -60,7 +60,7 @@ class Column:
     """
 
     feature: Feature
-    dtype: Any  #: the pandas dtype to give back
+    dtype: Any  #: the pandas dtype to restore
     center: float  #: of the z-score, like ``scale``; 0 and 1 where there is none
     scale: float
     mean: float  #: of v in the training data, like the three below, for Eq. 12
@@ -69,8 +69,8 @@ class Column:
     high: float
     decimals: int | None  #: to round values to; ``None`` keeps every digit
     fill: float  #: v of a missing value: the (lower) median, or the most frequent category
-    #: Positions of the categories in the training data, the only ones to recommend: the model knows
-    #: nothing about others. ``None`` for numbers; in old files, all categories.
+    #: Positions of the categories in the training data, the only ones to recommend, because the
+    #: model knows nothing about others. ``None`` for numbers; in old files, all categories.
     seen: tuple[int, ...] | None = None
     #: The range that holds 99 % of the training values; ``None`` in old files.
     bulk: tuple[float, float] | None = None
@@ -185,8 +185,8 @@ class Column:
 
     @property
     def advised(self) -> tuple[float, ...] | None:
-        """The only values that advice may name, if there are such: those allowed, or the few that
-        were seen.
+        """The only values that advice may name: those allowed, or the few that were seen. ``None``
+        if it may name any.
         """
         return self.feature.named or (self.values if self._unruled else None)
 
@@ -201,11 +201,10 @@ class Column:
 
     @property
     def _unruled(self) -> bool:
-        """Whether the data decide which numbers advice names.
+        """Whether the data, not a rule, decide which numbers advice names.
 
-        A stated step always decides. So does a stated domain, all of whose numbers are then
-        possible, unless its ends are such numbers; and so does a stated largest change that is too
-        small to lead from one of them to the next.
+        A rule decides if it is a step; a domain whose ends are not among the numbers in the data;
+        or a largest change too small to lead from one of these numbers to the next.
         """
         if self.feature.step is not None:
             return False
@@ -323,7 +322,7 @@ class Column:
         return np.where(far, np.where(passed, base, nearer), v)
 
     def _with_codes(self, v: np.ndarray, z: np.ndarray, base: np.ndarray | float) -> np.ndarray:
-        """Numbers ``(n,)`` decoded from z ``(n, width)``, with the special codes that z says.
+        """Numbers ``(n,)`` decoded from z ``(n, width)``, with the special codes that z encodes.
 
         Any other number that happens to be a code moves off it, one step of the grid back towards
         ``base`` ``(n,)``.
@@ -434,9 +433,7 @@ class Column:
         return column
 
     def _wrong(self) -> str | None:
-        """The first field whose value no fit produces and no computation can use; ``None`` if all
-        are valid.
-        """
+        """The first field with a value that no fit produces; ``None`` if all are valid."""
         for name in ("center", "scale", "mean", "std", "low", "high", "fill"):
             if not _is_finite(getattr(self, name)):
                 return name
@@ -557,7 +554,7 @@ def _few_values(feature: Feature, present: np.ndarray) -> tuple[float, ...] | No
     """
     if feature.kind not in ("numeric", "integer") or len(present) < _REPEATED:
         return None
-    # A quick look first: most columns take many values, and sorting them all takes long.
+    # A few values first: most columns take many different ones, and sorting them all is slow.
     if len(np.unique(present[:_FIRST_LOOK])) > _MOST_VALUES:
         return None
     values = np.unique(present)

@@ -81,7 +81,8 @@ def build_constraints(
     directions: list[Direction] = []
     boxes: list[tuple[float, float]] = []
     for column in columns:
-        # What follows others never moves by itself, nor is it limited or rounded in the search.
+        # Columns that are computed from others never move by themselves, and the search neither
+        # limits nor rounds them.
         if column.feature.name in book.following:
             direction: Direction = "none"
             box = (-np.inf, np.inf)
@@ -233,7 +234,7 @@ def _box(column: Column, num_std: float, keep_sign: bool, bulk: bool) -> tuple[f
 def _seen_ends(
     column: Column, num_std: float, keep_sign: bool, bulk: bool
 ) -> tuple[float, float]:
-    """Where the training rows alone would end a column, in the user's units."""
+    """The range of a column by the training rows alone, in the user's units."""
     low = min(column.mean - num_std * column.std, column.low)  # Eq. 12
     high = max(column.mean + num_std * column.std, column.high)
     if bulk and num_std == 0 and column.bulk is not None:
@@ -262,9 +263,7 @@ def _group(column: Column, start: int) -> OneHotGroup | None:
 
 
 def _lattice(column: Column, start: int, bulk: bool) -> Lattice | None:
-    """The values a column may take; with ``bulk``, also as far as the training data alone say
-    so.
-    """
+    """The values that a column may take; with ``bulk``, also by the training data alone."""
     feature = column.feature
     if feature.kind == "ordinal":
         if feature.forbidden:

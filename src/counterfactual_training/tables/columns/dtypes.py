@@ -13,7 +13,8 @@ from pandas.api import types
 
 from counterfactual_training.errors import FileError, InputError
 
-# Of so few rows, categories are looked up one by one, which is faster than to ask pandas.
+# With at most so many rows, categories are looked up one by one, which is faster than asking
+# pandas.
 _FEW_ROWS = 64
 
 
@@ -49,7 +50,7 @@ def dtype_to_dict(dtype: Any) -> Any:
     """A pandas dtype as JSON."""
     if not isinstance(dtype, pd.CategoricalDtype):
         return str(dtype)
-    # The dtype of the categories, too: 1 and 1.0, or text of two kinds, look alike in JSON.
+    # Also the dtype of the categories: 1 and 1.0, or two kinds of text, look alike in JSON.
     levels = [to_plain(level) for level in dtype.categories.to_numpy(dtype=object)]
     return {
         "categories": levels,
@@ -112,8 +113,7 @@ def restore_numbers(values: np.ndarray, dtype: Any, integers: bool) -> pd.Series
     A missing value in an ``int64`` column makes it ``float64``, 300 in an ``int8`` column makes it
     ``int64``.
     """
-    # As below for the usual whole numbers, without pandas: searches ask for a few numbers very
-    # often.
+    # The same for usual whole numbers, without pandas: searches convert a few numbers very often.
     if isinstance(dtype, np.dtype) and dtype.kind in "iu":
         with np.errstate(invalid="ignore"):
             plain = values.astype(dtype)
@@ -144,7 +144,7 @@ def _as_python_numbers(values: np.ndarray, integers: bool) -> pd.Series:
 
 
 def _wider(dtype: Any) -> tuple[str, ...]:
-    """Dtypes that hold more numbers than this one, the nearest first."""
+    """Dtypes that hold more numbers than this one, the smallest first."""
     if isinstance(dtype, pd.CategoricalDtype):
         return ()
     if types.is_extension_array_dtype(dtype):

@@ -74,15 +74,15 @@ class Encoder(TransformerMixin, BaseEstimator):
     objects as floats.
 
     Args:
-        schema: what is known of the columns; parts left open, or all of it, come from the training
+        schema: kinds and rules of the columns; what is not stated is learned from the training
             data.
-        unseen: what a category not seen in training is: an ``"error"``, or ``"unknown"``, no
-            category at all: zeros, and 0.5 for a binary feature, which decode to a missing value;
-            the mean rank for an ordinal, which decodes to the nearest. With ``like`` it decodes to
-            itself. ``"warn"`` is ``"unknown"``, and says so.
-        missing: what a missing value is: an ``"error"``, or ``"impute"``, replaced by the training
-            column's (lower) median or most frequent category. With ``like``, an imputed cell that
-            did not change decodes to missing.
+        unseen: how to treat a category not seen in training: as an ``"error"``, or as
+            ``"unknown"``, no category at all: zeros, and 0.5 for a binary feature, which decode to
+            a missing value; the mean rank for an ordinal, which decodes to the nearest. With
+            ``like`` it decodes to itself. ``"warn"`` is ``"unknown"``, and says so.
+        missing: how to treat a missing value: as an ``"error"``, or ``"impute"``, replaced by the
+            training column's (lower) median or most frequent category. With ``like``, an imputed
+            cell that did not change decodes to missing.
         scale: whether to z-score; otherwise numbers stay as they are, an ordinal its rank, a pixel
             its value. ``"robust"`` clips the training values to their 1 % and 99 % quantiles before
             taking mean and SD, so that a few outliers do not squeeze all other values together.
@@ -244,7 +244,7 @@ class Encoder(TransformerMixin, BaseEstimator):
         factuals = self._accept(like)
         if len(factuals) != len(z):
             raise InputError(f"like has {len(factuals)} rows for {len(z)} points.")
-        # A warning came when they were encoded.
+        # Encoding them already gave the warning.
         return self.with_changes(X, factuals, self._read(factuals, warn=False))
 
     def with_changes(
@@ -282,8 +282,8 @@ class Encoder(TransformerMixin, BaseEstimator):
             frame = _with_columns(factuals, cells)
         else:
             all_columns: dict[str, Any] = dict(cells)
-            # Without an index, or pandas would align thousands of them; but it would guess what
-            # bare objects are.
+            # Without an index, because pandas would align thousands of them; but of bare objects it
+            # would guess the dtype.
             for name in self.slices_:
                 if name in cells:
                     continue

@@ -20,7 +20,7 @@ from counterfactual_training.tables.columns.feature import Feature, show
 from counterfactual_training.tables.columns.plain import LARGEST_INTEGER, is_plain
 
 UNSEEN = -1.0
-# The categories of so few rows are looked up in Python, which is faster than to ask pandas.
+# With at most so many rows, categories are looked up in Python, which is faster than asking pandas.
 _FEW_ROWS = 64
 # What pandas calls the content of a column of Python objects that are all numbers.
 _NUMBER_OBJECTS = ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty")
@@ -264,7 +264,7 @@ def _codes(feature: Feature, series: pd.Series, strict: bool) -> np.ndarray:
 
 
 def _few_codes(feature: Feature, series: pd.Series) -> np.ndarray | None:
-    """The same of a few texts or categories, sooner than pandas; ``None`` of other columns."""
+    """The same for a few texts or categories, faster than pandas; ``None`` for other columns."""
     if isinstance(series.dtype, pd.StringDtype):
         code_of = {level: float(place) for place, level in enumerate(feature.levels)}
         codes = np.array(
@@ -285,8 +285,8 @@ def _few_codes(feature: Feature, series: pd.Series) -> np.ndarray | None:
 
 
 def _on_the_line(feature: Feature, series: pd.Series, codes: np.ndarray) -> np.ndarray:
-    """The positions ``(n,)`` in a yes-or-no column of numbers; others than its two lie on the line
-    through them.
+    """The positions ``(n,)`` in a yes-or-no column of numbers; numbers other than its two are
+    interpolated between them.
     """
     low, high = feature.levels
     numbers = all(

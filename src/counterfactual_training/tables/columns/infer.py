@@ -48,7 +48,7 @@ _TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", 
 def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
     """A feature from its column and what the user states about it."""
     name = str(series.name)
-    # What a column of text is depends on its different values alone, unless they are many.
+    # The kind of a column of text depends on its different values alone, unless there are many.
     if isinstance(series.dtype, pd.StringDtype):
         texts = pd.unique(series.to_numpy(dtype=object))
         if len(texts) <= MANY_LEVELS:
@@ -64,7 +64,7 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
             field=name,
         )
     fields = dict(stated)
-    # Codes hide what the other values are, so the kind is guessed without them.
+    # Codes disguise the kind of the other values, so it is guessed without them.
     kind = fields.pop("kind", None)
     if kind is None and fields.get("special") is not None and is_number_like(series):
         kind = _guess_beside(series, fields["special"])
@@ -73,8 +73,8 @@ def infer_feature(series: pd.Series, stated: Mapping[str, Any]) -> Feature:
 
 
 def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> Feature | None:
-    """The same of a column of plain numbers, without a look at each; ``None`` if that does not
-    decide.
+    """The same for a column of plain numbers, without checking each; ``None`` if that is not
+    enough.
     """
     kind = numbers.kind(name)
     if kind is None or not _NEEDS_A_LOOK.isdisjoint(stated):
@@ -88,8 +88,8 @@ def infer_plain(name: str, numbers: PlainNumbers, stated: Mapping[str, Any]) -> 
 
 
 def _infer_text(name: str, texts: np.ndarray, stated: Mapping[str, Any]) -> Feature | None:
-    """The same of the different texts of a column; ``None`` if it takes a closer look, or there is
-    something wrong.
+    """The same for the different texts of a column; ``None`` if all values must be checked, or
+    something is wrong.
     """
     levels = sorted(text for text in texts.tolist() if isinstance(text, str))
     if (
@@ -296,8 +296,8 @@ def _guess_text(series: pd.Series, has_categories: bool) -> Kind:
 
 
 def _as_numbers(series: pd.Series, content: str) -> str:
-    """The line of code that turns dates or times into numbers; ``content`` is pandas' word for what
-    there is.
+    """The line of code that turns dates or times into numbers; ``content`` is pandas' name for
+    them.
     """
     name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
     if content.startswith("time"):  # of the day, or a duration
@@ -329,7 +329,7 @@ def days_since(series: pd.Series) -> str:
     """The line of code that turns dates written as text into days."""
     name = f"frame[{json.dumps(series.name, ensure_ascii=False)}]"
     text = series.dropna().astype(str)
-    # Where the day stands first pandas has to be told, or it reads 05.06. as the sixth of May.
+    # pandas must be told where the day comes first: otherwise it reads 05.06. as the sixth of May.
     first = pd.to_numeric(text.str.extract(r"^(\d{1,2})[./]")[0])
     day_first = text.str.contains(r"^\d{1,2}\.").any() or first.max() > _MONTHS
     zone = text.str.contains(r":\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})$").any()

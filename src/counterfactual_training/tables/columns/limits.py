@@ -1,5 +1,5 @@
-"""Which changes of a number its rules forbid, in the user's units: exact, but for what arithmetic
-itself rounds off.
+"""Which changes of a number its rules forbid, in the user's units: exact up to the rounding of
+arithmetic itself.
 
 Everything takes arrays ``(n,)`` of numbers before and after; masks ``(n,)`` say where a rule is
 broken.
@@ -25,7 +25,7 @@ def precision_of(dtype: Any) -> float:
 
 
 def against(feature: Feature, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Changes that go the wrong way."""
+    """Changes in a forbidden direction."""
     wrong = np.zeros(len(after), dtype=bool)
     if feature.mutability not in ("both", "increase"):
         wrong |= after > before
@@ -40,7 +40,7 @@ def outside(low: float, high: float, before: np.ndarray, after: np.ndarray) -> n
 
 
 def too_far(most: float, before: np.ndarray, after: np.ndarray, precision: float) -> np.ndarray:
-    """Changes larger than the largest one; none, if that is infinite."""
+    """Changes larger than allowed; none if any is."""
     if np.isinf(most):
         return np.zeros(len(after), dtype=bool)
     size = np.maximum(np.maximum(np.abs(before), np.abs(after)), most)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from counterfactual_training.errors import InputError
 from counterfactual_training.tables.columns.encode import Encoder
 
-# Standard deviations beyond which a row itself may be why numbers overflow.
+# Beyond so many standard deviations, a row itself may be the reason why numbers overflow.
 _FAR = 1e6
 
 
@@ -45,7 +45,7 @@ def refuse_far(encoder: Encoder, frame: pd.DataFrame, x: Tensor, computed: Tenso
 
     Rows near the data are not to blame for numbers that are not finite; then the model is.
     """
-    if bool(computed.sum().isfinite()):  # as nearly always: then no single number is to blame
+    if bool(computed.sum().isfinite()):  # nearly always
         return
     far = x.abs().nan_to_num(torch.inf)
     blamed = ~computed.isfinite().all(-1) & (far.amax(-1) > _FAR)

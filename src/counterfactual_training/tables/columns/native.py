@@ -108,8 +108,8 @@ def _to_pandas(column: Any) -> Any:
         column = column.cast(nw.Float64)
     if dtype.is_numeric() or (dtype == nw.Boolean and column.null_count() == 0):
         return column.to_numpy()
-    # Categorical columns of polars share their categories, so only the values say which are a
-    # column's own.
+    # Categorical columns of polars share their categories, so only the values tell which ones
+    # belong to a column.
     text = dtype == nw.String or isinstance(dtype, nw.Categorical)
     return pd.Series(column.to_list(), dtype=None if text else object)
 

@@ -13,10 +13,9 @@ from counterfactual_training.tables.columns.feature import Feature, Kind
 
 # z-scoring and back is exact for whole numbers up to here; above, float64 loses units.
 LARGEST_INTEGER = 2**49
-# Of a frame with at most so many cells, all of them at once are faster to look at than its columns
-# in turn.
+# With at most so many cells, a frame is faster to check as a whole than column by column.
 _SMALL = 10_000
-# Up to so many columns, these are faster to look at in turn.
+# Up to so many columns, it is faster to check one after the other.
 _FEW_COLUMNS = 64
 
 
@@ -46,7 +45,7 @@ class PlainNumbers:
                     self._ends[name] = (ends[0], ends[1])
 
     def kind(self, name: str) -> Kind | None:
-        """What a column holds, if it is here."""
+        """What a column holds; ``None`` if it is not among these."""
         if name not in self.arrays:
             return None
         if self._yes_or_no(name):
@@ -56,8 +55,8 @@ class PlainNumbers:
         return "integer"
 
     def read(self, feature: Feature) -> np.ndarray | None:
-        """The column as float64 numbers ``(n,)``, as :func:`read` reads it; ``None`` if it takes a
-        closer look.
+        """The column as float64 numbers ``(n,)``, as :func:`read` reads it; ``None`` if its values
+        must be checked one by one.
         """
         name = feature.name
         if name not in self.arrays or not np.isfinite(self._ends[name]).all():
@@ -109,7 +108,7 @@ def number_blocks(frame: pd.DataFrame) -> list[tuple[list[str], np.ndarray]]:
 
 
 def _small_blocks(frame: pd.DataFrame, dtypes: list[Any]) -> list[tuple[list[str], np.ndarray]]:
-    """One block for each dtype; of many columns, all cells as objects come sooner than these."""
+    """One block for each dtype; for many columns, all cells as objects are faster."""
     places: dict[Any, list[int]] = {}
     for place, dtype in enumerate(dtypes):
         if is_plain(dtype):
@@ -137,8 +136,8 @@ def is_plain(dtype: Any) -> bool:
 
 
 def all_present(frame: pd.DataFrame, finite: bool = False) -> bool:
-    """Whether no value is missing and, if ``finite``, none is infinite; ``False`` may also mean:
-    look closer.
+    """Whether no value is missing and, if ``finite``, none is infinite; ``False`` may also mean
+    that it is not clear without checking each.
     """
     if frame.size <= _SMALL and frame.shape[1] <= _FEW_COLUMNS:
         return not any(_misses(column, finite) for _, column in frame.items())

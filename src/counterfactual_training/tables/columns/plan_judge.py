@@ -177,8 +177,8 @@ class PlanJudge:
         return {}
 
     def learned_values(self, name: str) -> tuple[np.ndarray | None, float | None]:
-        """The few numbers that the data hold, or the number that theirs are multiples of; if there
-        are such.
+        """The few numbers that the data hold, or the number that theirs are multiples of; ``None``
+        without such.
         """
         lattice = self._lattices.get(self.encoder.slices_[name].start)
         column = self.columns[name]
@@ -220,7 +220,7 @@ class _Trial:
 
     @cached_property
     def differing(self) -> list[str]:
-        """The columns that are not the same object for object; often few of thousands."""
+        """The columns in which any cell differs, be it only in its type; often few of thousands."""
         if self.columns is not None and len(self.columns) < _FEW_COLUMNS:
             listed = [name for name in self.before.columns if name in self.columns]
             return [
@@ -232,7 +232,7 @@ class _Trial:
         return [str(self.before.columns[place]) for place in places]
 
     def _differing_places(self) -> list[int]:
-        """Where they stand; numbers of one dtype are compared at once."""
+        """Their positions; numbers of one dtype are compared at once."""
         alike: dict[Any, list[int]] = {}
         differing = []
         pairs = zip(self.before.dtypes, self.after.dtypes, strict=True)
@@ -468,7 +468,7 @@ NUMBER_RULES: dict[str, Callable[[_Numbers], _BrokenCells]] = {
     "range": _range,
     "digits": _digits,
 }
-# What a column that follows others takes as it comes out.
+# Not for a column that follows others: it takes the value that is computed.
 _OF_FREE_COLUMNS = ("allowed", "step", "range", "digits")
 
 
@@ -498,7 +498,7 @@ def _category_rules(column: Column, old: np.ndarray, new: np.ndarray) -> Iterato
     target = np.where(is_level, new, 0).astype(int)
     backwards = against(column.feature, old, new) & (old != UNSEEN)
     wrong = is_level & (backwards | ~may_become(column)[source, target])
-    # Which rule it was is worked out cell by cell: hardly any plan gets here.
+    # The rule is found cell by cell, because hardly any plan gets here.
     for place in np.flatnonzero(wrong).tolist():
         rule, expected = _forbidding(column, source[place], target[place], backwards[place])
         yield rule, np.arange(len(new)) == place, expected
@@ -507,7 +507,7 @@ def _category_rules(column: Column, old: np.ndarray, new: np.ndarray) -> Iterato
 def _forbidding(column: Column, source: int, target: int, backwards: bool) -> tuple[str, str]:
     """The rule that forbids a change between two categories by position, and what it asks for."""
     feature = column.feature
-    # The last line of the transitions is for categories never seen.
+    # The last row of the transitions is for categories never seen.
     seen = source < len(feature.levels)
     if backwards:
         return "mutability", f"{{held}} or beyond: it {WAYS[feature.mutability]}"

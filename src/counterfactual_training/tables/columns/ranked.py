@@ -1,4 +1,4 @@
-"""Quantiles of a column, without sorting it more than they need."""
+"""Quantiles of a column, which is sorted no further than they need."""
 
 from __future__ import annotations
 

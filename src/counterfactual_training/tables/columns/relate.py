@@ -97,8 +97,8 @@ def _feasible(rules: Sequence[Linear], features: Sequence[Feature]) -> bool:
 
 
 def _domains_of_followers(book: RelationBook, features: Mapping[str, Feature]) -> list[Linear]:
-    """The stated domains of columns that follow others, as linear relations between the others,
-    where they are.
+    """The stated domains of columns that follow others, as relations between the others, if these
+    are linear.
     """
     domains = []
     for rule in book.follows:
@@ -308,8 +308,7 @@ def followed(
     """
     computed = rule.value(after)
     expected = rule.value(before)
-    # A factual that does not match keeps its distance: correcting it is not what a person is asked
-    # to change.
+    # A factual that does not match keeps its difference: people are not asked to correct it.
     off = mismatched(rule, column, before) & np.isfinite(expected) & np.logical_not(filled)
     return np.where(off, before[rule.column] + computed - expected, computed)
 

@@ -75,8 +75,8 @@ class Follows:
 
 @dataclass(frozen=True)
 class Requires:
-    """Where one column has a category, another must have a certain one; both by position, −2 if not
-    known yet.
+    """Where one column has a category, another must have a certain one; both by position, −2 before
+    the categories are known.
     """
 
     text: str
@@ -98,7 +98,7 @@ class Requires:
 
 @dataclass(frozen=True)
 class RelationBook:
-    """All relations of a schema; what follows comes after what it follows."""
+    """All relations of a schema; a column comes after those that it follows."""
 
     linear: tuple[Linear, ...] = ()
     follows: tuple[Follows, ...] = ()
@@ -150,7 +150,7 @@ def _without_followers(
 ) -> Linear | None:
     weights = dict(rule.weights)
     bound = rule.bound
-    # Ends, because columns do not follow each other in a circle.
+    # Terminates, because no column follows itself.
     while any(name in by_name for name in weights):
         name = next(name for name in weights if name in by_name)
         weight = weights.pop(name)
@@ -281,7 +281,7 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
     for level_names in (names, answers):
         if condition.category in level_names:
             return level_names.index(condition.category)
-    # A file may write 1 as 1.0, or the other way round.
+    # A file may write 1 as 1.0, or 1.0 as 1.
     numbers = [
         float(level) if isinstance(level, (int, float)) else None for level in feature.levels
     ]
@@ -293,8 +293,8 @@ def _position(text: str, condition: Condition, feature: Feature) -> int:
 
 
 def _in_order(follows: Sequence[Follows]) -> tuple[Follows, ...]:
-    """What follows after what it follows; an error if two rules compute a column, or rules go in a
-    circle.
+    """Columns after those that they follow; an error if two rules compute one column, or a column
+    follows itself.
     """
     by_name: dict[str, Follows] = {}
     for rule in follows:

@@ -13,10 +13,10 @@ import numpy as np
 # Powers of ten that float64 holds exactly; np.power may be off by a digit.
 _POWERS = np.array([float(f"1e{k}") for k in range(23)])
 _MAX_DECIMALS = 15
-# Values other than zero, three different ones among them, from which a common divisor is believed.
+# A common divisor takes at least so many values other than zero, three of them different.
 _FEWEST_MULTIPLES = 50
 _NEARLY_ALL = 0.995
-# Values that are looked at before all of them are.
+# So many values are checked first; all of them only if these leave it open.
 _FIRST_LOOK = 16
 
 
@@ -40,7 +40,7 @@ def seen_decimals(values: np.ndarray, dtype: Any) -> int | None:
     narrow = narrow_type(dtype)
     with np.errstate(over="ignore"):
         exact = np.flatnonzero(largest * _POWERS[: _MAX_DECIMALS + 1] < 2.0**49)
-    # A quick look at a few values and all numbers of decimals at once: most columns fail there.
+    # First a few values with all numbers of decimals at once: most columns fail there.
     few = values[:_FIRST_LOOK]
     written = round_to(few, exact[:, None])
     fits = ((written if narrow is None else written.astype(narrow)) == few).all(1)
@@ -109,7 +109,7 @@ def tidy(values: np.ndarray, error: np.ndarray, decimals: int | None, dtype: Any
     if decimals is not None:
         rounded = round_to(values, decimals)
         return np.where(is_short & (np.abs(rounded - values) > error), short, rounded)
-    # In float64 nothing meaningful is lost by keeping every digit.
+    # Keeping every digit loses nothing in float64.
     noisy = error > 1e-9 * size
     digits = np.ceil(-np.log10(np.maximum(error, np.finfo(np.float64).tiny))).astype(np.int64)
     return np.where(is_short, short, np.where(noisy, round_to(values, digits), values))

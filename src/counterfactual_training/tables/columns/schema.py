@@ -85,7 +85,7 @@ class Schema:
             raise InputError(
                 f"A schema needs features of different names, got {show(self.names)}."
             )
-        # Rules that contradict each other would only show as searches that find nothing.
+        # Otherwise, rules that contradict each other would only show as searches without an answer.
         check_feasible(self.book, self.features)
 
     @cached_property
@@ -337,7 +337,7 @@ def _override(feature: Feature, stated: Mapping[str, Any]) -> Feature:
 
 def _check_order(feature: Feature, stated: Mapping[str, Any], needed: bool = False) -> None:
     """Raise if an order is needed, or a direction stated, and the only order is alphabetical, which
-    says nothing.
+    means nothing.
     """
     if feature.kind in ("binary", "categorical") and feature.mutability in (
         "increase",

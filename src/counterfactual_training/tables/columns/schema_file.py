@@ -5,9 +5,9 @@
     categories = ["HS-grad", "Bachelors", "Masters"]
     mutability = "increase"
 
-A file may hold a complete schema, or only what the data does not tell. A list is no table of a
-column, so relations between columns stand beside them, before the first table: ``relations =
-["satisfactory <= total"]``. If a column is called ``relations``, the key is ``relations_``.
+A file may hold a complete schema, or only what the data does not tell. Relations between columns
+are one list, before the first table: ``relations = ["satisfactory <= total"]``. If a column is
+called ``relations``, the key is ``relations_``.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ _MOST_CODES = 3
 # A code is repeated at least so often, and in at least this share of the rows.
 _REPEATED = 10
 _SHARE = 1e-3
-# Fewer different values beside the codes say nothing about what is far from them.
+# With fewer different values beside the codes, it is not clear what is far from them.
 _FEWEST_VALUES = 5
-# A negative code beside numbers that are never negative: so many times the usual distance of
+# A negative code beside numbers that are never negative is so many times the usual distance of
 # neighbours away.
 _APART = 3.0
-# A zero below so many different positive numbers is doubted if it is further from them than their
-# middle half spreads.
+# A zero below so many different positive numbers is suspicious if it is further from them than the
+# width of their middle half.
 _FEWEST_POSITIVE = 10
 # Whole numbers over a shorter range are counted in a table.
 _COUNTED = 2**16
@@ -125,7 +125,7 @@ def _zero_apart(values: np.ndarray, counts: np.ndarray) -> bool:
         or not often
         or counts[0] > 0.5 * counts.sum()
     ):
-        return False  # what most rows hold is no exception
+        return False  # a value of most rows is no code
     low, high = np.interp([0.25, 0.75], np.cumsum(counts[1:]) / counts[1:].sum(), values[1:])
     return bool(values[1] > max(high - low, 2.0))
 

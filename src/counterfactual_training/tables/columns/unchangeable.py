@@ -46,9 +46,9 @@ _THINGS = _listed(
     "server shop site stock "
     "store subscription ticket trade tree truck vehicle website"
 )
-# What makes something else of the word before: race_time, gender_gap, sex_partners.
+# Words that change the meaning of the one before: race_time, gender_gap, sex_partners.
 _OTHERWISE = _listed("distance education gap partner partners ratio time track")
-# These say nothing about whose age it is: oldest_account_age, housing_median_age.
+# Words that do not tell whose age it is: oldest_account_age, housing_median_age.
 _STATISTICS = _listed("average avg mean median min max oldest newest")
 
 
@@ -71,8 +71,8 @@ def cannot_change(name: str) -> bool:
 
 
 def _of_something_else(words: list[str], place: int) -> bool:
-    """Whether the neighbours of a word take it away from a person: ``account_age``, ``age of car``,
-    ``race_time``.
+    """Whether the words around it show that it is not about a person: ``account_age``, ``age of
+    car``, ``race_time``.
     """
     before = words[max(place - 1, 0) : place]
     after = words[place + 1 : place + 2]
