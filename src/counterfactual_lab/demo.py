@@ -35,7 +35,7 @@ from counterfactual_training.training.train import train
 TRAININGS = ("conventional", "counterfactual")
 DECISION = "decision"  # the column of the class, in the file of applicants
 PEOPLE = (0.1, 0.5, 0.9)  # quantiles of age of the applicants whom the page advises
-# As at the paper's evaluation; the strength of ECCo's energy penalty depends on it.
+# As in the paper's evaluation; the strength of ECCo's energy penalty depends on it.
 SEARCH_STEPS = 50
 
 Notify = Callable[[str], None]
@@ -95,7 +95,7 @@ class DemoResult:
         panels: four per data set, in the order of the table.
         advice: a row per applicant: ``age``, ``debt`` and what each training tells them
             (``conventional``, ``counterfactual``), *age* being protected.
-        debt_per_year: by training, how many thousand dollars of debt weigh as much as a year of
+        debt_per_year: by training, how many thousand dollars of debt count as much as a year of
             age.
         lenders: by training, the loan classifier with *age* protected, to ask further questions.
         applicants: people of the loan example who were not trained on, with their class as the
@@ -171,7 +171,7 @@ def run_demo(
     quick: bool = False, seed: int = 0, notify: Notify = lambda message: None
 ) -> DemoResult:
     """Train six small classifiers and measure them; with ``quick`` the numbers mean little."""
-    # The page shows nothing else, so nothing else is measured.
+    # Only what the page shows is measured.
     shown = EvaluationProtocol(
         langevin_steps=0, attacks=("fgsm",), epsilons=(0.3,), attribution_rounds=0
     )
@@ -309,7 +309,7 @@ def _advice(plan: DemoPlan, lenders: dict[str, CounterfactualClassifier]) -> pd.
 
 
 def debt_per_year(data: Dataset, model: nn.Module) -> float:
-    """Thousand dollars of debt that a linear classifier weighs like a year of age."""
+    """How many thousand dollars of debt count as much as a year of age for a linear classifier."""
     weight = next(model.parameters()).detach().double()
     per_unit = (weight[TARGET] - weight[1 - TARGET]) / torch.tensor(
         [c.scale for c in encoder_of(data).columns_]

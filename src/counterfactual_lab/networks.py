@@ -61,8 +61,8 @@ def fit_model(
 
 
 def encoder_of(data: Dataset) -> Encoder:
-    """The data set's encoder; one that changes nothing where features already are the model's
-    inputs.
+    """The data set's encoder; where features already are the model's inputs, one that changes
+    nothing.
     """
     if data.encoder is not None:
         return data.encoder

@@ -1,1 +1,1 @@
-"""Every way to train in one arena: same rows, same network, same searches, same judges."""
+"""All methods compared: same rows, same network, same searches, same judges."""

@@ -3,8 +3,8 @@ stopped and resumed.
 
 Rows are split as for the truth tables (:mod:`truth`): to fit, to explain, and for judges. All seeds
 of a method are one job, which trains them as one fleet, together with refits of the method on
-bootstrap samples. The counterfactuals of every seed are shown to these: would they still be valid
-after retraining?
+bootstrap samples. These judge whether the counterfactuals of every seed would still be valid after
+retraining.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ INPUT_GRADIENTS = "input_gradients"
 ATTACK = EvaluationProtocol(attacks=("pgd",), epsilons=(0.03, 0.1))
 # Models of the same method, trained on bootstrap samples of the rows, that judge all its seeds.
 REFITS = 3
-# No training seed, nor one of an ensemble's members.
+# Differs from all training seeds, also those of an ensemble's members.
 _REFIT_SEED = 100
 # Bars of a frontier of cost and acceptance; those in between are in no other table.
 BARS = (STEP_FREE[0], Level(".8*", 0.8), STEP_FREE[1])
-# Recipes whose step is the class loss and penalties: these can be searched free of a step size.
+# Recipes whose step is the class loss and penalties: a line search, without a step size, serves
+# them, too.
 _FREE = ("generic", "ecco", "wachter", "gravitational", "claproar", "eccco")
 
 
@@ -100,7 +101,7 @@ class Arena(Comparison):
             raise InputError("There is no data set to compare on: name at least one.")
         if self.gradients < 1:
             raise InputError(f"gradients must be at least 1, got {self.gradients}.")
-        # Complain about unknown methods and data sets before anything runs.
+        # Raise on unknown methods and data sets before anything runs.
         _ = self.names
         _ = self.seeds_of
 
@@ -188,7 +189,7 @@ def run_arena(
     failures: dict[str, str] = {}
     with store.writing():
         unfinished = {run for job in arena.missing(arena.jobs) for run in job}
-        # Whole: its seeds and their refits are one fleet.
+        # Not divided: its seeds and their refits are one fleet.
         jobs = [job for job in arena.jobs if unfinished & set(job)]
         if jobs:
             for data, name in arena.excluded:
@@ -206,8 +207,8 @@ def run_arena(
 
 
 def _sent(arena: Arena, jobs: Sequence[tuple[Run, ...]], engine: Engine) -> list[str]:
-    """Data that go with the work: workers of a cluster see no disk of ours, and the user's own
-    data no worker can load.
+    """Data that are sent with the work: workers of a cluster see no local disk, and no worker can
+    load the user's own data.
     """
     names = dict.fromkeys(job[0].data for job in jobs)
     return [data for data in names if engine.name == "ray" or data in arena.user_datasets]
@@ -228,8 +229,7 @@ def _run(work: _Work, job: tuple[Run, ...]) -> list[Outcome[Run]]:
     fits = {run.seed: fit_of(bench, data, run.seed, arena.caps, protected=False) for run in job}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        # Of the processor: by the clock, jobs that run beside each other would slow each other
-        # down.
+        # Processor time: by the clock, jobs that run at the same time would slow each other down.
         started = time.process_time()
         models, refits = _models(compared, fits, arena.gradients)
         seconds = (time.process_time() - started) / (len(fits) + len(refits))
@@ -274,7 +274,7 @@ def _models(
 
 
 def _bootstrap(fit: Fit, number: int) -> Fit:
-    """As many rows, drawn with replacement: what another sample of people might have been."""
+    """As many rows, drawn with replacement, as another sample of people."""
     seed = _REFIT_SEED + number
     rng = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(fit.y), (len(fit.y),), generator=rng)
@@ -294,7 +294,7 @@ def _counterfactuals(
     model: nn.Module,
     refits: Sequence[nn.Module],
 ) -> list[pd.DataFrame]:
-    """One table per search; a model that answers by itself is asked in place of all of them."""
+    """One table per search; a model with answers of its own is asked instead."""
     find: Any = search
     if compared.itself:
         find = counternet_explainer
@@ -317,7 +317,7 @@ def _counterfactuals(
 
 
 def _generator(name: str, fit: Fit) -> Generator:
-    """The recipe free of a step size, where it can be; otherwise as it is."""
+    """The recipe with a line search, where it can have one; otherwise as it is."""
     if name not in _FREE:
         return make_generator(name, fit.x, fit.y)
     usual = make_generator("line")

@@ -1,4 +1,4 @@
-"""The tables of a comparison, from the results there are."""
+"""The tables of a comparison, from all results so far."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     """
     store = arena.store
     jobs = arena.finished
-    # Without the conventional model there is nothing to compare with yet.
+    # Nothing to compare with before the conventional model is done.
     ready = {job[0].data for job in jobs if job[0].model == CONVENTIONAL}
     runs = [run for job in jobs for run in job if run.data in ready]
     if not runs:
@@ -72,12 +72,11 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     check_versions([*outcomes, *floors])
     table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
     accepted = in_paper_order(equal_acceptance(table, CONVENTIONAL))
-    # Bars that only a frontier needs are left out from here on.
+    # Values of τ that only a frontier needs are left out from here on.
     between = [level.name for level in BARS if level not in STEP_FREE]
     table = table[~table["tau"].isin(between)]
     cells = in_paper_order(summarise_stepfree(table, CONVENTIONAL, COMPARED, LEVEL, _FAMILY))
-    # Where conventional counterfactuals are as near as real rows, there is no excess to have a
-    # share of.
+    # Where conventional counterfactuals are as near as real rows, there is no excess to reduce.
     cells["share"] = cells["share"].where(
         cells["reference_value"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
     )
@@ -164,8 +163,7 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
                     }
                 )
     out = pd.DataFrame(rows)
-    # Seeds that all differ by the same, as two may by chance, say nothing about how much others
-    # would.
+    # Seeds that all differ by the same, as two may by chance, do not show how much others would.
     out["p_value"] = out["p_value"].where(out["high"] - out["low"] > 1e-9)
     p = out.groupby("metric")["p_value"].transform(lambda values: holm(values.to_numpy()))
     directions = np.where(
@@ -194,7 +192,7 @@ def _overview(
             "data": part["data"].nunique(),
         }
         for metric in OF_MODEL:
-            # Of the conventional model itself the change is nothing.
+            # The conventional model itself does not change.
             if name != CONVENTIONAL:
                 changes = of_models[metric].xs(name, level="model")
             else:

@@ -1,5 +1,5 @@
-"""Methods with as many input gradients as others: what an attack, a sample or a counterfactual
-costs.
+"""The number of input gradients of a method, which is what attacks, samples and counterfactuals
+cost, and its limit.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def cap_unless_stated(text: str, gradients: int) -> Callable[[Fit, Method], Meth
 
 
 def input_gradients(fit: Fit, text: str, gradients: int) -> float:
-    """Taken at most per row and epoch, to find what a batch is trained on; NaN where a registered
-    method finds it in a way of its own.
+    """The most that are taken per row and epoch to find what a batch is trained on; NaN where a
+    registered method finds it by code of its own.
     """
     method = cap_unless_stated(text, gradients)(fit, fit.method(text))
     one = _one(method)

@@ -16,7 +16,7 @@ def complain(
     failures: Mapping[str, str], consequence: str = "These tables are incomplete"
 ) -> None:
     """Raise an error if something failed; ``failures`` maps names to reasons."""
-    # The first of them, if there is any.
+    # The first one, if any failed.
     for name, reason in failures.items():
         raise CounterfactualTrainingError(
             f"{consequence}: {len(failures)} failed, the first being {name}: "

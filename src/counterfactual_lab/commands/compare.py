@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _tell_what_is_replaced(out: Path, table: pd.DataFrame) -> None:
-    """Another choice of data sets or methods writes the same files: say what they held."""
+    """Another choice of data sets or methods writes the same files, so note what they held."""
     import pandas as pd
 
     if len(table) and (before := out / "arena.csv").is_file():

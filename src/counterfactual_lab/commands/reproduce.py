@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
     failures = {
         label: reason for one in reproductions for label, reason in one.failures.items()
     }
-    # Who asks for the main table gets its comparison free of the step size, too.
+    # The main table comes with its comparison that depends on no step size.
     if arguments.experiment in ("main", ALL):
         truth, lost = step_free(arguments.runs, extent, arguments.workers, sys.stderr)
         files += write_truth(

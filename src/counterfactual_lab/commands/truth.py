@@ -65,7 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     need_figures()
     out = folder(arguments.out)
-    # A page is written after hours of training; find out now whether it can be.
+    # A page is written after hours of training, so check now that it can be.
     if arguments.page:
         writable(arguments.page, "--page")
     from counterfactual_lab.reports.truth_report import (

@@ -199,7 +199,7 @@ def _goal(arguments: argparse.Namespace) -> Goal:
 
     lost = arguments.at_most_lost
     if arguments.objectives is None and lost is None:
-        lost = 1.0  # one measure alone would be bought with accuracy
+        lost = 1.0  # one measure alone would cost accuracy
     if arguments.objectives is not None:
         aims = names(arguments.objectives)
     else:

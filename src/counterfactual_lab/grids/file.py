@@ -120,8 +120,7 @@ def parse_grid(
             table, _, key = name.rpartition(".")
             content = _merged(content, {table: {key: value}} if table else {key: value})
         grid = _grid(content, Path(source).stem)
-        # A grid that is marked as quick already, because its file says how, is not shortened once
-        # more.
+        # A grid whose file marks it as quick is not shortened again.
         grid = replace(
             grid, changes=tuple(sorted(as_tuples(named).items())), quick=has_quick_form
         )
@@ -207,7 +206,7 @@ def _flat(content: dict[str, Any]) -> dict[str, Any]:
                 f"{name} is a table, got {out[name]!r}; write [{name}] and its settings below."
             )
         if name not in valid:
-            # The neighbours in its own table are the likelier ones.
+            # Names of the same table are the likelier ones.
             if "." in name:
                 near = [v for v in valid if v.partition(".")[0] == name.partition(".")[0]]
             else:
@@ -246,7 +245,7 @@ def _values(name: str, entry: Any) -> tuple[Any, ...]:
 
 
 def _at_key(error: CounterfactualTrainingError, key: str) -> InputError:
-    """The error in the words of the file, whose key it is about."""
+    """The error about a key of the file, in the file's words."""
 
     def say(part: Argument | Remedy) -> str:
         if isinstance(part, Argument) and part.name == error.field:

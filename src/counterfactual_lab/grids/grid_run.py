@@ -36,9 +36,8 @@ class Measurement:
     """How the models of a grid are measured.
 
     Attributes:
-        on: rows whose counterfactuals are searched. The paper's grids use training rows, so that
-            nobody picks a setting by test rows; accuracy is always that of test rows, as in the
-            paper.
+        on: rows whose counterfactuals are searched. The paper's grids use training rows, so that no
+            setting is chosen by test rows; accuracy is always that of test rows, as in the paper.
         protected: whether the protected features are immutable in these searches, or
             :data:`AS_TRAINED`.
         protocol: everything else.
@@ -96,7 +95,7 @@ class GridRun(Run):
         settings_of_run = {name: values[name] for name in OF_RUN}
         trained = canonical(method)
         if trained["method"] == CONVENTIONAL:
-            # It searches nothing, so that nothing is protected.
+            # It searches nothing, so nothing is protected.
             settings_of_run["protected"] = False
         return cls(
             data, seed, tuple(sorted({**trained, **settings_of_run}.items())), measurement
@@ -151,7 +150,7 @@ class GridRun(Run):
             return self.name
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in changed.items())})"
 
-    # Not kept: runs travel to workers and back.
+    # Not cached: runs are sent to workers and back.
     @property
     def method(self) -> Method:
         """What :func:`train` gets, before it knows the rows."""

@@ -29,8 +29,8 @@ from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.fleet import Fleet, Member, member_of
 from counterfactual_training.training.run import Run, TrainResult
 
-# Columns of the training history that are kept for members of a fleet; a table of hundreds of
-# models needs no others.
+# Columns of the training history that are kept for members of a fleet: tables of hundreds of models
+# need no others.
 _KEPT = ("loss", "accuracy", "validation_accuracy", "share_mature", "mean_steps")
 
 
@@ -74,7 +74,7 @@ def run_job(sources: Mapping[str, GridData], job: Job) -> JobResult:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         outcomes = _run(sources[job.runs[0].data], job, started)
-    # The outcome of a model that stopped says so itself.
+    # Outcomes say themselves which models stopped.
     others = [one for one in caught if not issubclass(one.category, StoppedWarning)]
     notes = [str(one.message) for one in others if issubclass(one.category, UserWarning)]
     notes = list(dict.fromkeys(notes))
@@ -219,6 +219,6 @@ class _Heartbeat(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         if self.path is not None:
-            # Nothing depends on this file, so a full disk is left for others to report.
+            # Nothing depends on this file, so others report a full disk.
             with contextlib.suppress(OSError):
                 self.path.write_text(f"{run.epoch} {run.epochs}\n")

@@ -131,7 +131,7 @@ def _named(start: str, arrays: Arrays) -> Arrays:
 
 
 def _is_plain(run: GridRun) -> bool:
-    """Whether it is measured under one kind of constraints, so that no name says which."""
+    """Whether it is measured under one kind of constraints, which names then leave out."""
     return run.measurement.protected != AS_TRAINED
 
 
@@ -169,7 +169,7 @@ def _means(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     numbered = [table.assign(member=i) for i, table in enumerate(tables)]
     means = aggregate(pd.concat(numbered, ignore_index=True))
     of_member = dict(tuple(means.groupby("member")))
-    # No row is left of a member whose individuals all are of the target class already.
+    # A member whose individuals all are of the target class already has no rows.
     return [of_member.get(i, means.iloc[:0]) for i in range(len(tables))]
 
 

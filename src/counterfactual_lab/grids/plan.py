@@ -12,7 +12,7 @@ from counterfactual_training.datasets.dataset import Dataset
 from counterfactual_training.generators import Generator
 
 MAX_MEMBERS = 135
-# A smaller fleet loses more to overhead per operation than it gains by members that take equally
+# A smaller fleet loses more by overhead per operation than it gains by members that take equally
 # long.
 MIN_MEMBERS = 15
 _JOBS_PER_WORKER = 2

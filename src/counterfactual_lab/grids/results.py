@@ -19,7 +19,7 @@ from counterfactual_lab.runs.outcome import Outcome
 from counterfactual_lab.runs.store import Store
 from counterfactual_training.evaluation.metrics import COUNTERFACTUAL, RATIOS
 
-# A setting whose counterfactuals mostly fail is not a good one, however plausible the rest.
+# A setting whose counterfactuals mostly fail is not good, however plausible the others are.
 _LEAST_VALID = 0.5
 _NOTHING = np.array(np.nan)
 
@@ -138,7 +138,7 @@ def _conventional(
 
 
 def _head(point: Point, grid: Grid) -> dict[str, Any]:
-    """What names a setting in every table: the data set, the seed, the axes."""
+    """The columns that identify a setting in every table: data set, seed, axes."""
     values = dict(point.values)
     axes = {name: _shown(values[name]) for name in grid.axes}
     training = values.get("method", point.run.name)

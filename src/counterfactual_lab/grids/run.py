@@ -218,11 +218,11 @@ def run_grid(
 def _jobs(
     work: GridWork, store: Store, done: set[str], engine: Engine, workers: int
 ) -> list[Job]:
-    """The same split whatever is done already, so that a killed job finds its checkpoint."""
+    """Split the same way whatever is done already, so that a killed job finds its checkpoint."""
     out = []
     for job in plan(work.costs, work.data, workers):
         unfinished = Job(tuple(run for run in job.runs if run.id not in done))
-        if engine.name == "processes":  # a cluster's workers see no disk of ours
+        if engine.name == "processes":  # a cluster's workers see no local disk
             unfinished = replace(
                 unfinished,
                 checkpoint=str(store.checkpoint(unfinished.id)),
@@ -268,12 +268,12 @@ def _saved(
     for run, outcome in zip(job.runs, result.outcomes, strict=True):
         outcomes[run.id] = replace(outcome, origin=origin)
     store.save(job.id, outcomes)
-    store.clear(job.id)  # only now: until results are on disk, the checkpoint is all there is
+    store.clear(job.id)  # only now: until results are on disk, only the checkpoint has them
     return outcomes
 
 
 def _running(expected: Mapping[Job, float]) -> list[Running]:
-    """What the workers write about themselves."""
+    """The progress that workers write."""
     out = []
     for job, seconds in expected.items():
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -26,7 +26,7 @@ CONVENTIONAL = "conventional"
 OF_RUN = ("protected", "alone", "gate", "model.hidden", "model.activation")
 _PENALTIES = tuple(name for name in ecco().numbers() if name not in NUMBERS)
 _WEIGHTS = tuple(weight.name for weight in fields(Objective))
-# The seed is a run's own; threads change no number.
+# The seed belongs to the run; threads change no number.
 _TRAINING = tuple(
     setting.name for setting in fields(TrainConfig) if setting.name not in ("seed", "threads")
 )
@@ -147,11 +147,11 @@ def usual(values: Settings) -> Settings:
 def published(method: str | Method, paper: PaperSettings) -> Method:
     """The method with the paper's numbers for a data set, where it has the paper's general ones.
 
-    What the method says itself, because its text states it or because it is another method than
-    CT, is left as it is: ``ct(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
+    Settings that the method's text states, and those of other methods than CT, stay as they are:
+    ``ct(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
     """
     base = make_method(method)
-    # The paper's general numbers are those of CT as it is.
+    # The paper's general numbers are the defaults of CT.
     general = Method().settings()
     settings = base.settings()
     numbers = {

@@ -1,4 +1,4 @@
-"""The paper's experiments by name: each is a grid file, and gives tables and figure material."""
+"""The paper's experiments by name: each is a grid file, and gives tables and data of figures."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def kind_of_grid(grid: Grid) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """The result of an experiment: tables by name, and the material of its figures.
+    """The result of an experiment: tables by name, and the data of its figures.
 
     Attributes:
         failures: by label, why a run ended in an error; tables are made of the others.
@@ -241,7 +241,7 @@ def reproduction_of(
     failures: Mapping[str, str] | None = None,
     command: str = "",
 ) -> Reproduction:
-    """Tables and figure material of one experiment."""
+    """Tables and data of figures of one experiment."""
     tables = {table: make(results) for table, make in _TABLES.get(name, {}).items()}
     if tables and results.runs:
         warn(check_seeds(min(len(seeds) for seeds in results.runs.values())))
@@ -252,7 +252,7 @@ def reproduction_of(
     panels: list[DecisionPanel] = []
     started = time.perf_counter()
     if name == FIGURE1:
-        # Here, because nothing else needs the demo and the classifiers that it brings.
+        # Imported here, because nothing else needs the demo and its classifiers.
         from counterfactual_lab.paper.figure1 import figure1
 
         panels, tables["figure1"] = figure1(effort["epochs"])

@@ -289,7 +289,7 @@ def synthetic_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# How far a published value may be off for the way it was printed: rounded, or read off a figure.
+# How far a published value may be off because it was rounded, or read off a figure.
 READING_ERRORS = {"main": 0.005, "mutability": 0.005, "ablation": 1.0, "robustness": 0.01}
 
 
@@ -392,7 +392,7 @@ def _mean(values: Array) -> Estimate:
 def _row(
     data: str, metric: str, quantity: str, published: float, estimate: Estimate
 ) -> dict[str, Any]:
-    # One number alone has no interval; saying so is better than an interval of no width.
+    # One number alone has no interval; NaN says so, unlike an interval of width 0.
     alone = estimate.num_seeds == 1 and estimate.num_individuals == 1
     if alone:
         low = float("nan")
@@ -400,7 +400,7 @@ def _row(
     else:
         low = estimate.low
         high = estimate.high
-    # A symmetric interval of few seeds may leave the range of what it estimates.
+    # A symmetric interval of few seeds may exceed the range of what it estimates.
     if metric.startswith(SHARES):
         low = max(low, 0.0)
         high = min(high, 1.0)

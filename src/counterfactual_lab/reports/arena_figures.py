@@ -1,5 +1,5 @@
-"""Pictures of a comparison: what plausibility costs, in distance, accuracy and robustness, and who
-is on the front.
+"""Figures of a comparison: what plausibility costs in distance, accuracy and robustness, and which
+methods are on the front.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOKS = {
     "gradient_supervision": ("#b8a02a", "o"),
     "cat": ("#b8a02a", "s"),
 }
-# Whose way from τ to τ is drawn, where there are more than fit into a picture.
+# The methods whose line from τ to τ is drawn, where not all fit into a figure.
 _FRONTIERS = (
     CONVENTIONAL,
     f"{CONVENTIONAL} + density",
@@ -57,10 +57,10 @@ _FRONTIERS = (
 _OTHER = ("#8fb04c", "h")
 _LINE = {"color": "#bbbbbb", "linewidth": 1.2, "zorder": 1}
 _LETTER, _HEIGHT = 0.0148, 0.042  # of a label, in shares of the panel
-# In per cent: farther off are drawn at this edge, or they would squeeze all others.
+# In per cent: points farther off are drawn at this edge, because they would squeeze all others.
 _WORST = -50.0
-# Those of whom fewer people arrive are hollow and left out of the front: easy cases alone look
-# good.
+# Methods by which fewer people arrive are hollow and left out of the front, because easy cases
+# alone look good.
 ENOUGH = 0.9
 
 
@@ -248,7 +248,7 @@ def _ticks(axis: Any, x: np.ndarray) -> None:
 
 
 def _labels(axis: Any, x: np.ndarray, y: np.ndarray, names: list[str]) -> None:
-    """Names beside the points, where they cover neither a name nor a point; a line leads to those
+    """Names beside the points, where they cover neither a name nor a point; a line connects those
     far off.
     """
     low, high = axis.get_ylim()

@@ -254,7 +254,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
             column = rows_of_data[
                 (rows_of_data["metric"] == metric) & (rows_of_data["validity"] >= draw.ENOUGH)
             ]
-            # Relative to the same individuals of the conventional model, whose own gain is none.
+            # Relative to the same individuals of the conventional model, whose own gain is 0.
             gain = (column["value"] - column["reference_value"]) * (-1 if lowest else 1)
             if gain.notna().any():
                 best = column.loc[gain.idxmax()]

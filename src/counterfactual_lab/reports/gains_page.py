@@ -333,9 +333,7 @@ def _by_data(
 
 
 def _accepted(truth: pd.DataFrame) -> str:
-    """The share of judges that accept, by data set and method, at both τ; nothing where nobody
-    was asked.
-    """
+    """Share of judges that accept, by data set and method, at both τ; nothing without judges."""
     if ACCEPTANCE not in set(truth["metric"]):
         return ""
     columns = {}
@@ -353,7 +351,7 @@ def _accepted(truth: pd.DataFrame) -> str:
 
 
 def _equal(accepted: pd.DataFrame) -> str:
-    """Cost at equal acceptance, every feature free; nothing where nobody was asked."""
+    """Cost at equal acceptance, every feature free; nothing without judges."""
     free = accepted
     if len(accepted):
         free = accepted[(accepted["setting"] == "free") & (accepted["model"] != _RESCALED)]
@@ -475,8 +473,8 @@ def _nearer_seeds(by_seed: pd.DataFrame, taus: Mapping[str, str]) -> list[_Aim]:
 def _counted(
     title: str, cell: pd.DataFrame, share: float, p_aims: pd.Series
 ) -> tuple[str, str, str, bool]:
-    """One aim: better on how many data sets by Holm over all cells, over the cells of these aims,
-    and by sign.
+    """One aim: the number of data sets on which it is better, by Holm over all cells, by Holm over
+    the cells of these aims, and by sign.
     """
     better, worse = _verdicts(cell)
     more = "boosting" in set(cell["metric"])  # the only measure here of which more is better

@@ -143,7 +143,7 @@ def _facts(results: GridResults, wall: float | None) -> dict[str, Any]:
 
 
 def _remark(results: GridResults) -> str:
-    """What a reader must know first."""
+    """The warning at the top."""
     parts = []
     if results.grid.quick:
         parts.append(

@@ -58,7 +58,7 @@ def panels(
     order.
     """
     rows = -(-num // columns)
-    columns = -(-num // rows)  # a last row of one panel would look forgotten
+    columns = -(-num // rows)  # a last row of one panel looks odd
     # Not pyplot: it would keep every figure in memory until it is closed.
     figure = need_extra("matplotlib.figure", "lab").Figure(
         figsize=(width * columns, height * rows + _MARGIN_INCHES), layout="constrained"

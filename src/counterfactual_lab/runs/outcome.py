@@ -1,4 +1,4 @@
-"""What is known of a finished run, and which version of the package made it."""
+"""The outcome of a finished run, and the version of the package that made it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def check_versions(outcomes: Sequence[Outcome[Any]], current: bool = False) -> s
         "Numbers of different versions do not belong in one table: use another folder, or delete "
         "this one."
     )
-    # What is added now is made with what is installed now.
+    # New results are made with the installed version.
     mixed = versions_used
     if current and versions_used:
         mixed = [*versions_used, versions()]

@@ -37,7 +37,7 @@ from counterfactual_training.versions import PACKAGE, versions
 _MARKER = "store.json"
 _LOCK = ".lock"
 _TENSORS = "tensors of a run"
-# Of single precision, seven digits are all there are.
+# Single precision has no more than seven digits.
 _NUMBER = "%.7g"
 # Columns whose texts may look like numbers.
 _TEXTS = {"data": str, "model": str, "setting": str, "tau": str}
@@ -128,7 +128,7 @@ class Store:
 
     def _settle(self, content: Mapping[str, Any]) -> None:
         for name, outcome in content.items():
-            # A killed process may have written some of them, and they are whole.
+            # A killed process may have written some of them, which are complete.
             if not self._path(name).exists():
                 atomic_write(self._path(name), _bytes(outcome))
 

@@ -137,7 +137,7 @@ class _Watcher(Callback):
         self.num_seeds = num_seeds
         self.watch = watch
         self.reasons: dict[int, str] = {}
-        # Members that a callback stopped; others that stop have diverged.
+        # Members stopped by a callback; all others that stop have diverged.
         self.sound: set[int] = set()
 
     def divergence(self, start: int, results: Sequence[TrainResult]) -> str | None:
@@ -223,7 +223,7 @@ class Pruner:
         return len(self.goal.objectives) == 1 and epoch in rungs and late
 
     def _standing(self, metrics: Metrics) -> float:
-        """The objective, with a penalty so large that trials that violate a bound rank last."""
+        """The objective plus a penalty so large that trials that violate a bound rank last."""
         missed = excess(self.limits.violations(metrics))
         # Few individuals are measured here, and accuracy still grows: small violations are ignored.
         return self.goal.values(metrics)[0] + (1e3 * missed if missed > 0.03 else 0.0)

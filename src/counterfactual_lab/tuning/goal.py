@@ -34,8 +34,7 @@ OBJECTIVES: Mapping[str, Target] = dict(zip(GOALS, _TARGETS, strict=True))
 VALIDITY_LOSS = 2.0
 # While a model still trains, its accuracy may lie so many points further below the reference.
 PATIENCE = 5.0
-# Points below the conventional model at which a model is useless, where the goal sets no limit
-# itself.
+# So many points below the conventional model, a model is useless, unless the goal sets a limit.
 COLLAPSE = 20.0
 
 

@@ -103,7 +103,7 @@ def is_url(storage: str | Path) -> bool:
 
 
 def _shown(storage: Storage) -> str:
-    """Where the study is, with the password hidden."""
+    """The address of the study, with the password hidden."""
     if storage is None:
         return "memory"
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", str(storage))

@@ -20,7 +20,7 @@ from counterfactual_training.errors import need_extra
 
 # Proposals that repeat a trial are dropped; after so many the space is taken to be exhausted.
 _MOST_REPEATS = 50
-# A process of another machine counts as dead after so long without a sign of life.
+# A process of another machine counts as dead after so many seconds without a sign of life.
 PATIENCE_SECONDS = 600.0
 # How often a living process gives one.
 EVERY_SECONDS = 15.0
@@ -83,7 +83,7 @@ class Study:
         self._study.set_user_attr(name, value)
 
     def alive(self) -> None:
-        """Give the other processes a sign of life, at most every few seconds."""
+        """Show the other processes that this one is alive, at most every few seconds."""
         if time.monotonic() - self._last_sign >= EVERY_SECONDS:
             self._last_sign = time.monotonic()
             self._study.set_user_attr(f"worker {self._worker}", sign_of_life())
@@ -298,7 +298,7 @@ def _distribution(values: Values) -> Any:
 
 
 def sign_of_life(pid: int | None = None, present: bool = True) -> dict[str, Any]:
-    """What a process, by default this one, stores in a study: who, and when last seen."""
+    """What a process (by default this one) stores in a study: id, and when last alive."""
     if pid is None:
         pid = os.getpid()
     return {
