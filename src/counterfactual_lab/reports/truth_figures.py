@@ -294,7 +294,7 @@ def truth_price_figure(truth: pd.DataFrame) -> Any:
 
 
 @drawn
-def acceptance_figure(truth: pd.DataFrame) -> Any:
+def truth_acceptance_figure(truth: pd.DataFrame) -> Any:
     """Cost against the share of judges of other families that accept, one panel per data set:
     every method at each step-free τ, joined by a line; a horizontal line for real rows.
     """

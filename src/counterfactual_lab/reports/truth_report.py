@@ -86,7 +86,7 @@ def write_truth(tables: Tables, folder: str | Path, head: str) -> list[str]:
         files["figures/price.png"] = draw.truth_price_figure(tables["truth"])
         files["figures/floor.png"] = draw.floor_figure(tables["truth"])
         if (tables["truth"]["metric"] == ACCEPTANCE).any():
-            files["figures/acceptance.png"] = draw.acceptance_figure(tables["truth"])
+            files["figures/acceptance.png"] = draw.truth_acceptance_figure(tables["truth"])
     return write_files(folder, files)
 
 

@@ -91,11 +91,7 @@ def train(  # noqa: PLR0913  # public
         (torch.Size([200, 2]), [1, 2, 3])
     """
     if device is not None:
-        model = model.to(device)
-        if y is not None:
-            y = y.to(device)
-        if isinstance(x, Tensor):
-            x = x.to(device)
+        model, x, y = _moved(device, model, x, y)
     chosen = make_method(method)
     if constraints is not None:
         chosen = replace(chosen, constraints=constraints)
@@ -140,6 +136,17 @@ def train(  # noqa: PLR0913  # public
     run, saver = _run(model, chosen, data, validation_rows, optimizer, listeners, checkpoint)
     fit(run, saver)
     return run.results()[0]
+
+
+def _moved(
+    device: str | torch.device, model: nn.Module, x: arguments.Source, y: Tensor | None
+) -> tuple[nn.Module, arguments.Source, Tensor | None]:
+    """Model and rows on a device; items of a data set are moved batch by batch."""
+    if isinstance(x, Tensor):
+        x = x.to(device)
+    if y is not None:
+        y = y.to(device)
+    return model.to(device), x, y
 
 
 def _run(
