@@ -147,7 +147,7 @@ class LiveRows:
         part = copy(self)
         part.columns = dict(self.columns)
         part.live = mask
-        part._take(places_of(mask, int(mask.sum(-1).max())))
+        part._take(row_places(mask, int(mask.sum(-1).max())))
         part.live_width = part.index.shape[-1]
         return part
 
@@ -193,7 +193,7 @@ class LiveRows:
         """
         if self.live_width < self.shrink_at * self.index.shape[-1]:
             self.save()
-            self._take(places_of(self.rows_to_keep, self.live_width))
+            self._take(row_places(self.rows_to_keep, self.live_width))
 
     def _take(self, order: Tensor) -> None:
         """Keep the rows ``order`` ``(..., a)`` only."""
@@ -259,7 +259,7 @@ class LiveRows:
 
         Rounding changes no cells under ``held`` that it need not.
         """
-        order = places_of(mask, int(mask.sum(-1).max()))
+        order = row_places(mask, int(mask.sum(-1).max()))
         points = rows_in_order(self.x_cf, order)
         if held is not None:
             held = rows_in_order(held.expand_as(self.x), order)
@@ -357,7 +357,7 @@ def _step_limit(generator: Generator, constraints: Constraints) -> int | Tensor:
     return limit
 
 
-def places_of(mask: Tensor, width: int) -> Tensor:
+def row_places(mask: Tensor, width: int) -> Tensor:
     """Places ``(..., width)`` of the rows under the mask ``(..., a)``, in their order."""
     if mask.dim() == 1:
         return mask.nonzero().squeeze(-1)

@@ -13,7 +13,7 @@ from counterfactual_training.core.broadcast import per_member
 from counterfactual_training.core.losses import softmax
 from counterfactual_training.errors import InputError, check_count
 from counterfactual_training.generators.gradient_free import allowed, seeds
-from counterfactual_training.generators.live_rows import places_of, rows_in_order
+from counterfactual_training.generators.live_rows import row_places, rows_in_order
 from counterfactual_training.generators.robust import Guarantee
 from counterfactual_training.generators.steps import StepInput
 
@@ -70,7 +70,7 @@ class SpheresAround:
         self, points: Tensor, mask_of_rows: Tensor, work: LiveRows, step_input: StepInput
     ) -> Tensor:
         """Points ``(..., a, d)`` with the best of their shell in the rows under the mask."""
-        order = places_of(mask_of_rows, int(mask_of_rows.sum(-1).max()))
+        order = row_places(mask_of_rows, int(mask_of_rows.sum(-1).max()))
         directions, reach = self._drawn(step_input, work.x)
         lower, upper = work.interval()
         columns = (work.x, lower, upper, work.memory["origin"], work.memory["shell"])
