@@ -17,6 +17,7 @@ from counterfactual_training.tables.advice import Question
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
+from counterfactual_training.tables.advice.fine_pairs import find_fine_pairs
 from counterfactual_training.tables.advice.options import find_options
 from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.states import Reached, States
@@ -245,6 +246,38 @@ def test_a_narrow_band_between_two_values_of_a_table_is_found(make_finder, by):
     paid = points[:, 0].numpy() * column.scale + column.center
     assert np.isfinite(beam.best).all()
     assert ((paid > bar) & (paid <= ceiling + 1e-4)).all()
+
+
+def test_a_narrow_band_is_found_in_two_columns(make_finder):
+    """The gate allows one value of the first column, which is not among the coarser ones; the model
+    asks for a change of the second, too.
+    """
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({name: rng.gamma(9, 4, 300).round(1) for name in ("paid", "total")})
+    people = frame.iloc[:1].assign(paid=30.0, total=30.0)
+    finder = linear(make_finder, frame, [1.0, 1.0], 0.0)
+    plain = Beam(finder, finder.factuals(people), torch.full((1,), TARGET), 0.5, 2)
+    with plain.oracle.asking():
+        plain.singles(1)
+    first = plain.moves.feature == 0
+    fine = np.setdiff1d(plain.moves.number[0, first], plain.coarse.number[0])
+    value = fine[fine > 40][0]
+    column = finder.encoder.columns_[0]
+    code = (value - column.center) / column.scale
+    finder = replace(
+        linear(make_finder, frame, [1.0, 1.0], -code - 0.5),
+        gate=Plausible(lambda x: (x[..., 0] - code).abs() < 1e-3),
+    )
+    beam = Beam(finder, finder.factuals(people), torch.full((1,), TARGET), 0.5, 2)
+    with beam.oracle.asking():
+        for level in (beam.singles, beam.near_pairs, beam.far_pairs):
+            beam.settle(level(1), 1)
+        assert np.isinf(beam.best).all()
+        beam.settle(find_fine_pairs(beam, np.arange(1)), 1)
+    assert np.isfinite(beam.best).all()
+    assert float(beam.answer[0, 0]) == pytest.approx(code, abs=1e-3)
+    # The same stands among the levels.
+    assert search(finder, people, 2).best[0] <= beam.best[0]
 
 
 # ---- easing and undoing --------------------------------------------------------------------------

@@ -4,7 +4,8 @@ A candidate is a person and a set of moves (:mod:`moves`). All people are search
 level:
 
 1. Every single move.
-2. Every pair of a coarser choice of moves that may be cheaper than what is known.
+2. Every pair of a coarser choice of moves that may be cheaper than what is known. For those whom
+   none helps, every pair that promises enough (:mod:`fine_pairs`).
 3. Every triple of these that promises enough, of model and gate, and may be cheaper
    (:mod:`triples`).
 4. For those whom three columns do not help: a beam of larger sets. Half of it is chosen by the cost
@@ -50,6 +51,7 @@ from counterfactual_training.tables.advice.candidates import (
 )
 from counterfactual_training.tables.advice.easing import Easing
 from counterfactual_training.tables.advice.efforts import fall_back, note_effort
+from counterfactual_training.tables.advice.fine_pairs import find_fine_pairs
 from counterfactual_training.tables.advice.moves import MoveBook, Moves
 from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.points import Factuals
@@ -156,6 +158,10 @@ class Beam:
                 candidates = level(num_options)
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
+            if self.most > 1 and not self.finder.late:
+                missed = np.flatnonzero(np.isinf(self.best))
+                if len(missed):
+                    self.settle(find_fine_pairs(self, missed), num_options)
             if self.tried == TRIED and self.most >= TRIED and not self.finder.late:
                 self._helped_by_two = np.isfinite(self.best)
                 everybody = np.arange(len(self.x))
