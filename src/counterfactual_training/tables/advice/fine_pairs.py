@@ -1,4 +1,4 @@
-"""Changes of two columns, by all their values: between coarser ones, a narrow band may be missed."""
+"""Changes of two columns, by all their values: a narrow band may lie between coarser ones."""
 
 from __future__ import annotations
 
