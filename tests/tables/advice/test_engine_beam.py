@@ -17,6 +17,7 @@ from counterfactual_training.tables.advice import Question
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import COLUMN
+from counterfactual_training.tables.advice.fine_pairs import find_fine_pairs
 from counterfactual_training.tables.advice.options import find_options
 from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.states import Reached, States
@@ -245,6 +246,79 @@ def test_a_narrow_band_between_two_values_of_a_table_is_found(make_finder, by):
     paid = points[:, 0].numpy() * column.scale + column.center
     assert np.isfinite(beam.best).all()
     assert ((paid > bar) & (paid <= ceiling + 1e-4)).all()
+
+
+def test_a_narrow_band_is_found_in_two_columns(make_finder):
+    """The gate allows one value of the first column, which is not among the coarser ones; the model
+    asks for a change of the second, too.
+    """
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({name: rng.gamma(9, 4, 300).round(1) for name in ("paid", "total")})
+    people = frame.iloc[:1].assign(paid=30.0, total=30.0)
+    finder = linear(make_finder, frame, [1.0, 1.0], 0.0)
+    plain = Beam(finder, finder.factuals(people), torch.full((1,), TARGET), 0.5, 2)
+    with plain.oracle.asking():
+        plain.singles(1)
+    first = plain.moves.feature == 0
+    fine = np.setdiff1d(plain.moves.number[0, first], plain.coarse.number[0])
+    value = fine[fine > 40][0]
+    column = finder.encoder.columns_[0]
+    code = (value - column.center) / column.scale
+    finder = replace(
+        linear(make_finder, frame, [1.0, 1.0], -code - 0.5),
+        gate=Plausible(lambda x: (x[..., 0] - code).abs() < 1e-3),
+    )
+    beam = Beam(finder, finder.factuals(people), torch.full((1,), TARGET), 0.5, 2)
+    with beam.oracle.asking():
+        for level in (beam.singles, beam.near_pairs, beam.far_pairs):
+            beam.settle(level(1), 1)
+        assert np.isinf(beam.best).all()
+        beam.settle(find_fine_pairs(beam), 1)
+    assert np.isfinite(beam.best).all()
+    assert float(beam.answer[0, 0]) == pytest.approx(code, abs=1e-3)
+    # The same stands among the levels.
+    assert search(finder, people, 2).best[0] <= beam.best[0]
+
+
+def test_pairs_of_all_values_make_answers_cheaper_and_never_dearer(make_finder):
+    """With many columns, the coarser choice of each is small: without a value in the gate's band,
+    a pair of dearer columns is advised.
+    """
+    rng = np.random.default_rng(4)
+    names = [f"c{i}" for i in range(24)]
+    frame = pd.DataFrame({name: rng.gamma(4, 4, 300).round(1) for name in names})
+    frame["c0"] = rng.permutation(np.linspace(0, 40, 300)).round(1)
+    weights = [1.0, 1.0, *[0.2] * 22]
+    finder = linear(make_finder, frame, weights, 0.0)
+    people = frame.iloc[:20].assign(**dict.fromkeys(names, 8.0))
+    target = torch.full((len(people),), TARGET)
+    plain = Beam(finder, finder.factuals(people), target, 0.5, 2)
+    with plain.oracle.asking():
+        plain.singles(1)
+    fine = np.setdiff1d(plain.moves.number[0, plain.moves.feature == 0], plain.coarse.number[0])
+    column = finder.encoder.columns_[0]
+    code = (fine[fine > 16][0] - column.center) / column.scale
+
+    # The band, and a little of the second column, is what is missing.
+    own = finder.factuals(people).x[0].double()
+    missing = float(own @ torch.tensor(weights).double()) + code - float(own[0]) + 0.3
+    finder = replace(
+        linear(make_finder, frame, weights, -missing),
+        gate=Plausible(lambda x: ((x[..., 0] - code).abs() < 1e-3) | (x[..., 1] > code + 1)),
+    )
+
+    def best(levels) -> np.ndarray:
+        beam = Beam(finder, finder.factuals(people), target, 0.5, 2)
+        with beam.oracle.asking():
+            for level in levels:
+                beam.settle(level(beam), 1)
+        return beam.best
+
+    coarse = (lambda b: b.singles(1), lambda b: b.near_pairs(1), lambda b: b.far_pairs(1))
+    before = best(coarse)
+    after = best((*coarse, find_fine_pairs))
+    assert (after <= before).all()
+    assert (after < before).any()
 
 
 # ---- easing and undoing --------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Points in some of the columns: what model and gate say of the whole rows."""
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +10,7 @@ import torch
 
 import counterfactual_training as ct
 from counterfactual_training.tables.advice.beam import Beam
+from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.window import Window
 
 JOBS = ["clerk", "cook", "nurse"]
@@ -94,3 +98,33 @@ def test_sets_of_moves_are_looked_up(fitted, make_finder):
         expected = finder.model(beam.window.rows(person, beam.points(beam.moves, person, sets)))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert len(person) > 100
+
+
+@pytest.mark.parametrize("features", [[0, 1, 2, 3], [1], [0, 3]], ids=str)
+def test_at_its_bar_all_digits_of_a_gate_count_whatever_may_change(
+    fitted, make_finder, features
+):
+    classifier, frame = fitted
+    gate = copy.deepcopy(classifier.gate_)
+    finder = replace(
+        make_finder(frame, [0.0]), model=classifier.model_, gate=gate, decision=True
+    )
+    factuals = finder.factuals(frame.head(60))
+    label = 1
+    passed = []
+    expected = []
+    for i in range(60):
+        with torch.no_grad():
+            log_p = copy.deepcopy(gate).double()(factuals.x[[i]].double())[0, label]
+            # The bar is a few millionths above this row.
+            gate.origin[label] += (log_p - torch.log(-torch.expm1(log_p))) / gate.slope[label]
+            gate.origin[label] -= 4e-6 / gate.slope[label]
+            log_p = copy.deepcopy(gate).double()(factuals.x[[i]].double())[0, label]
+            y = torch.full((60,), label)
+            oracle = Oracle(finder, factuals, y, 0.5, np.array(features))
+            row = np.array([i])
+            found = oracle.passing(row, oracle.x[[i]], np.ones(1), np.zeros(1, dtype=np.int64))
+        passed.append(len(found) == 1)
+        expected.append(bool(log_p - torch.log(-torch.expm1(log_p)) >= oracle.enough_of_gate))
+    assert passed == expected
+    assert {True, False} == set(passed)

@@ -5,7 +5,8 @@ reads the rules of the question.
 
 ``beam.py`` is the usual search, over sets of changes: ``moves.py`` has the values that advice may
 name, ``oracle.py`` asks model and gate about points in a ``window.py`` of columns,
-``candidates.py`` holds both sets and answers, ``triples.py`` finds all sets of three,
+``candidates.py`` holds both sets and answers, ``fine_pairs.py`` finds pairs of all values,
+``triples.py`` all sets of three,
 ``states.py`` chooses larger ones, ``swaps.py`` tries other columns, ``easing.py`` makes changes
 smaller. ``promise.py`` chooses columns of wide tables. Where a generator is named, or columns are
 pixels, ``find.py`` searches along gradients instead, and ``refine.py`` takes changes back.

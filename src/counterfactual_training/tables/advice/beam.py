@@ -4,7 +4,8 @@ A candidate is a person and a set of moves (:mod:`moves`). All people are search
 level:
 
 1. Every single move.
-2. Every pair of a coarser choice of moves that may be cheaper than what is known.
+2. Every pair of a coarser choice of moves that may be cheaper than what is known; then every pair
+   of all moves that promises enough and may be cheaper (:mod:`fine_pairs`).
 3. Every triple of these that promises enough, of model and gate, and may be cheaper
    (:mod:`triples`).
 4. For those whom three columns do not help: a beam of larger sets. Half of it is chosen by the cost
@@ -21,7 +22,7 @@ A candidate that reaches the bar is eased: each number goes back towards the per
 the bar allows. Easing ends above the next coarser value, so that a bound on its result is known
 before. Candidates are eased in the
 order of their bounds, until no bound is below the best result: of these candidates the best one is
-    found exactly.
+found exactly.
 Of one number that only the model accepts, the nearest value that it accepts is tried too: a gate or
 a relation may leave no more than a narrow band.
 
@@ -50,6 +51,7 @@ from counterfactual_training.tables.advice.candidates import (
 )
 from counterfactual_training.tables.advice.easing import Easing
 from counterfactual_training.tables.advice.efforts import fall_back, note_effort
+from counterfactual_training.tables.advice.fine_pairs import find_fine_pairs
 from counterfactual_training.tables.advice.moves import MoveBook, Moves
 from counterfactual_training.tables.advice.oracle import Oracle
 from counterfactual_training.tables.advice.points import Factuals
@@ -62,8 +64,8 @@ if TYPE_CHECKING:
 
 # Pairs of moves per person, which decide how many moves of a column take part in pairs; and the
 # fewest, and most.
-_PAIRS = 5000
-_COARSEST = 4
+_PAIRS = 10_000
+_COARSEST = 6
 _FINEST = 12
 # Pairs of all people that are looked at together: more would not stay in the processor's cache.
 _TOGETHER = 2**17
@@ -156,6 +158,9 @@ class Beam:
                 candidates = level(num_options)
                 self.levels.append(candidates)
                 self.settle(candidates, num_options)
+            if self.most > 1 and not self.finder.late:
+                # For the best answer only: options are of the coarser choice.
+                self.settle(find_fine_pairs(self), 1)
             if self.tried == TRIED and self.most >= TRIED and not self.finder.late:
                 self._helped_by_two = np.isfinite(self.best)
                 everybody = np.arange(len(self.x))

@@ -32,6 +32,9 @@ _POINTS_OF_BLACK_BOX = 2**13
 _ROUNDING = 4e-6
 # Odds of a decision below so many times that are computed anew with more digits.
 _CLOSE = 4
+# Log-odds of a gate that are closer to its bar are computed anew with more digits. They are sums of
+# distances to kernels, and rounded by some millionths.
+_CLOSE_OF_GATE = 1e-4
 # Log-odds of the gate beyond which more make no difference.
 _CERTAIN = 20.7
 # Points that a gate judges at a time: its kernels should stay in the processor's cache.
@@ -229,8 +232,28 @@ class Oracle:
             return rows
         # Of a decision, only the side of the gate's bar counts.
         bar = self.enough_of_gate if self.finder.decision else None
-        gate = self.gate_odds(person[rows], points.index_select(0, torch.from_numpy(rows)), bar)
+        some = points.index_select(0, torch.from_numpy(rows))
+        gate = self.gate_odds(person[rows], some, bar)
+        if bar is not None:
+            self._judge_closely(gate, person[rows], some, bar)
         return rows[self.reached(odds[rows], gate)]
+
+    def _judge_closely(
+        self, gate: np.ndarray, person: np.ndarray, points: Tensor, bar: float
+    ) -> None:
+        """Compute the gate's odds at its bar anew, in place, as :meth:`_look_closely` does the
+        model's.
+        """
+        close = np.flatnonzero(np.abs(gate - bar) < _CLOSE_OF_GATE)
+        if len(close) == 0:
+            return
+        found = self.window.precise_gate_odds(
+            person[close],
+            points.index_select(0, torch.from_numpy(close)),
+            torch.from_numpy(self.labels[person[close]]),
+        )
+        if found is not None:
+            gate[close] = found.numpy()
 
     def margins(self, person: np.ndarray, points: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Log-odds ``(a,)`` of the model and of the gate."""

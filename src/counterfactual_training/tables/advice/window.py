@@ -138,6 +138,25 @@ class Window:
         log_p = gate.of_class(self.rows(person, points).to(self.device), label).cpu().double()
         return log_p - torch.log(-torch.expm1(log_p))
 
+    def precise_gate_odds(
+        self, person: np.ndarray, points: Tensor, labels: Tensor
+    ) -> Tensor | None:
+        """The same of the classes ``(a,)`` with twice the digits, and whatever the columns of the
+        window; ``None`` unless the gate is a density.
+        """
+        if self._double_gate is None:
+            return None
+        log_p = self._double_gate(self.rows(person, points).double())
+        log_p = log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return log_p - torch.log(-torch.expm1(log_p))
+
+    @cached_property
+    def _double_gate(self) -> nn.Module | None:
+        """The gate on the CPU, because not every device has as many digits."""
+        if self._density is None:
+            return None
+        return copy.deepcopy(self._density.gate).cpu().double()
+
     def distance(
         self, person: np.ndarray, points: Tensor, farthest: float = torch.inf
     ) -> np.ndarray:
