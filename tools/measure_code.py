@@ -84,6 +84,8 @@ _VAGUE = frozenset(
 )
 # Version 0.1, counted by the authors of the plan but for lines to read and vague names, and what
 # the plan asks for.
+# Version 0.1.
+_BEFORE = "8ce5593"
 _PLAN = {
     "ways to ask for CT": ("5", "1"),
     "frames from `ct.train` to Eq. 1": ("12", "≤ 6"),
@@ -179,17 +181,23 @@ def vague_names(tree: ast.Module) -> Iterator[str]:
             yield word
 
 
-def vague_names_at(commit: str) -> Counter[str]:
-    """Vague names in ``src`` at a commit."""
+def sources_at(commit: str, folder: str) -> Iterator[tuple[str, str]]:
+    """Every Python file below a folder at a commit: its path and text."""
     archive = subprocess.run(
-        ["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True
+        ["git", "archive", commit, folder], cwd=ROOT, capture_output=True, check=True
     ).stdout
-    counts: Counter[str] = Counter()
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         for member in files:
             content = files.extractfile(member)
             if content is not None and member.name.endswith(".py"):
-                counts.update(vague_names(ast.parse(content.read())))
+                yield member.name, content.read().decode()
+
+
+def vague_names_at(commit: str) -> Counter[str]:
+    """Vague names in ``src`` at a commit."""
+    counts: Counter[str] = Counter()
+    for _, text in sources_at(commit, "src"):
+        counts.update(vague_names(ast.parse(text)))
     return counts
 
 
@@ -382,6 +390,35 @@ def epoch_by_file() -> list[str]:
     ]
 
 
+def advice_by_file() -> list[str]:
+    """A Markdown table of the lines of the advice engine, in version 0.1 and now."""
+    parent = SOURCE / "counterfactual_training" / "tables" / "advice"
+    before = {
+        Path(name).name: text
+        for name, text in sources_at(_BEFORE, "src/counterfactual_training/advice")
+    }
+    now = {path.name: text for path, text, _ in sources() if path.parent == parent}
+    rows = []
+    totals = [0, 0, 0, 0]
+    for name in sorted({*before, *now}):
+        counts = [*_lengths(before.get(name, "")), *_lengths(now.get(name, ""))]
+        totals = [total + count for total, count in zip(totals, counts, strict=True)]
+        rows.append(
+            f"| `{name}` | {' | '.join(f'{count:,}' if count else '–' for count in counts)} |"
+        )
+    return [
+        "| file | 0.1, lines | of code | now, lines | of code |",
+        "|---|--:|--:|--:|--:|",
+        *rows,
+        f"| all | {' | '.join(f'{total:,}' for total in totals)} |",
+    ]
+
+
+def _lengths(text: str) -> tuple[int, int]:
+    """Lines of a file, and those of code."""
+    return len(text.splitlines()), len(code_lines(text, ast.parse(text)))
+
+
 def purpose(file: str) -> str:
     """The first sentence of a file."""
     text = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
@@ -468,6 +505,13 @@ def main() -> None:
         "those of them that run: the others are branches for something else, such as a fleet.",
         "",
         *epoch_by_file(),
+        "",
+        "## Lines of the advice engine",
+        "",
+        f"`advice/` of 0.1 (commit {_BEFORE}) and `tables/advice/` now, which also holds best "
+        "efforts, tables of printable values, black boxes and advice that lasts.",
+        "",
+        *advice_by_file(),
     ]
     (ROOT / "results" / "code.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
