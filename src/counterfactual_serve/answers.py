@@ -88,23 +88,23 @@ def _plan(
 
 
 def _lasting(explanation: Explanation, i: int) -> dict[str, Any]:
-    """What witnesses say of a plan, and of what would be just enough; nothing if nobody asked."""
+    """What witnesses say of a plan, and of what would be just enough; nothing without witnesses."""
     told = explanation.lasting
-    if told is None or told.just_enough is None or told.row is None:
+    if told is None:
         return {}
-    enough = told.just_enough
-    j = int(told.row[i])
-    assert enough.lasting is not None  # noqa: S101 - the same witnesses were asked
-    lasting = {
+    lasting: dict[str, Any] = {
         **_told(told, i),
         "witnesses": told.num_witnesses,
         "reached": bool(told.reached[i]),
-        "just_enough": {
+    }
+    enough = told.just_enough
+    if enough is not None and enough.lasting is not None and told.row is not None:
+        j = int(told.row[i])
+        lasting["just_enough"] = {
             **_told(enough.lasting, j),
             "cost": round(float(enough.cost[j]), 4),
             "values": row_values(enough.frame, j),
-        },
-    }
+        }
     return {"lasting": lasting}
 
 

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import t
 
 import counterfactual_training as ct
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError
 from counterfactual_training.tables.advice.lasting import BARS
 from counterfactual_training.tables.advice.testimony import OtherModels, chance
@@ -92,7 +93,7 @@ def test_where_nothing_satisfies_them_the_best_is_said_to_fall_short(classifier,
     steer = never.halves()[0]
     best = np.full(len(denied), -1.0)
     for bar in (None, *BARS):
-        asked = classifier.explain(denied, GRANTED, confidence=bar)
+        asked = classifier.explain(denied, GRANTED, confidence=bar, lasting=0)
         agreed = chance(steer.log_odds(asked.frame, asked.target))
         best = np.where(asked.converged, np.maximum(best, agreed), best)
     agreed = chance(steer.log_odds(advice.frame, advice.target))
@@ -116,6 +117,41 @@ def test_both_answers_are_named_with_their_costs(classifier, denied):
     assert "holds in" in table and f"{line['holds']} of 2" in table
     record = advice.records()[i]
     assert record["holds"] == line["holds"] and record["sentence"].endswith(sentence[1:])
+
+
+def test_witnesses_are_asked_unless_the_question_does_without(classifier, denied):
+    plain = classifier.explain(denied, GRANTED)
+    assert plain.lasting is None
+    assert classifier.explain(denied, GRANTED, lasting=0).lasting is None
+    needs = plain.frame["debt"].median()
+    classifier.witnesses_ = panel([Below(needs - shift) for shift in (0.1, 0.3, 0.5, 0.2)])
+    usual = classifier.explain(denied, GRANTED)
+    stated = classifier.explain(denied, GRANTED, lasting=defaults.LASTING)
+    assert usual.lasting.share == defaults.LASTING and usual.lasting.differs.any()
+    assert usual.changes() == stated.changes()
+    pd.testing.assert_frame_equal(usual.summary, stated.summary)
+    enough = classifier.explain(denied, GRANTED, lasting=0)
+    pd.testing.assert_frame_equal(enough.frame, plain.frame)
+    # The same ones report, of the same answers.
+    beside = usual.lasting.just_enough.lasting
+    np.testing.assert_array_equal(enough.lasting.holds, beside.holds)
+    np.testing.assert_allclose(enough.lasting.probability, beside.probability)
+    assert enough.lasting.share == 0 and enough.lasting.just_enough is None
+    assert enough.lasting.reached.all() and not beside.reached.all()
+    assert enough.changes()[0].startswith(plain.changes()[0] + " It holds in")
+    assert "Just enough" not in " ".join(enough.changes())
+    assert list(enough.summary.columns)[-3:] == ["holds", "probability", "reached"]
+    assert "holds in" in str(enough) and "just enough" not in str(enough)
+
+
+def test_a_generator_is_asked_for_advice_that_lasts_too(classifier, denied):
+    needs = classifier.explain(denied, GRANTED).frame["debt"].median()
+    classifier.witnesses_ = panel([Below(needs - shift) for shift in (0.1, 0.3, 0.5, 0.2)])
+    for generator in ("generic", ct.line(decision_threshold=0.6)):
+        advice = classifier.explain(denied, GRANTED, generator=generator)
+        told = advice.lasting
+        assert (told.differs & told.reached).any()
+        assert told.reached.sum() > told.just_enough.lasting.reached.sum()
 
 
 def test_one_more_witness_is_predicted_by_students_t():
@@ -155,7 +191,7 @@ def test_a_confidence_is_the_least_that_is_asked_for(classifier, denied):
     most = classifier.explain(denied, GRANTED).frame["debt"].max()
     classifier.witnesses_ = panel([Below(most + 20 + more) for more in (0, 1, 3, 2)])
     advice = classifier.explain(denied, GRANTED, confidence=0.75, lasting=0.9)
-    plain = classifier.explain(denied, GRANTED, confidence=0.75)
+    plain = classifier.explain(denied, GRANTED, confidence=0.75, lasting=0)
     pd.testing.assert_frame_equal(advice.frame, plain.frame)
     assert advice.asked == 0.75
 
@@ -190,7 +226,7 @@ def test_every_option_lasts_and_says_so(two_ways):
         [Balance(limit) for limit in (0.02, 0.04, 0.06, 0.02, 0.04, 0.06)]
     )
     advice = fitted.explain(rows, GRANTED, n_options=3, lasting=0.9)
-    plain = fitted.explain(rows, GRANTED, n_options=3)
+    plain = fitted.explain(rows, GRANTED, n_options=3, lasting=0)
     assert advice.several and list(advice.frame.index.names) == list(plain.frame.index.names)
     told = advice.lasting
     several = advice.frame.groupby(level=0).size()
@@ -308,11 +344,11 @@ def test_frames_of_other_libraries_come_back(classifier, denied):
     assert advice.lasting.num_witnesses == 2
 
 
-@pytest.mark.parametrize("share", [0, 1, 1.0, -0.1, 90, "all", True])
-def test_a_share_lies_between_none_and_all(classifier, denied, share):
+@pytest.mark.parametrize("share", [1, 1.0, -0.1, 90, "all", True, False])
+def test_a_share_is_less_than_all(classifier, denied, share):
     classifier.witnesses_ = panel([Below(float(limit)) for limit in range(4)])
     with pytest.raises(
-        InputError, match="lasting must be a share of witnesses between 0 and 1"
+        InputError, match="lasting must be a share of witnesses from 0 to below 1"
     ):
         classifier.explain(denied, GRANTED, lasting=share)
 

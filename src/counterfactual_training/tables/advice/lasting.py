@@ -44,11 +44,15 @@ def lasting_advice(
         search: the question.
         index: of all rows ``(n,)``.
         witnesses: at least four.
-        share: of witnesses that should accept.
+        share: of witnesses that should accept; 0 for what is just enough, of which witnesses only
+            say whether it will last.
         num_options: answers per row, at most, each with other columns.
     """
     steering, reporting = witnesses.halves()
     first = search()
+    if not share:
+        # As many report as of lasting advice, so that both can be compared.
+        return replace(first, lasting=_told(first, first.converged, share, reporting))
     found = _Found(steering, share, num_options)
     found.add(first, np.arange(len(index)))
     entries, _ = first_entries(first)
@@ -59,7 +63,7 @@ def lasting_advice(
         if bar > (first.asked or 0.0):
             found.add(search(bar, rows, list(first.target[entries[rows]])), rows)
     enough = gathered(found.answers, entries, index, several=False)
-    told = _told(found, enough, entries, reporting)
+    told = _told(enough, found.agreed[entries] >= share, share, reporting)
     enough = replace(enough, lasting=told)
     chosen = found.chosen()
     row = found.row[chosen]
@@ -67,7 +71,7 @@ def lasting_advice(
     advice = gathered(found.answers, chosen, own_index, first.several)
     if first.several:
         advice = _with_notes(advice, first, row, index, num_options)
-    told = _told(found, advice, chosen, reporting)
+    told = _told(advice, found.agreed[chosen] >= share, share, reporting)
     # The first of a row's options is compared with what is just enough.
     leads = np.diff(row, prepend=-1) > 0
     lasting = told.beside(enough, row, leads & (chosen != entries[row]))
@@ -75,11 +79,11 @@ def lasting_advice(
 
 
 def _told(
-    found: _Found, explanation: Explanation, entries: NDArray[np.int64], reporting: Witnesses
+    explanation: Explanation, reached: NDArray[np.bool_], share: float, reporting: Witnesses
 ) -> Lasting:
-    """What the witnesses that report say of these entries."""
+    """What the witnesses that report say of its entries."""
     odds = reporting.log_odds(explanation.frame, explanation.target)
-    return Lasting.of(odds, found.agreed[entries] >= found.share, reporting.kind)
+    return Lasting.of(odds, reached, share, reporting.kind)
 
 
 class _Found:
