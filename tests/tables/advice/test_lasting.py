@@ -8,7 +8,9 @@ from scipy.stats import t
 import counterfactual_training as ct
 from counterfactual_training import defaults
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.advice.lasting import BARS
+from counterfactual_training.tables.advice import explains
+from counterfactual_training.tables.advice.answer import explain_rows
+from counterfactual_training.tables.advice.lasting import BARS, _Guide
 from counterfactual_training.tables.advice.testimony import OtherModels, chance
 
 PEOPLE = ct.loan(300)
@@ -98,6 +100,56 @@ def test_where_nothing_satisfies_them_the_best_is_said_to_fall_short(classifier,
         best = np.where(asked.converged, np.maximum(best, agreed), best)
     agreed = chance(steer.log_odds(advice.frame, advice.target))
     np.testing.assert_allclose(agreed, best, rtol=1e-9)
+
+
+def test_few_searches_find_about_the_least_that_suffices(classifier, denied, monkeypatch):
+    needs = classifier.explain(denied, GRANTED).frame["debt"].median()
+    steer = [Below(needs - shift) for shift in (0.1, 0.3, 0.5)]
+    classifier.witnesses_ = panel([*steer, *steer])
+    asked = []
+
+    def counted(finder, some, *rest):
+        asked.append(len(some))
+        return explain_rows(finder, some, *rest)
+
+    monkeypatch.setattr(explains, "explain_rows", counted)
+    advice = classifier.explain(denied, GRANTED, lasting=0.9)
+    assert sum(asked) <= 3.5 * len(denied), "and eight bars there are"
+    least = np.full(len(denied), np.inf)
+    for bar in BARS:
+        scanned = classifier.explain(denied, GRANTED, confidence=bar, lasting=0)
+        agreed = chance(panel(steer).log_odds(scanned.frame, scanned.target))
+        suffices = scanned.converged & (agreed >= 0.9)
+        least = np.where(suffices, np.minimum(least, scanned.cost), least)
+    np.testing.assert_array_equal(advice.lasting.reached, np.isfinite(least))
+    reached = advice.lasting.reached
+    assert reached.any()
+    assert advice.cost[reached].mean() <= 1.1 * least[reached].mean()
+
+
+def test_what_witnesses_gave_tells_what_to_ask_next():
+    guide = _Guide(0.0)
+    # 0.5, and 1.6 short: with a slope of 1 and a little less, 0.8 is the next bar.
+    guide.too_little(None, 0.5, -1.6)
+    assert guide.next_bar() == 0.9
+    guide.enough(0.9, 0.9, 2.0, True)
+    # From -1.6 to 2 on the way from 0 to 2.2 in log-odds: 0 is at about 0.98, which is 0.73.
+    assert guide.next_bar() == 0.7
+    guide.too_little(0.7, 0.7, -0.1)
+    assert guide.next_bar() == 0.8
+    guide.too_much(0.8)
+    assert guide.next_bar() == 0
+
+
+def test_out_of_reach_less_is_asked_for():
+    guide = _Guide(0.5)
+    guide.too_little(None, 0.55, -9.0)
+    assert guide.next_bar() == BARS[-1]
+    guide.too_much(BARS[-1])
+    middle = guide.next_bar()
+    assert 0.6 < middle < 0.95
+    guide.too_much(middle)
+    assert 0.55 < guide.next_bar() < middle
 
 
 def test_both_answers_are_named_with_their_costs(classifier, denied):

@@ -148,6 +148,15 @@ def chance(odds: Array) -> Array:
     return np.where(spread > 0, stdtr(count - 1, ratio), sure)
 
 
+def margin(odds: Array, share: float) -> Array:
+    """How far the mean log-odds ``(n,)`` lie beyond what makes :func:`chance` the share."""
+    from scipy.special import stdtrit
+
+    count = len(odds)
+    spread = odds.std(0, ddof=1) * np.sqrt(1 + 1 / count)
+    return odds.mean(0) - stdtrit(count - 1, share) * spread
+
+
 # ---- who testifies -------------------------------------------------------------------------------
 
 
