@@ -121,7 +121,7 @@ processor time. Bags with witnesses are fitted to at most {MOST_WITNESSED:,} row
 *Fit* includes the witnesses, which are as many further classifiers of the same kind; *fits* is that
 over the fit of one network; *memory* is the most that was resident during the fit, less what was
 before. *Predict* is of a frame of one row, and of 10,000; *explain* the median of {ASKED} people,
-each asked about alone: with witnesses, for advice that lasts. """
+each asked about alone: with witnesses, for advice that lasts. Other work ran on the machine. """
 
 
 def make_rows(rows: int, columns: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
