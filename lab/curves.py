@@ -1,6 +1,6 @@
 """How predictions hold under attack, and how well confidences are calibrated, by method.
 
-``python -m lab.curves results``, with the data sets in ``CT_DATA_HOME``: a quarter of an hour on
+``python -m lab.curves results``, with the data sets in ``CT_DATA_HOME``: seven minutes on
 one core. What is in ``results/curves.csv`` is not measured again. The paper's tables, real and
 synthetic; MNIST is left out, to keep it short. Each seed draws the training rows
 as well as the weights. Every method is trained as the classifier trains it; the gate, which no
