@@ -2,7 +2,8 @@
 
     python -m benchmarks.fit results
 
-Every fit runs in a process of its own, on one thread; the same rows, text as text, go to all three.
+Then what several networks cost beside one of them: fit, file, predictions and advice. Every fit
+runs in a process of its own, on one thread; the same rows, text as text, go to all three.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,21 @@ MEMORY = (
     *("rows", "columns", "table, MB", "ours, MB", "MLP, MB", "boosting, MB"),
     *("bag, MB", "ct, MB"),
 )
+# What several networks cost: by name, the method, and how many witnesses it has.
+SEVERAL = {
+    "one network": ("conventional", 0),
+    "bag of 5": ("bag", 0),
+    "bag of 10": ("bag(members=10)", 0),
+    "bag of 5, 10 witnesses": ("bag", 10),
+}
+SEVERAL_COLUMNS = 10
+# Fifty networks on more rows take an hour.
+MOST_WITNESSED = 100_000
+ASKED = 10
+COSTS = (
+    *("rows", "networks", "fit, s", "fits", "memory, MB", "file, kB"),
+    *("predict one, ms", "predict 10,000, ms", "explain one, ms"),
+)
 DEFAULT = ct.CounterfactualClassifier()
 HELD_OUT = f"{DEFAULT.validation_fraction:.0%} of the rows held out"
 PATIENCE = f"stopped after {DEFAULT.n_iter_no_change} epochs without a better score on them"
@@ -96,6 +113,15 @@ MEMORY_NOTE = f"""
 The most that was resident during the first fit, less what was before it, the table included;
 *table* is the table itself, texts counted once. Tables of more than {MOST_CELLS:,} cells are left
 out: their encoded rows alone take more than 2 GB. """
+
+
+COSTS_NOTE = f"""
+Of the same made-up tables, {SEVERAL_COLUMNS} columns, each in a process of its own, one thread,
+processor time. Bags with witnesses are fitted to at most {MOST_WITNESSED:,} rows.
+*Fit* includes the witnesses, which are as many further classifiers of the same kind; *fits* is that
+over the fit of one network; *memory* is the most that was resident during the fit, less what was
+before. *Predict* is of a frame of one row, and of 10,000; *explain* the median of {ASKED} people,
+each asked about alone: with witnesses, for advice that lasts. Other work ran on the machine. """
 
 
 def make_rows(rows: int, columns: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -222,6 +248,52 @@ def fit_boosting(x: pd.DataFrame, y: np.ndarray) -> dict[str, float]:
     return {"epochs": boosting.n_iter_}
 
 
+def several(name: str, rows: int) -> dict[str, float]:
+    """Seconds and bytes of one fit of our networks, bytes of their file, and latencies."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    method, witnesses = SEVERAL[name]
+    fit_networks(method, witnesses, *make_rows(300, SEVERAL_COLUMNS, seed=1))
+    x, y = make_rows(rows, SEVERAL_COLUMNS)
+    before = reset_peak()
+    started = time.process_time()
+    classifier = fit_networks(method, witnesses, x, y)
+    told = {
+        "seconds": time.process_time() - started,
+        "bytes": max(1, resident("VmHWM") - before),
+    }
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        classifier.save(path)
+        told["file"] = path.stat().st_size
+    people, _ = make_rows(10_000, SEVERAL_COLUMNS, seed=2)
+    classifier.explain(people.head(1))  # what first use works out
+    told["one"] = _latency([partial(classifier.predict, people.iloc[[i]]) for i in range(50)])
+    told["many"] = _latency([partial(classifier.predict, people)] * 5)
+    asked = [people.iloc[[i]] for i in range(ASKED)]
+    told["explain"] = _latency([partial(classifier.explain, row) for row in asked])
+    return told
+
+
+def fit_networks(
+    method: str, witnesses: int, x: pd.DataFrame, y: np.ndarray
+) -> ct.CounterfactualClassifier:
+    classifier = ct.CounterfactualClassifier(method, random_state=0, progress=False).fit(x, y)
+    if witnesses:
+        classifier.add_witnesses(x, y, witnesses)
+    return classifier
+
+
+def _latency(calls: Sequence[Callable[[], Any]]) -> float:
+    """The median of processor seconds."""
+    times = []
+    for call in calls:
+        started = time.process_time()
+        call()
+        times.append(time.process_time() - started)
+    return float(np.median(times))
+
+
 FITS: dict[str, Callable[[pd.DataFrame, np.ndarray], dict[str, float]]] = {
     "ours": fit_ours,
     "mlp": fit_mlp,
@@ -254,9 +326,12 @@ def measure(who: str, rows: int, columns: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", metavar="DIR", type=Path, help="writes fit.md there")
+    parser.add_argument("out", metavar="DIR", type=Path, help="writes fit.md there, or bag.md")
     parser.add_argument(
         "--most-rows", type=int, default=ROWS[-1], help="leave out longer tables"
+    )
+    parser.add_argument(
+        "--several", action="store_true", help="only what several networks cost"
     )
     parser.add_argument(
         "--child", nargs=3, metavar=("WHO", "ROWS", "COLUMNS"), help=argparse.SUPPRESS
@@ -264,21 +339,43 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         who, rows, columns = arguments.child
-        print(json.dumps(measure(who, int(rows), int(columns))))
+        if who in SEVERAL:
+            told = several(who, int(rows))
+        else:
+            told = measure(who, int(rows), int(columns))
+        print(json.dumps(told))
         return
     sizes = [
         (n, d)
         for n in ROWS
         for d in COLUMNS
-        if n <= arguments.most_rows and n * d <= MOST_CELLS
+        if n <= arguments.most_rows and n * d <= MOST_CELLS and not arguments.several
     ]
     started = time.perf_counter()
     measured = {size: {who: _in_child(who, *size) for who in FITS} for size in sizes}
+    costs = {
+        (n, name): _in_child(name, n, SEVERAL_COLUMNS)
+        for n in ROWS
+        for name, (_, witnesses) in SEVERAL.items()
+        if n <= min(arguments.most_rows, MOST_WITNESSED if witnesses else ROWS[-1])
+    }
+    if arguments.several:
+        name = "bag"
+        title = "What several networks cost"
+        tables = [replace(_costs(costs), title="")]
+        command = "python -m benchmarks.fit results --several"
+    else:
+        name = "fit"
+        title = "Fit beside scikit-learn"
+        tables = [*_tables(measured), _costs(costs)]
+        command = "python -m benchmarks.fit results"
+    if arguments.most_rows < ROWS[-1]:
+        command += f" --most-rows {arguments.most_rows}"
     record = Record(
-        "fit",
-        "Fit beside scikit-learn",
-        "python -m benchmarks.fit results",
-        _tables(measured),
+        name,
+        title,
+        command,
+        tables,
         **circumstances(),
     )
     seconds = round(time.perf_counter() - started, 1)
@@ -291,7 +388,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     # A page of its own: its title is of the first level.
     text = record.markdown().removeprefix("#")
-    (arguments.out / "fit.md").write_text(f"{text}\n", encoding="utf-8")
+    (arguments.out / f"{record.part}.md").write_text(f"{text}\n", encoding="utf-8")
     print(text)
 
 
@@ -354,6 +451,17 @@ def _tables(measured: dict[tuple[int, int], dict[str, dict[str, float]]]) -> lis
         Table(SECONDS, seconds, note=f"{NOTE} {reached}"),
         Table(MEMORY, memory, "Memory", MEMORY_NOTE),
     ]
+
+
+def _costs(costs: dict[tuple[int, str], dict[str, float]]) -> Table:
+    lines: list[tuple[Value, ...]] = []
+    for (rows, name), told in costs.items():
+        alone = costs[rows, next(iter(SEVERAL))]["seconds"]
+        line = (rows, name, told["seconds"], f"{told['seconds'] / alone:.2f}")
+        sizes = (told["bytes"] / 1e6, told["file"] / 1e3)
+        times = (1000 * told[part] for part in ("one", "many", "explain"))
+        lines.append((*line, *sizes, *times))
+    return Table(COSTS, lines, "What several networks cost", COSTS_NOTE)
 
 
 if __name__ == "__main__":

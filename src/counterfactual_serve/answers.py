@@ -88,23 +88,23 @@ def _plan(
 
 
 def _lasting(explanation: Explanation, i: int) -> dict[str, Any]:
-    """What witnesses say of a plan, and of what would be just enough; nothing if nobody asked."""
+    """What witnesses say of a plan, and of what would be just enough; nothing without witnesses."""
     lasting = explanation.lasting
-    if lasting is None or lasting.just_enough is None or lasting.row is None:
+    if lasting is None:
         return {}
-    enough = lasting.just_enough
-    j = int(lasting.row[i])
-    assert enough.lasting is not None  # noqa: S101 - the same witnesses were asked
-    answer = {
+    answer: dict[str, Any] = {
         **_holding(lasting, i),
         "witnesses": lasting.num_witnesses,
         "reached": bool(lasting.reached[i]),
-        "just_enough": {
+    }
+    enough = lasting.just_enough
+    if enough is not None and enough.lasting is not None and lasting.row is not None:
+        j = int(lasting.row[i])
+        answer["just_enough"] = {
             **_holding(enough.lasting, j),
             "cost": round(float(enough.cost[j]), 4),
             "values": row_values(enough.frame, j),
-        },
-    }
+        }
     return {"lasting": answer}
 
 

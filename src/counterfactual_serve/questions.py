@@ -42,8 +42,8 @@ _LARGEST = 5e14
 _MOST_FILTERS = 50
 _MOST_VALUES = 1000
 _MOST_RELATIONS = 20
-# Of witnesses: neither none nor all of them.
-_SHARES = (0.01, 0.99)
+# Of witnesses, which never are all sure; 0 asks for what is just enough.
+_SHARES = (0.0, 0.99)
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,8 @@ class PageQuestion:
         model: ``"main"`` or ``"against"``.
         target: the class to reach; ``None`` is the next most probable one.
         rules: arguments of ``explain``, without those that are not stated.
-        lasting: share of witnesses that should accept the plan; ``None`` asks none.
+        lasting: share of witnesses that should accept the plan; 0 for what is just enough, ``None``
+            for what ``explain`` does by default.
     """
 
     model: str
@@ -270,7 +271,7 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
     """The question of a request, its rules checked against those that the model was trained
     under.
     """
-    if body["lasting"] is not None and model.classifier.witnesses_ is None:
+    if body["lasting"] and model.classifier.witnesses_ is None:
         raise RefusedError(
             f"{model.name} has no witnesses to ask whether plans last: leave lasting out, or train "
             "it with witnesses (ct train --witnesses 10).",

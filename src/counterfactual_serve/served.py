@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 import counterfactual_training
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, with_trait
 from counterfactual_training.tables.advice.words import plain_value
@@ -74,6 +75,7 @@ class Model:
         }
         if self.classifier.witnesses_ is not None:
             document["witnesses"] = len(self.classifier.witnesses_)
+            document["lasting"] = defaults.LASTING
         return document
 
 

@@ -83,7 +83,8 @@ if TYPE_CHECKING:
     from counterfactual_training.models.vae import fit_vae
     from counterfactual_training.tables.advice import Explanation
     from counterfactual_training.tables.advice.testimony import Lasting
-    from counterfactual_training.tables.audits import Audit, AuditProtocol, audit
+    from counterfactual_training.tables.audits import Audit, AuditProtocol
+    from counterfactual_training.tables.audits.audit import audit
     from counterfactual_training.tables.columns.encode import Encoder
     from counterfactual_training.tables.columns.feature import Feature
     from counterfactual_training.tables.columns.schema import Schema

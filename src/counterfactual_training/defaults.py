@@ -54,6 +54,9 @@ LEARNING_RATE = 1e-3
 BURN_IN = 0.0
 SEED = 0
 
+# Of `tables.advice`: the share of witnesses that should accept an answer, where there are some.
+LASTING = 0.9
+
 # Of `gates` and `evaluation`.
 GATES = ("density", "learned", "both")
 PROTOCOLS = ("paired", "published")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import counterfactual_training
-from counterfactual_training import cli
+from counterfactual_training import cli, defaults
 from counterfactual_training.cli.output import json_value
 from counterfactual_training.cli.parsing import (
     assignments,
@@ -160,9 +160,15 @@ def test_witnesses_say_how_long_advice_lasts(capsys, tmp_path):
     for row in document["rows"]:
         assert row["holds"] <= 2 and row["just_enough_cost"] <= row["cost"]
         assert f"It holds in {row['holds']} of 2 refits" in row["sentence"]
+    assert ask(capsys, "explain", path, "--rows", "0")["lasting"] == defaults.LASTING
+    plain = ask(capsys, "explain", path, "--rows", "0", "--lasting", "0")
+    assert plain["lasting"] == 0 and "just_enough_cost" not in plain["rows"][0]
 
 
 def test_without_witnesses_none_can_be_asked(capsys, loan_model):
+    assert (
+        ask(capsys, "explain", loan_model, "--rows", "0", "--lasting", "0")["lasting"] is None
+    )
     refused = complaint(capsys, "explain", loan_model, "--rows", "0", "--lasting", "0.8")
     assert "has none: train it with `ct train --witnesses 10`" in refused
 

@@ -466,17 +466,20 @@ def test_ray_gives_the_same_file(files, tmp_path):
     assert Path(files[2]).read_bytes() == Path(whole[2]).read_bytes()
 
 
-def test_answers_that_last_say_how(share, tmp_path):
+@pytest.mark.parametrize("question", [{}, {"lasting": 0.8}, {"lasting": 0}])
+def test_answers_of_a_model_with_witnesses_say_how_long_they_last(share, tmp_path, question):
     people = make_people(200)
     fitted = share("portfolio", fit)
     fitted.add_witnesses(people.drop(columns="granted"), people["granted"], 4)
     fitted.save(tmp_path / "asked.safetensors")
     make_people(12).to_csv(tmp_path / "few.csv", index=False)
     paths = [tmp_path / name for name in ("asked.safetensors", "few.csv", "answers.csv")]
-    explain_file(*paths, target="yes", lasting=0.8, engine=Engine(workers=1))
+    explain_file(*paths, target="yes", **question, engine=Engine(workers=1))
     answers = pd.read_csv(paths[-1])
-    told = fitted.explain(make_people(12).drop(columns="granted"), "yes", lasting=0.8).summary
-    for name in ("holds", "reached", "just_enough_holds"):
+    told = fitted.explain(make_people(12).drop(columns="granted"), "yes", **question).summary
+    beside = [name for name in answers.columns if name.startswith("just_enough")]
+    assert len(beside) == (0 if question == {"lasting": 0} else 3)
+    for name in ("holds", "reached"):
         assert answers[name].tolist() == told[name].tolist()
-    np.testing.assert_allclose(answers["just_enough_cost"], told["just_enough_cost"], rtol=1e-4)
-    np.testing.assert_allclose(answers["probability"], told["probability"], atol=1e-3)
+    for name in ("probability", *beside):
+        np.testing.assert_allclose(answers[name], told[name], rtol=1e-4, atol=1e-3)

@@ -8,6 +8,7 @@ from serving import BASE, app_of, ask, make_people
 from starlette.testclient import TestClient
 
 from counterfactual_serve.served import Model, Served
+from counterfactual_training import defaults
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def asked(classifier):
 def test_every_plan_says_how_it_lasts_beside_what_is_just_enough(asked, denied):
     own, client = asked
     answers = ask(client, "explain", rows=denied[:4], options=2, lasting=0.8)["answers"]
-    plain = ask(client, "explain", rows=denied[:4])["answers"]
+    plain = ask(client, "explain", rows=denied[:4], lasting=0)["answers"]
     frame = own.explain(make_frame(own, denied[:4]), "granted", n_options=2, lasting=0.8)
     told = iter(zip(frame.lasting.holds, frame.lasting.probability, strict=True))
     for answer, before in zip(answers, plain, strict=True):
@@ -36,6 +37,19 @@ def test_every_plan_says_how_it_lasts_beside_what_is_just_enough(asked, denied):
             enough = lasting["just_enough"]
             assert enough["values"] == before["plans"][0]["values"]
             assert enough["cost"] == before["plans"][0]["cost"]
+            reported = before["plans"][0]["lasting"]
+            assert reported["holds"] == enough["holds"] and "just_enough" not in reported
+
+
+def test_a_question_that_says_nothing_asks_witnesses(asked, bare, denied):
+    _, client = asked
+    told, stated = (
+        ask(client, "explain", rows=denied[:2], **share)["answers"]
+        for share in ({}, {"lasting": defaults.LASTING})
+    )
+    assert told == stated and "just_enough" in told[0]["plans"][0]["lasting"]
+    plain = ask(bare, "explain", rows=denied[:2])["answers"]
+    assert plain == ask(bare, "explain", rows=denied[:2], lasting=0)["answers"]
     assert all("lasting" not in plan for answer in plain for plan in answer["plans"])
 
 
@@ -44,7 +58,8 @@ def make_frame(classifier, rows):
 
 
 def test_the_model_says_how_many_witnesses_it_has(asked, bare):
-    assert asked[1].get("/api/v1/model").json()["model"]["witnesses"] == 4
+    told = asked[1].get("/api/v1/model").json()["model"]
+    assert told["witnesses"] == 4 and told["lasting"] == defaults.LASTING
     assert "witnesses" not in bare.get("/api/v1/model").json()["model"]
 
 
@@ -56,7 +71,7 @@ def test_without_witnesses_it_is_refused(bare, denied):
     assert "ct train --witnesses 10" in error["message"]
 
 
-@pytest.mark.parametrize("share", [0, 1, 1.5, "all", True])
-def test_a_share_lies_between_none_and_all(asked, denied, share):
+@pytest.mark.parametrize("share", [-0.1, 1, 1.5, "all", True])
+def test_a_share_is_less_than_all(asked, denied, share):
     response = asked[1].post("/api/v1/explain", json={"rows": denied[:1], "lasting": share})
     assert response.status_code == 400 and response.json()["error"]["field"] == "lasting"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from counterfactual_training import defaults
 from counterfactual_training.cli.options import add_engine, add_model, chosen_engine, several
 from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.cli.parsing import (
@@ -36,7 +37,7 @@ the same command resumes."""
 EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
-  ct explain loan.safetensors --rows 0-9 --lasting 0.9
+  ct explain loan.safetensors --rows 0-9 --lasting 0.8
   ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
   ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
   ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 \
@@ -76,8 +77,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--lasting",
         type=float,
         metavar="SHARE",
-        help="share of witnesses that should accept the answer, such as 0.9; of a model trained "
-        "with --witnesses",
+        help=f"share of witnesses that should accept the answer, or 0 for what is just enough "
+        f"(default: {defaults.LASTING:g} of a model trained with --witnesses, else 0)",
     )
     parser.add_argument(
         "--options", type=int, default=1, metavar="N", help="how many different answers per row"
@@ -116,11 +117,15 @@ def run(arguments: argparse.Namespace) -> None:
     explanation = opened.classifier.explain(
         people, **_question(arguments, opened.classifier, opened.positive)
     )
+    if explanation.lasting is None:
+        share = None
+    else:
+        share = explanation.lasting.share
     document = {
         "model": arguments.model,
         "data": arguments.data or opened.name,
         "confidence": explanation.asked,
-        "lasting": arguments.lasting,
+        "lasting": share,
         "rows": explanation.records(),
     }
     rest = f"\n\n{len(people)} of {len(rows)} rows; --rows 0-{len(rows) - 1} explains all."
@@ -190,7 +195,7 @@ def _question(
     arguments: argparse.Namespace, classifier: CounterfactualClassifier, positive: Any
 ) -> dict[str, Any]:
     """What is asked of each row, as arguments of ``explain``."""
-    if arguments.lasting is not None and classifier.witnesses_ is None:
+    if arguments.lasting and classifier.witnesses_ is None:
         raise InputError(
             f"--lasting {arguments.lasting:g} asks witnesses, and {arguments.model!r} has none: "
             "train it with `ct train --witnesses 10`."

@@ -51,15 +51,9 @@ _SUMMARY = (
     "cost",
     "num_changed",
 )
-# After them, if advice is to last.
-_LASTING = (
-    "holds",
-    "probability",
-    "reached",
-    "just_enough_cost",
-    "just_enough_holds",
-    "just_enough_probability",
-)
+# After them, if there are witnesses; and beside these, if advice is to last.
+_TOLD = ("holds", "probability", "reached")
+_BESIDE = ("just_enough_cost", "just_enough_holds", "just_enough_probability")
 _DIGITS = 6  # of confidence, plausibility and cost
 _MOST_WARNINGS = 3  # about rows that are shown; further ones are counted
 _HASHED = 2**20  # bytes at a time
@@ -216,7 +210,8 @@ def explain_portfolio(
         {"model": model_mark, "data": portfolio.mark, **_question_texts(question, portfolio)},
     )
     sizes = _checked(explainer, portfolio, question, status)
-    form = Form(schema, question, portfolio)
+    witnessed = getattr(explainer, "witnesses_", None) is not None
+    form = Form(schema, question, portfolio, witnessed)
     with locked(parts.open(), timeout=0):
         done = [number for number in range(len(sizes)) if parts.path(number).exists()]
         if done:
@@ -427,12 +422,18 @@ class Form:
     """The columns of the output, and its lines."""
 
     def __init__(
-        self, schema: Schema, question: Mapping[str, Any], portfolio: Portfolio
+        self,
+        schema: Schema,
+        question: Mapping[str, Any],
+        portfolio: Portfolio,
+        witnessed: bool = False,
     ) -> None:
         self.names = list(schema.names)
         self.summary = list(_SUMMARY)
-        if question.get("lasting") is not None:
-            self.summary += _LASTING
+        if witnessed:
+            self.summary += _TOLD
+        if witnessed and question.get("lasting") != 0:
+            self.summary += _BESIDE
         self.label = portfolio.label
         self.separator = portfolio.separator
         self.decimal = portfolio.decimal

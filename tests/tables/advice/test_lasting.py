@@ -6,8 +6,11 @@ import pytest
 from scipy.stats import t
 
 import counterfactual_training as ct
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError
-from counterfactual_training.tables.advice.lasting import BARS
+from counterfactual_training.tables.advice import explains
+from counterfactual_training.tables.advice.answer import explain_rows
+from counterfactual_training.tables.advice.lasting import BARS, _Guide
 from counterfactual_training.tables.advice.testimony import OtherModels, chance
 
 PEOPLE = ct.loan(300)
@@ -92,11 +95,61 @@ def test_where_nothing_satisfies_them_the_best_is_said_to_fall_short(classifier,
     steer = never.halves()[0]
     best = np.full(len(denied), -1.0)
     for bar in (None, *BARS):
-        asked = classifier.explain(denied, GRANTED, confidence=bar)
+        asked = classifier.explain(denied, GRANTED, confidence=bar, lasting=0)
         agreed = chance(steer.log_odds(asked.frame, asked.target))
         best = np.where(asked.converged, np.maximum(best, agreed), best)
     agreed = chance(steer.log_odds(advice.frame, advice.target))
     np.testing.assert_allclose(agreed, best, rtol=1e-9)
+
+
+def test_few_searches_find_about_the_least_that_suffices(classifier, denied, monkeypatch):
+    needs = classifier.explain(denied, GRANTED).frame["debt"].median()
+    steer = [Below(needs - shift) for shift in (0.1, 0.3, 0.5)]
+    classifier.witnesses_ = panel([*steer, *steer])
+    asked = []
+
+    def counted(finder, some, *rest):
+        asked.append(len(some))
+        return explain_rows(finder, some, *rest)
+
+    monkeypatch.setattr(explains, "explain_rows", counted)
+    advice = classifier.explain(denied, GRANTED, lasting=0.9)
+    assert sum(asked) <= 3.5 * len(denied), "and eight bars there are"
+    least = np.full(len(denied), np.inf)
+    for bar in BARS:
+        scanned = classifier.explain(denied, GRANTED, confidence=bar, lasting=0)
+        agreed = chance(panel(steer).log_odds(scanned.frame, scanned.target))
+        suffices = scanned.converged & (agreed >= 0.9)
+        least = np.where(suffices, np.minimum(least, scanned.cost), least)
+    np.testing.assert_array_equal(advice.lasting.reached, np.isfinite(least))
+    reached = advice.lasting.reached
+    assert reached.any()
+    assert advice.cost[reached].mean() <= 1.1 * least[reached].mean()
+
+
+def test_what_witnesses_gave_tells_what_to_ask_next():
+    guide = _Guide(0.0)
+    # 0.5, and 1.6 short: with a slope of 1 and a little less, 0.8 is the next bar.
+    guide.too_little(None, 0.5, -1.6)
+    assert guide.next_bar() == 0.9
+    guide.enough(0.9, 0.9, 2.0, True)
+    # From -1.6 to 2 on the way from 0 to 2.2 in log-odds: 0 is at about 0.98, which is 0.73.
+    assert guide.next_bar() == 0.7
+    guide.too_little(0.7, 0.7, -0.1)
+    assert guide.next_bar() == 0.8
+    guide.too_much(0.8)
+    assert guide.next_bar() == 0
+
+
+def test_out_of_reach_less_is_asked_for():
+    guide = _Guide(0.5)
+    guide.too_little(None, 0.55, -9.0)
+    assert guide.next_bar() == BARS[-1]
+    guide.too_much(BARS[-1])
+    middle = guide.next_bar()
+    assert 0.6 < middle < 0.95
+    guide.too_much(middle)
+    assert 0.55 < guide.next_bar() < middle
 
 
 def test_both_answers_are_named_with_their_costs(classifier, denied):
@@ -116,6 +169,41 @@ def test_both_answers_are_named_with_their_costs(classifier, denied):
     assert "holds in" in table and f"{line['holds']} of 2" in table
     record = advice.records()[i]
     assert record["holds"] == line["holds"] and record["sentence"].endswith(sentence[1:])
+
+
+def test_witnesses_are_asked_unless_the_question_does_without(classifier, denied):
+    plain = classifier.explain(denied, GRANTED)
+    assert plain.lasting is None
+    assert classifier.explain(denied, GRANTED, lasting=0).lasting is None
+    needs = plain.frame["debt"].median()
+    classifier.witnesses_ = panel([Below(needs - shift) for shift in (0.1, 0.3, 0.5, 0.2)])
+    usual = classifier.explain(denied, GRANTED)
+    stated = classifier.explain(denied, GRANTED, lasting=defaults.LASTING)
+    assert usual.lasting.share == defaults.LASTING and usual.lasting.differs.any()
+    assert usual.changes() == stated.changes()
+    pd.testing.assert_frame_equal(usual.summary, stated.summary)
+    enough = classifier.explain(denied, GRANTED, lasting=0)
+    pd.testing.assert_frame_equal(enough.frame, plain.frame)
+    # The same ones report, of the same answers.
+    beside = usual.lasting.just_enough.lasting
+    np.testing.assert_array_equal(enough.lasting.holds, beside.holds)
+    np.testing.assert_allclose(enough.lasting.probability, beside.probability)
+    assert enough.lasting.share == 0 and enough.lasting.just_enough is None
+    assert enough.lasting.reached.all() and not beside.reached.all()
+    assert enough.changes()[0].startswith(plain.changes()[0] + " It holds in")
+    assert "Just enough" not in " ".join(enough.changes())
+    assert list(enough.summary.columns)[-3:] == ["holds", "probability", "reached"]
+    assert "holds in" in str(enough) and "just enough" not in str(enough)
+
+
+def test_a_generator_is_asked_for_advice_that_lasts_too(classifier, denied):
+    needs = classifier.explain(denied, GRANTED).frame["debt"].median()
+    classifier.witnesses_ = panel([Below(needs - shift) for shift in (0.1, 0.3, 0.5, 0.2)])
+    for generator in ("generic", ct.line(decision_threshold=0.6)):
+        advice = classifier.explain(denied, GRANTED, generator=generator)
+        told = advice.lasting
+        assert (told.differs & told.reached).any()
+        assert told.reached.sum() > told.just_enough.lasting.reached.sum()
 
 
 def test_one_more_witness_is_predicted_by_students_t():
@@ -155,7 +243,7 @@ def test_a_confidence_is_the_least_that_is_asked_for(classifier, denied):
     most = classifier.explain(denied, GRANTED).frame["debt"].max()
     classifier.witnesses_ = panel([Below(most + 20 + more) for more in (0, 1, 3, 2)])
     advice = classifier.explain(denied, GRANTED, confidence=0.75, lasting=0.9)
-    plain = classifier.explain(denied, GRANTED, confidence=0.75)
+    plain = classifier.explain(denied, GRANTED, confidence=0.75, lasting=0)
     pd.testing.assert_frame_equal(advice.frame, plain.frame)
     assert advice.asked == 0.75
 
@@ -190,7 +278,7 @@ def test_every_option_lasts_and_says_so(two_ways):
         [Balance(limit) for limit in (0.02, 0.04, 0.06, 0.02, 0.04, 0.06)]
     )
     advice = fitted.explain(rows, GRANTED, n_options=3, lasting=0.9)
-    plain = fitted.explain(rows, GRANTED, n_options=3)
+    plain = fitted.explain(rows, GRANTED, n_options=3, lasting=0)
     assert advice.several and list(advice.frame.index.names) == list(plain.frame.index.names)
     told = advice.lasting
     several = advice.frame.groupby(level=0).size()
@@ -308,11 +396,11 @@ def test_frames_of_other_libraries_come_back(classifier, denied):
     assert advice.lasting.num_witnesses == 2
 
 
-@pytest.mark.parametrize("share", [0, 1, 1.0, -0.1, 90, "all", True])
-def test_a_share_lies_between_none_and_all(classifier, denied, share):
+@pytest.mark.parametrize("share", [1, 1.0, -0.1, 90, "all", True, False])
+def test_a_share_is_less_than_all(classifier, denied, share):
     classifier.witnesses_ = panel([Below(float(limit)) for limit in range(4)])
     with pytest.raises(
-        InputError, match="lasting must be a share of witnesses between 0 and 1"
+        InputError, match="lasting must be a share of witnesses from 0 to below 1"
     ):
         classifier.explain(denied, GRANTED, lasting=share)
 

@@ -35,7 +35,7 @@ export function explainBody(
   question: Question,
   options: number,
   model: Which,
-  lasting: number | null = null,
+  lasting: number | null,
 ): object {
   return { rows: [row], ...question, options, model, ...(lasting === null ? {} : { lasting }) };
 }

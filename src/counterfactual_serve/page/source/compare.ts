@@ -48,8 +48,9 @@ async function load(): Promise<void> {
   fill(holder, busy("Asking both models …"));
   const [row, wanted] = [state.asked?.row ?? startRow(), state.asked?.question ?? question()];
   try {
-    const sides = await both(row, wanted, request.signal);
-    fill(holder, page(sides, wanted));
+    const lasting = sharedShare();
+    const sides = await both(row, wanted, lasting, request.signal);
+    fill(holder, page(sides, wanted, lasting));
     announce(difference(sides));
   } catch (error) {
     if (!superseded(error))
@@ -60,11 +61,24 @@ async function load(): Promise<void> {
   }
 }
 
-async function both(row: Row, wanted: Question, signal: AbortSignal): Promise<[Side, Side]> {
+/** What both models can be asked: without witnesses of one, plans that are just enough. */
+function sharedShare(): number | null {
+  const { model, against } = state.about;
+  if (!model.witnesses) return against!.witnesses ? 0 : null;
+  return against!.witnesses ? (state.asked ?? state).lasting : 0;
+}
+
+async function both(
+  row: Row,
+  wanted: Question,
+  lasting: number | null,
+  signal: AbortSignal,
+): Promise<[Side, Side]> {
+  const known = (state.asked?.lasting ?? 0) === (lasting ?? 0) ? state.asked : null;
   const one = async (which: Which, model: Model): Promise<Side> => {
     const [told, found] = await Promise.all([
       post<{ predictions: Prediction[] }>("predict", { rows: [row], model: which }, signal),
-      which === "main" && state.asked ? state.asked : explain(row, wanted, which, signal),
+      which === "main" && known ? known : explain(row, wanted, which, lasting, signal),
     ]);
     return { model, prediction: told.predictions[0]!, answer: found.answer, complete: found.complete };
   };
@@ -75,19 +89,20 @@ async function explain(
   row: Row,
   wanted: Question,
   which: Which,
+  lasting: number | null,
   signal: AbortSignal,
 ): Promise<{ answer: Answer; complete: boolean }> {
   const { answers, complete } = await post<Explained>(
     "explain",
-    explainBody(row, wanted, state.options, which),
+    explainBody(row, wanted, state.options, which, lasting),
     signal,
   );
   return { answer: answers[0]!, complete };
 }
 
-function page(sides: [Side, Side], wanted: Question): Child[] {
+function page(sides: [Side, Side], wanted: Question, lasting: number | null): Child[] {
   return [
-    h("p", { class: "asked" }, "Asked of both: ", inWords(wanted).join("; "), "."),
+    h("p", { class: "asked" }, "Asked of both: ", inWords(wanted, lasting).join("; "), "."),
     h("p", { class: "difference" }, difference(sides)),
     table(sides),
     h("div", { class: "sides" }, sides.map(side)),

@@ -16,6 +16,8 @@ export interface Model {
   confidence?: number | null;
   /** How many models say whether plans last; absent without any. */
   witnesses?: number;
+  /** The share of them that should accept plans, unless a question says otherwise. */
+  lasting?: number;
   facts: [string, string][];
 }
 

@@ -81,11 +81,11 @@ function certain(): HTMLElement {
 function lasting(): HTMLElement | null {
   if (!state.about.model.witnesses) return null;
   const options: [string, string][] = [
-    ["", "only today"],
+    ["0", "just enough today"],
     ...SHARES.map((p): [string, string] => [String(p), `in ${percent(p)} of refits`]),
   ];
-  const take = (value: string): void => void (state.lasting = value ? Number(value) : null);
-  return field("How lasting", pick("lasting", options, String(state.lasting ?? ""), take));
+  const take = (value: string): void => void (state.lasting = Number(value));
+  return field("How lasting", pick("lasting", options, String(state.lasting), take));
 }
 
 function changes(): HTMLElement {

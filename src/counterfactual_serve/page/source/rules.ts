@@ -100,7 +100,8 @@ export function stale(): boolean {
 export function inWords(asked: Question, lasting: number | null = null): string[] {
   const said: string[] = [asked.target === null ? "another decision" : `decision ${quoted(asked.target)}`];
   if (asked.confidence !== null) said.push(`at least ${percent(asked.confidence)} sure`);
-  if (lasting !== null) said.push(`lasting in ${percent(lasting)} of refits`);
+  if (lasting) said.push(`lasting in ${percent(lasting)} of refits`);
+  else if (lasting === 0) said.push("just enough today");
   if (asked.max_changes !== null) said.push(`at most ${count(asked.max_changes, "change")}`);
   if (asked.lock.length) said.push(`${listed(asked.lock, 6)} locked`);
   for (const [name, range] of Object.entries(asked.ranges)) said.push(rangeInWords(name, range));

@@ -24,7 +24,7 @@ export interface Asked {
   row: Row;
   title: string;
   question: Question;
-  /** The share of witnesses that should accept the plans, if they were asked. */
+  /** As in State. */
   lasting: number | null;
   answer: Answer;
   complete: boolean;
@@ -45,7 +45,7 @@ interface State {
   confidence: number | null;
   options: number;
   maxChanges: number | null;
-  /** The share of witnesses that should accept plans; null: nobody is asked. */
+  /** The share of witnesses that should accept plans; 0: just enough; null: there are none. */
   lasting: number | null;
   asked: Asked | null;
 }
@@ -74,7 +74,7 @@ export function begin(about: About, schema: Schema): void {
     confidence: null,
     options: 3,
     maxChanges: null,
-    lasting: null,
+    lasting: about.model.lasting ?? null,
     asked: null,
   });
   state.options = Math.min(3, about.limits.options);

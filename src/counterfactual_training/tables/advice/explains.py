@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError, bad_value, check_count
 from counterfactual_training.gates import Gate
 from counterfactual_training.generators import Generator
@@ -102,11 +103,12 @@ class Explains:
             confidence: probability of the target to reach, times the plausibility if there is a
                 gate. By default the answer flips the decision, and lies where the gate finds it at
                 least as plausible as not.
-            lasting: share of witnesses that should accept the answer, such as 0.9. Half of them
-                steer: a row is asked for more and more confidence until they find it so probable
-                that one more would accept. The other half, which had no part in it, says how often
-                the answer holds. ``lasting`` of the answer has that, and beside it what would be
-                just enough for the model itself. A classifier gets witnesses by
+            lasting: share of witnesses that should accept the answer; by default 0.9 where there
+                are witnesses, and 0 where there are none. Half of them steer: a row is asked for
+                more confidence until they find it so probable that one more would accept. The other
+                half, which had no part in it, says how often the answer holds. ``lasting`` of the
+                answer has that, and beside it what would be just enough for the model itself, for
+                which 0 asks alone. A classifier gets witnesses by
                 :meth:`~CounterfactualClassifier.add_witnesses`, an :class:`Explainer` when it is
                 made.
             vary, lock, max_changes, relations: rules of this question, all described in
@@ -141,7 +143,7 @@ class Explains:
         )
         options = check_count("n_options", n_options)
         _check(confidence, max_steps, time_limit)
-        witnesses = self._witnesses_for(lasting)
+        share = self._share_of(lasting)
         if time_limit is None:
             until = math.inf
         else:
@@ -161,26 +163,28 @@ class Explains:
                 finder, some, self.classes_, labels, question, own, options, self.num_std_
             )
 
-        if witnesses is None or lasting is None:
+        if self.witnesses_ is None:
             explanation = search()
         else:
-            explanation = lasting_advice(search, frame.index, witnesses, lasting, options)
+            explanation = lasting_advice(search, frame.index, self.witnesses_, share, options)
         return in_kind(explanation, X)
 
-    def _witnesses_for(self, lasting: float | None) -> Witnesses | None:
-        """Who is asked whether advice lasts; ``None`` if nobody wants to know."""
+    def _share_of(self, lasting: float | None) -> float:
+        """Of witnesses that should accept an answer, checked; 0 for what is just enough."""
         if lasting is None:
-            return None
-        if not (_is_number(lasting) and 0 < lasting < 1):
-            raise bad_value("lasting", "a share of witnesses between 0 and 1", lasting)
-        if self.witnesses_ is None:
+            if self.witnesses_ is None:
+                return 0.0
+            return defaults.LASTING
+        if not (_is_number(lasting) and 0 <= lasting < 1):
+            raise bad_value("lasting", "a share of witnesses from 0 to below 1", lasting)
+        if lasting and self.witnesses_ is None:
             raise InputError(
                 f"lasting={lasting:g} asks witnesses, and this {type(self).__name__} has none: "
                 f"{self._without_witnesses}.",
                 code="no_witnesses",
                 field="lasting",
             )
-        return self.witnesses_
+        return float(lasting)
 
     @in_plain_torch
     def plausibility(self, X: Any, *, given_fixed: bool = False) -> np.ndarray:

@@ -34,8 +34,9 @@ class Lasting:
             finding it.
         num_witnesses: how many report.
         probability: ``(n,)`` that one more of their kind would accept it.
-        reached: ``(n,)`` whether the witnesses that steered found it probable enough, and it is
-            plausible.
+        reached: ``(n,)`` whether it is plausible, and the witnesses that steered, if any did, found
+            it probable enough.
+        share: of witnesses that should accept it; 0 if it was only to be just enough.
         just_enough: what the model itself would be content with, one entry per row, with what the
             same witnesses say of it; ``None`` of an explanation that is just enough itself.
         row: ``(n,)`` the entry of ``just_enough`` about the same row.
@@ -48,7 +49,7 @@ class Lasting:
         >>> clf = ct.CounterfactualClassifier(mutability={"age": "none"}, epochs=10, random_state=0)
         >>> clf = clf.fit(people.frame, people.labels)
         >>> clf = clf.add_witnesses(people.frame, people.labels, 10)
-        >>> advice = clf.explain(people.frame[:1], "loan granted", lasting=0.9)
+        >>> advice = clf.explain(people.frame[:1], "loan granted")
         >>> advice.lasting.num_witnesses, advice.cost >= advice.lasting.just_enough.cost
         (5, array([ True]))
     """
@@ -57,15 +58,16 @@ class Lasting:
     num_witnesses: int
     probability: Array
     reached: NDArray[np.bool_]
+    share: float
     just_enough: Explanation | None = None
     row: NDArray[np.int64] | None = None
     differs: NDArray[np.bool_] | None = None
     kind: str = "refits"
 
     @classmethod
-    def of(cls, odds: Array, reached: NDArray[np.bool_], kind: str) -> Lasting:
+    def of(cls, odds: Array, reached: NDArray[np.bool_], share: float, kind: str) -> Lasting:
         """From the log-odds ``(W, n)`` of the witnesses that report."""
-        return cls((odds > 0).sum(0), len(odds), chance(odds), reached, kind=kind)
+        return cls((odds > 0).sum(0), len(odds), chance(odds), reached, share, kind=kind)
 
     def beside(
         self, just_enough: Explanation, row: NDArray[np.int64], differs: NDArray[np.bool_]
@@ -144,6 +146,15 @@ def chance(odds: Array) -> Array:
     # Witnesses that all say the same leave no doubt.
     sure = np.where(mean > 0, 1.0, 0.0)
     return np.where(spread > 0, stdtr(count - 1, ratio), sure)
+
+
+def margin(odds: Array, share: float) -> Array:
+    """How far the mean log-odds ``(n,)`` lie beyond what makes :func:`chance` the share."""
+    from scipy.special import stdtrit
+
+    count = len(odds)
+    spread = odds.std(0, ddof=1) * np.sqrt(1 + 1 / count)
+    return odds.mean(0) - stdtrit(count - 1, share) * spread
 
 
 # ---- who testifies -------------------------------------------------------------------------------

@@ -181,10 +181,12 @@ def ask_model(subject: Subject, survey: Survey, ruler: Encoder | None = None) ->
     chosen, weight = draw(denied, stratum, survey.protocol.people, survey.protocol.seed)
     explanation = None
     if len(chosen):
+        # Just enough, because only some models have witnesses: all are asked for the same.
         explanation = subject.classifier.explain(
             frame.iloc[chosen][subject.columns],
             survey.target,
             confidence=survey.protocol.confidence,
+            lasting=0,
         )
         # Each model counts in standard deviations of its own rows: two of them are compared by one
         # ruler.

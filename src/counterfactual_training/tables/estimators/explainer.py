@@ -77,7 +77,7 @@ class Explainer(Explains):
             median or most frequent category, and ``predict_proba`` the missing value itself; no
             advice is to leave a cell empty.
         witnesses: other models of the same rows and classes, at least four, such as yours of the
-            last quarters: ``explain(lasting=...)`` asks whether they would accept the advice.
+            last quarters: ``explain`` asks whether they would accept the advice.
             Torch modules beside a torch module; beside any other, whatever has ``predict_proba``.
         num_std: how far columns without a stated domain may leave the bulk of ``frame``.
 

@@ -169,7 +169,7 @@ class LearningMethods:
         self, X: Any, y: Any, num: int = 10, *, sample_weight: Any = None, seed: int = 0
     ) -> Self:
         """Fit the same networks again on bootstrap samples of the rows: witnesses of how long
-        advice lasts, which ``explain(lasting=...)`` asks.
+        advice lasts, which ``explain`` then asks.
 
         All of them are trained as one fleet, for as many epochs as the classifier was up to its
         best one, and in its encoding. Predictions stay as they are; files keep the witnesses.

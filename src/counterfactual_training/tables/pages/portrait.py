@@ -136,7 +136,8 @@ def make_portrait(
     counts = np.bincount(y, minlength=len(names))
     people = _people_to_advise(frame, decided, names, target, rng)
     if len(people):
-        explanation = classifier.explain(people, target)
+        # As of the rival, which has no witnesses.
+        explanation = classifier.explain(people, target, lasting=0)
     else:
         explanation = None
     rival, other = _rival(classifier, trained_on)
