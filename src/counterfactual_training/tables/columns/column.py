@@ -187,41 +187,21 @@ class Column:
     def advised(self) -> tuple[float, ...] | None:
         """The only values that advice may name, if there are such: those allowed, or the few that
         were seen.
+
+        Bounds leave some of them out, but add none: a narrower question must not be freer.
         """
-        return self.feature.named or (self.values if self._unruled else None)
+        if self.feature.step is not None:
+            return self.feature.named
+        return self.feature.named or self.values
 
     @property
     def advised_grid(self) -> float | None:
         """Distance between neighbouring values of advice, inferred from the training data; see
         ``spacing``.
         """
-        if self._unruled and self.spacing is not None:
+        if self.feature.step is None and self.spacing is not None:
             return self.spacing
         return self.grid
-
-    @property
-    def _unruled(self) -> bool:
-        """Whether the data decide which numbers advice names.
-
-        A stated step always decides. So does a stated domain, all of whose numbers are then
-        possible, unless its ends are such numbers; and so does a stated largest change that is too
-        small to lead from one of them to the next.
-        """
-        if self.feature.step is not None:
-            return False
-        if self.feature.domain is not None:
-            ends = [end for end in self.feature.limits if np.isfinite(end)]
-        else:
-            ends = []
-        named = all(
-            end in self.values if self.values else self.spacing and end % self.spacing == 0
-            for end in ends
-        )
-        if self.values:
-            least = np.diff(self.values).min(initial=np.inf)
-        else:
-            least = self.spacing or 0.0
-        return named and bool(self.feature.reach >= least)
 
     @property
     def _resolution(self) -> float:
