@@ -18,6 +18,7 @@ from counterfactual_training.tables.columns.dtypes import (
 )
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.frame import UNSEEN
+from counterfactual_training.tables.columns.labels import is_label
 from counterfactual_training.tables.columns.limits import precision_of, too_far
 from counterfactual_training.tables.columns.ranked import Ranked
 from counterfactual_training.tables.columns.rounding import (
@@ -209,6 +210,16 @@ class Column:
         if self.decimals is None:
             return 0.0
         return 10.0**-self.decimals
+
+    @property
+    def grouped(self) -> bool:
+        """Whether large numbers are written with thousands separators; those of years and codes
+        are not.
+        """
+        whole = self.decimals == 0 or bool(np.isfinite(value_range(self.dtype)[0]))
+        if self.feature.is_category or not whole:
+            return True
+        return not is_label(self.feature.name, *(self.bulk or (self.low, self.high)))
 
     @property
     def alike(self) -> Hashable:

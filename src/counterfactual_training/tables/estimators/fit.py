@@ -31,7 +31,10 @@ from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.tables.columns.encode import Encoder, Scale
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tables.columns.special import codes_warning, find_codes
-from counterfactual_training.tables.columns.unchangeable import unchangeable_warning
+from counterfactual_training.tables.columns.unchangeable import (
+    counts_rows,
+    unchangeable_warning,
+)
 from counterfactual_training.tables.estimators import parameters
 from counterfactual_training.tables.estimators.inputs import resolve_schema
 from counterfactual_training.tables.estimators.networks import seeded_model
@@ -388,7 +391,12 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
     ]
     # Whoever states mutability has thought about it.
     if params["mutability"] is None:
-        hints.append(unchangeable_warning(encoder.schema_))
+        counting = [
+            column.feature.name
+            for column in encoder.columns_
+            if counts_rows(column, frame[column.feature.name])
+        ]
+        hints.append(unchangeable_warning(encoder.schema_, counting))
     for hint in hints:
         if hint is not None:
             warnings.warn(hint, stacklevel=from_outside())
