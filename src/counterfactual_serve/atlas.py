@@ -288,7 +288,8 @@ class _Axis:
         decimals = max(0, int(-np.floor(np.log10(step) + 1e-9)))
         grouped = self.column is None or self.column.grouped
         return [
-            {"at": float(at), "label": say_number(float(at), decimals, grouped)} for at in places
+            {"at": float(at), "label": say_number(float(at), decimals, grouped)}
+            for at in places
         ]
 
 

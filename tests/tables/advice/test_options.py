@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
+import counterfactual_training as ct
+from counterfactual_training.cli.flags import in_flags
 from counterfactual_training.generators import Status, generic
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.advice.options import _Answer, _with_doubtful
@@ -135,6 +137,15 @@ def test_what_was_found_without_the_gate_has_the_status_that_the_gate_gives_it(
     assert set(told.status) == {status} and told.answered.all()
     assert np.allclose(told.plausibility, likely)
     assert ("few real cases" in told.changes()[0]) == (status == "implausible")
+
+
+@pytest.mark.parametrize("number", [0, 101, 10**6, 2.5])
+def test_more_options_than_anybody_reads_are_refused(fitted, rejected, number):
+    with pytest.raises(
+        ct.InputError, match=r"n_options must be a whole number from 1 to 100"
+    ) as e:
+        fitted.explain(rejected.head(1), n_options=number)
+    assert in_flags(e.value).startswith("--options must be a whole number from 1 to 100")
 
 
 @pytest.mark.check
