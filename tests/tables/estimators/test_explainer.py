@@ -411,3 +411,40 @@ def test_a_decision_that_is_not_the_most_probable_class_is_told(loans, forest):
     strict = FixedThresholdClassifier(forest, threshold=0.9, pos_label="granted").fit(*loans)
     with pytest.warns(UserWarning, match="is not its most probable class in \\d+ of 240 rows"):
         ct.Explainer(strict, loans[0], gate="none")
+
+
+class Returning:
+    """A model whose ``predict_proba`` returns what a function makes of good probabilities."""
+
+    classes_ = np.array(["no", "yes"])
+
+    def __init__(self, change):
+        self.change = change
+
+    def predict_proba(self, frame):
+        yes = 1 / (1 + np.exp(-frame["a"].to_numpy()))
+        return self.change(np.column_stack([1 - yes, yes]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: 3 * p, r"returned \[.*\] for a row, which sums to 3 instead of 1"),
+        (lambda p: p - 0.5, r"returned -0\.\d+, which is no probability: negative"),
+        (np.log, r"which is no probability: negative"),
+        (lambda p: p * [1, 0], r"sums to 0\.\d+ instead of 1"),
+    ],
+)
+def test_numbers_that_are_no_probabilities_are_refused(change, words):
+    frame = pd.DataFrame({"a": np.linspace(-2, 2, 60)})
+    with pytest.raises(ct.ModelError, match=words):
+        ct.Explainer(Returning(change), frame).explain(frame.head(2), target="yes")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda p: p, lambda p: p.astype(np.float32), lambda p: p.round(3)]
+)
+def test_probabilities_may_be_rounded(change):
+    frame = pd.DataFrame({"a": np.linspace(-2, 2, 60)})
+    told = ct.Explainer(Returning(change), frame).explain(frame.head(2), target="yes")
+    assert told.converged.all()
