@@ -448,3 +448,38 @@ def test_probabilities_may_be_rounded(change):
     frame = pd.DataFrame({"a": np.linspace(-2, 2, 60)})
     told = ct.Explainer(Returning(change), frame).explain(frame.head(2), target="yes")
     assert told.converged.all()
+
+
+@pytest.mark.parametrize("num_options", [1, 2])
+def test_a_model_that_fails_somewhere_fails_only_whose_search_leads_there(num_options):
+    """Of those asked together; who is asked alone is told the error."""
+
+    def not_everywhere(frame):
+        p = (frame["a"] + frame["b"]).to_numpy() / 200
+        p[((frame["b"] == 90) & (frame["a"] > 20)).to_numpy()] = np.nan
+        return np.column_stack([1 - p, p])
+
+    class Holey:
+        classes_ = np.array(["no", "yes"])
+
+        def predict_proba(self, frame):
+            return not_everywhere(frame)
+
+    a = np.tile(np.arange(0.0, 101.0), 4)
+    frame = pd.DataFrame({"a": a, "b": np.repeat([10.0, 20.0, 30.0, 90.0], 101)})
+    frame = frame[(frame["b"] < 90) | (frame["a"] <= 20)]
+    explainer = ct.Explainer(Holey(), frame, mutability={"b": "none"})
+    people = pd.DataFrame({"a": [5.0, 5.0, 15.0, 30.0], "b": [10.0, 90.0, 20.0, 30.0]})
+    told = explainer.explain(people, target="yes", n_options=num_options)
+    rows = told.frame.index.get_level_values(0)
+    assert set(rows[told.converged]) == {0, 2, 3}
+    assert told.status[rows == 1].tolist() == ["exhausted"]
+    note = (
+        "Row 1 has no answer, because the model fails: predict_proba returned NaN or infinity."
+    )
+    assert note in told.notes
+    alone = explainer.explain(people.iloc[[0]], target="yes", n_options=num_options)
+    assert (alone.frame.to_numpy() == told.frame[rows == 0].to_numpy()).all()
+    for failing in ([1], [1, 1]):
+        with pytest.raises(ModelError, match="NaN"):
+            explainer.explain(people.iloc[failing], target="yes", n_options=num_options)
