@@ -286,7 +286,11 @@ class _Axis:
         first = np.ceil(self.low / step) * step
         places = np.arange(first, self.high + step * 1e-9, step)
         decimals = max(0, int(-np.floor(np.log10(step) + 1e-9)))
-        return [{"at": float(at), "label": say_number(float(at), decimals)} for at in places]
+        grouped = self.column is None or self.column.grouped
+        return [
+            {"at": float(at), "label": say_number(float(at), decimals, grouped)}
+            for at in places
+        ]
 
 
 def _wide(values: Sequence[float]) -> tuple[float, float]:

@@ -270,6 +270,7 @@ def _column(column: Column, follows: bool) -> dict[str, Any]:
         "allowed": None if feature.allowed is None else _plain(feature.allowed),
         **{rule: getattr(feature, rule) for rule in with_trait("number")},
         "decimals": column.decimals,
+        "grouped": column.grouped,
         "special": _plain(feature.special),
         "follows": follows,
         "typical": int(typical) if feature.kind == "integer" else plain_value(typical),

@@ -304,10 +304,18 @@ def check_name(
     raise error(*parts, code="unknown_name", field=field, expected=expected)
 
 
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    """The value as an integer; raise unless it is a whole number that is large enough."""
+def check_count(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """The value as an integer; raise unless it is a whole number that is large enough, and not
+    larger than ``most``.
+    """
+    if most is None:
+        expected = f"a whole number of at least {least}"
+    else:
+        expected = f"a whole number from {least} to {most}"
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise bad_value(name, f"a whole number of at least {least}", value)
+        raise bad_value(name, expected, value)
+    if most is not None and value > most:
+        raise bad_value(name, expected, value)
     return int(value)
 
 

@@ -81,7 +81,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         f"(default: {defaults.LASTING:g} of a model trained with --witnesses, else 0)",
     )
     parser.add_argument(
-        "--options", type=int, default=1, metavar="N", help="how many different answers per row"
+        "--options",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many different answers per row, up to 100",
     )
     # Not `several`, which would take a MODEL that follows for one more column.
     lock = f"{meaning('lock')}; write age,sex, or a name with a comma in a --lock of its own"

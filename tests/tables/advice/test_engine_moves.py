@@ -13,6 +13,7 @@ import torch
 
 from counterfactual_training.tables.advice.answer import advice_constraints
 from counterfactual_training.tables.advice.moves import MoveBook, Notation
+from counterfactual_training.tables.advice.rules import Rules
 from counterfactual_training.tables.advice.window import Window
 
 RANKS = ["none", "BSc", "MSc", "PhD"]
@@ -250,6 +251,35 @@ def test_there_are_values_next_to_ones_own(asked):
     for way in (-1, 1):
         beside = notation.write(own + way * notation.grid)
         assert all(beside[i] in values[i] for i in np.flatnonzero(inside).tolist())
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"domain": {"term": (0, 50), "amount": (0, 8850)}},
+        {"domain": {"term": (40, 50), "amount": (1010, 1090)}},
+        {"max_change": {"term": 13, "amount": 99}},
+    ],
+)
+def test_bounds_of_a_question_leave_values_out_but_add_none(make_finder, bounds):
+    """Terms are 12, 24 and 48 and amounts hundreds, whatever a question allows of them."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"term": rng.choice([12, 24, 48], 300), "amount": 100 * rng.integers(5, 90, 300)}
+    )
+    free = make_finder(frame, [0.0, 0.0])
+    encoder = free.encoder.with_schema(Rules(**bounds).narrow(free.encoder.schema_))
+    narrow = replace(free, encoder=encoder, constraints=advice_constraints(encoder, 0.0))
+    tried = []
+    for finder in (narrow, free):
+        moves = book_of(finder, finder.factuals(frame.head(20))).all_moves()
+        person, move = moves.allowed.nonzero()
+        number = moves.number[person, move].tolist()
+        tried.append(
+            set(zip(person.tolist(), moves.feature[move].tolist(), number, strict=True))
+        )
+    assert tried[0] < tried[1]
+    assert all(number in (12, 24, 48) or number % 100 == 0 for _, _, number in tried[0])
 
 
 def test_how_far_a_domain_reaches_does_not_change_the_values_within_the_range(asked):

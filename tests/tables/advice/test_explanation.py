@@ -1,6 +1,7 @@
 """Sentences, tables and records of an explanation."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -156,6 +157,34 @@ def test_html_is_text_whatever_the_columns_are_called(make_quick):
 )
 def test_numbers(value, decimals, text):
     assert say_number(value, decimals) == text
+
+
+def test_years_and_codes_have_no_thousands_separators(make_finder, sentence):
+    """Neither those whose name says so, nor whole numbers that can only be years."""
+    rng = np.random.default_rng(0)
+    years = rng.integers(1975, 2021, 200)
+    frame = pd.DataFrame(
+        {
+            "year_built": years,
+            "since_when": years,
+            "opened": years.astype(float),
+            "first": years,
+            "postcode": 10_000 + years,
+            "visits_last_year": 10 * years,
+            "income": 10 * years,
+            "share": years + 0.5,
+        }
+    )
+    finder = make_finder(frame, [1.0] * 8, bias=-30.0)
+    told = sentence(finder, frame.iloc[[frame["income"].argmin()]])
+    text = told.changes()[0]
+    assert set(told.changed.columns[told.changed.to_numpy()[0]]) == set(frame.columns)
+    for name in ("year_built", "since_when", "opened", "first"):
+        assert re.search(rf"{name} \d+ higher \(from 19\d\d to 20\d\d\)", text)
+    assert re.search(r"postcode \d+ higher \(from 119\d\d to 120\d\d\)", text)
+    for name in ("visits_last_year", "income"):
+        assert re.search(rf"{name} \d+ higher \(from 19,\d\d\d to 20,\d\d\d\)", text)
+    assert re.search(r"share [\d.]+ higher \(from 1,9\d\d\.5 to 2,0[\d.]+\)", text)
 
 
 def test_a_promise_is_not_rounded_up():

@@ -1,15 +1,20 @@
 """Several answers for one person, which differ in the columns that change."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from counterfactual_training.generators import Status
+import counterfactual_training as ct
+from counterfactual_training.cli.flags import in_flags
+from counterfactual_training.generators import Status, generic
 from counterfactual_training.tables.advice.candidates import COLUMN
 from counterfactual_training.tables.advice.options import _Answer, _with_doubtful
+from counterfactual_training.tables.advice.oracle import Oracle
+from loan_book import Plausible
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +119,33 @@ def test_the_answer_of_the_model_alone_is_offered_beside_the_plausible_one(make_
         own = changed[rows == row]
         contains = (own[:, None] >= own[None]).all(-1)
         assert contains.sum() == len(own)
+
+
+@pytest.mark.parametrize(("likely", "status"), [(0.8, "converged"), (0.2, "implausible")])
+def test_what_was_found_without_the_gate_has_the_status_that_the_gate_gives_it(
+    make_finder, sentence, monkeypatch, likely, status
+):
+    """A gated search may miss answers that pass; here it misses all of them."""
+    whole = Oracle.reached
+    monkeypatch.setattr(
+        Oracle, "reached", lambda self, *odds: whole(self, *odds) & (not self.gated)
+    )
+    frame = pd.DataFrame({"a": np.linspace(0, 10, 41), "b": np.linspace(0, 5, 41)})
+    finder = make_finder(frame, [1.0, 0.5], bias=-0.3)
+    finder = replace(finder, decision=True, gate=Plausible(lambda x: torch.tensor(likely)))
+    told = sentence(finder, frame.iloc[:2], generator=generic(decision_threshold=0.5))
+    assert set(told.status) == {status} and told.answered.all()
+    assert np.allclose(told.plausibility, likely)
+    assert ("few real cases" in told.changes()[0]) == (status == "implausible")
+
+
+@pytest.mark.parametrize("number", [0, 101, 10**6, 2.5])
+def test_more_options_than_anybody_reads_are_refused(fitted, rejected, number):
+    with pytest.raises(
+        ct.InputError, match=r"n_options must be a whole number from 1 to 100"
+    ) as e:
+        fitted.explain(rejected.head(1), n_options=number)
+    assert in_flags(e.value).startswith("--options must be a whole number from 1 to 100")
 
 
 @pytest.mark.check

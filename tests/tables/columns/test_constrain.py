@@ -365,8 +365,8 @@ def test_a_rank_never_seen_may_become_every_rank_that_others_may() -> None:
 
 
 def test_advice_names_numbers_as_the_data_do() -> None:
-    """Credit limits are whole thousands, but for one row; a scale has seven values. Stated rules
-    win.
+    """Credit limits are whole thousands, but for one row; a scale has seven values. A stated step
+    wins; a domain or a largest change, however narrow, adds no number.
     """
     rng = np.random.default_rng(0)
     scale = np.array([0.5, 2.5, 6.0, 9.0, 13.0, 16.5, 23.0])
@@ -386,7 +386,9 @@ def test_advice_names_numbers_as_the_data_do() -> None:
     limit, years = advised()
     assert ((limit % 1000 == 0) | (limit == 32_768)).all() and np.isin(years, scale).all()
     limit, years = advised(limit={"step": 500}, years={"domain": (0, 30)})
-    assert (limit % 1000 == 500).any() and not np.isin(years, scale).all()
+    assert (limit % 1000 == 500).any() and np.isin(years, scale).all()
+    limit, years = advised(limit={"max_change": 600}, years={"max_change": 1.0})
+    assert ((limit % 1000 == 0) | (limit == 32_768)).all() and np.isin(years, scale).all()
     training = Encoder(Schema.infer(frame)).fit(frame).constraints()
     assert len(training.lattices) == 1 or all(
         lattice.values is None for lattice in training.lattices

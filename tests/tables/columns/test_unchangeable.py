@@ -27,7 +27,9 @@ birth_weight yob Sex SEX sex applicant_sex co-applicant_sex personal_status_and_
 Gender CODE_GENDER race Race applicant_race_1 derived_race ethnicity Ethnicity ethnic_group
 applicant_ethnicity hispanic Hispanic caste nationality Nationality native-country
 native_country NativeCountry native_language mother_tongue country_of_origin national_origin
-blood_type BloodGroup
+blood_type BloodGroup marital marital_status MaritalStatus country state addr_state region
+foreign_worker ForeignWorker earliest_credit_line EarliestCreditLine id ID customer_id CustomerID
+member_id customer_number account_no zip zip_code ZipCode postcode plz PostalCode
 """
 SOMEBODY = """
 account_age AccountAge loan_age LoanAge vehicle_age Vehicle_Age VehicleAge car_age OWN_CAR_AGE
@@ -38,8 +40,9 @@ Average stage tumor_stage mileage percentage wage hourly_wage wages language lan
 mortgage usage usage_days package page pages image marriage voltage coverage storage damage
 acreage village_size manager raceway race_time race_distance sexton sextant sexual_partners
 sex_partners gender_gap sex_ratio generation general agency agenda agent eager embrace bracelet
-terrace trace birth_control births birth_rate birthmark marital marital_status MaritalStatus
-country state origin date year_of_sale age_gap job education degree occupation residence
+terrace trace birth_control births birth_rate birthmark
+origin date order_state number number_of_loans num_loans no_of_loans product_code
+width idle video date year_of_sale age_gap job education degree occupation residence
 citizenship_years blood_pressure group type
 """
 
@@ -72,6 +75,24 @@ def test_fit_points_them_out_once_and_says_what_to_write():
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             ct.CounterfactualClassifier(**settings, mutability=stated).fit(frame, y)
+
+
+def test_numbers_that_only_count_rows_are_pointed_out():
+    """Amounts, which repeat or lie far apart, are not, though all may differ."""
+    rng = np.random.default_rng(0)
+    n = 200
+    frame = pd.DataFrame(
+        {
+            "reference": 100_000 + rng.permutation(n),
+            "amount": rng.choice(9000, n, replace=False),
+            "points": rng.integers(0, n, n),
+            "share": np.linspace(0, 1, n) * 250,
+        }
+    )
+    with pytest.warns(
+        UserWarning, match=r'^"reference": nobody can .* numbers that only count'
+    ):
+        ct.CounterfactualClassifier(epochs=1, gate="none").fit(frame, frame["amount"] > 4000)
 
 
 def test_the_command_speaks_of_its_flag():

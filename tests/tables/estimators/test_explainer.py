@@ -411,3 +411,75 @@ def test_a_decision_that_is_not_the_most_probable_class_is_told(loans, forest):
     strict = FixedThresholdClassifier(forest, threshold=0.9, pos_label="granted").fit(*loans)
     with pytest.warns(UserWarning, match="is not its most probable class in \\d+ of 240 rows"):
         ct.Explainer(strict, loans[0], gate="none")
+
+
+class Returning:
+    """A model whose ``predict_proba`` returns what a function makes of good probabilities."""
+
+    classes_ = np.array(["no", "yes"])
+
+    def __init__(self, change):
+        self.change = change
+
+    def predict_proba(self, frame):
+        yes = 1 / (1 + np.exp(-frame["a"].to_numpy()))
+        return self.change(np.column_stack([1 - yes, yes]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: 3 * p, r"returned \[.*\] for a row, which sums to 3 instead of 1"),
+        (lambda p: p - 0.5, r"returned -0\.\d+, which is no probability: negative"),
+        (np.log, r"which is no probability: negative"),
+        (lambda p: p * [1, 0], r"sums to 0\.\d+ instead of 1"),
+    ],
+)
+def test_numbers_that_are_no_probabilities_are_refused(change, words):
+    frame = pd.DataFrame({"a": np.linspace(-2, 2, 60)})
+    with pytest.raises(ct.ModelError, match=words):
+        ct.Explainer(Returning(change), frame).explain(frame.head(2), target="yes")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda p: p, lambda p: p.astype(np.float32), lambda p: p.round(3)]
+)
+def test_probabilities_may_be_rounded(change):
+    frame = pd.DataFrame({"a": np.linspace(-2, 2, 60)})
+    told = ct.Explainer(Returning(change), frame).explain(frame.head(2), target="yes")
+    assert told.converged.all()
+
+
+@pytest.mark.parametrize("num_options", [1, 2])
+def test_a_model_that_fails_somewhere_fails_only_whose_search_leads_there(num_options):
+    """Of those asked together; who is asked alone is told the error."""
+
+    def not_everywhere(frame):
+        p = (frame["a"] + frame["b"]).to_numpy() / 200
+        p[((frame["b"] == 90) & (frame["a"] > 20)).to_numpy()] = np.nan
+        return np.column_stack([1 - p, p])
+
+    class Holey:
+        classes_ = np.array(["no", "yes"])
+
+        def predict_proba(self, frame):
+            return not_everywhere(frame)
+
+    a = np.tile(np.arange(0.0, 101.0), 4)
+    frame = pd.DataFrame({"a": a, "b": np.repeat([10.0, 20.0, 30.0, 90.0], 101)})
+    frame = frame[(frame["b"] < 90) | (frame["a"] <= 20)]
+    explainer = ct.Explainer(Holey(), frame, mutability={"b": "none"})
+    people = pd.DataFrame({"a": [5.0, 5.0, 15.0, 30.0], "b": [10.0, 90.0, 20.0, 30.0]})
+    told = explainer.explain(people, target="yes", n_options=num_options)
+    rows = told.frame.index.get_level_values(0)
+    assert set(rows[told.converged]) == {0, 2, 3}
+    assert told.status[rows == 1].tolist() == ["exhausted"]
+    note = (
+        "Row 1 has no answer, because the model fails: predict_proba returned NaN or infinity."
+    )
+    assert note in told.notes
+    alone = explainer.explain(people.iloc[[0]], target="yes", n_options=num_options)
+    assert (alone.frame.to_numpy() == told.frame[rows == 0].to_numpy()).all()
+    for failing in ([1], [1, 1]):
+        with pytest.raises(ModelError, match="NaN"):
+            explainer.explain(people.iloc[failing], target="yes", n_options=num_options)

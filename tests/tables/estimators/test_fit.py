@@ -4,11 +4,12 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, InputWarning
 from counterfactual_training.tables.estimators import fit, inputs
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import prepare, validation_split
@@ -264,3 +265,27 @@ def test_a_restart_without_counterfactuals_is_the_last_choice(small, monkeypatch
     )
     monkeypatch.setattr(fit, "ValidationRows", lambda *rows: lambda models: measured)
     assert fit.best_restart(prepared, 3, False)[0] == "near"
+
+
+@pytest.mark.parametrize(
+    ("relations", "words"),
+    [
+        (
+            ["a + b = -1"],
+            r'^No training row keeps "a \+ b = -1", so that there may be no advice',
+        ),
+        (["a <= -5", "b >= 200"], r'^No training row keeps "a <= -5", "b >= 200", so that'),
+        (["a >= 99.5"], r'^Fewer than 1% of the training rows keep "a >= 99.5", so that'),
+        (
+            ["a >= 60", "b <= -5"],
+            r'keeps "b <= -5".*\. Most training rows break "a >= 60" \(60%\): ',
+        ),
+    ],
+)
+def test_relations_that_nobody_keeps_are_named(relations, words):
+    frame = pd.DataFrame({"a": np.linspace(0, 100, 300), "b": np.tile([0.0, 1.0, 2.0], 100)})
+    settings = {"epochs": 1, "gate": "none", "mutability": {}, "progress": False}
+    with pytest.warns(InputWarning, match=words):
+        ct.CounterfactualClassifier("conventional", relations=relations, **settings).fit(
+            frame, frame["a"] > 50
+        )

@@ -45,6 +45,8 @@ export interface Column {
   allowed: Cell[] | null;
   step: number | null;
   decimals: number | null;
+  /** Whether large numbers have thousands separators: years and codes have none. */
+  grouped: boolean;
   max_change: number | null;
   difficulty: number;
   special: number[];

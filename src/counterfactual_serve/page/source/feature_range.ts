@@ -40,7 +40,7 @@ function numbers(entry: Column): HTMLElement {
       type: "number",
       step: "any",
       value: rules[key] === null ? "" : String(rules[key]),
-      placeholder: typeof stated === "number" ? number(stated, 4) : "any",
+      placeholder: typeof stated === "number" ? number(stated, 4, entry.grouped) : "any",
       "aria-label": `${entry.name}: ${word}`,
       "data-key": `${key}-${entry.name}`,
       on: { change: (event) => take(entry, key, event.target as HTMLInputElement) },

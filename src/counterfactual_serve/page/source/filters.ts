@@ -110,7 +110,7 @@ function between(entry: Column, line: HTMLElement, title: Node, remove: Node, te
       type: "number",
       step: "any",
       "aria-label": `${entry.name} ${word}`,
-      placeholder: value === undefined ? "" : number(value, entry.decimals ?? 2),
+      placeholder: value === undefined ? "" : number(value, entry.decimals ?? 2, entry.grouped),
       on: { input: tell },
     });
   const wrong = h("p", { class: "wrong", role: "status" });

@@ -3,15 +3,17 @@
 import type { Cell, Class, Column } from "./contract";
 
 const PLACES = 4;
-const formats = new Map<number, Intl.NumberFormat>();
+const formats = new Map<string, Intl.NumberFormat>();
 
-/** 1234.5 → "1,234.5", without trailing zeros. */
-export function number(value: number, decimals = PLACES): string {
+/** 1234.5 → "1,234.5", or "1234.5" if not grouped; without trailing zeros. */
+export function number(value: number, decimals = PLACES, grouped = true): string {
   const places = Math.min(Math.max(decimals, 0), 12);
-  if (!formats.has(places)) formats.set(places, new Intl.NumberFormat("en-US", { maximumFractionDigits: places }));
+  const key = `${places} ${grouped}`;
+  const options = { maximumFractionDigits: places, useGrouping: grouped };
+  if (!formats.has(key)) formats.set(key, new Intl.NumberFormat("en-US", options));
   // A real minus sign is as wide as a digit, and "-0" is 0.
   return formats
-    .get(places)!
+    .get(key)!
     .format(value + 0 || 0)
     .replace("-", "−");
 }
@@ -42,8 +44,8 @@ export function cell(column: Column | undefined, value: Cell | undefined): strin
   if (typeof value === "string") return value;
   // Categories that are numbers (years, codes) are names: no thousands separators.
   if (column?.categories) return String(value);
-  if (column?.special.includes(value)) return `no record (${number(value)})`;
-  return number(value, column?.decimals ?? PLACES);
+  if (column?.special.includes(value)) return `no record (${number(value, PLACES, column.grouped)})`;
+  return number(value, column?.decimals ?? PLACES, column?.grouped ?? true);
 }
 
 /** A value with its unit: "40 hours", "1 hour". */

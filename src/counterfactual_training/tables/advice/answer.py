@@ -5,7 +5,7 @@ came of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ class Answers:
         max_changes: the limit on the number of columns, if there is one.
         finder: under the group's rules.
         frame: the entries in the user's units; they break no rule.
-        notes: on answers that were withheld, because they did.
+        notes: on answers that were withheld, because they did; and on rows without one.
+        failed: positions of rows for which the model fails.
     """
 
     row: np.ndarray
@@ -54,6 +55,7 @@ class Answers:
     finder: Finder
     frame: pd.DataFrame
     notes: list[str]
+    failed: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def explain_rows(
@@ -102,7 +104,7 @@ def explain_rows(
             notes += under.related.notes(factuals.take(torch.as_tensor(rows)))
         asked = replace(question, max_changes=rules.max_changes)
         try:
-            answers.append(_answer(under, factuals, y, rows, asked, num_options))
+            answers += _answers(under, factuals, y, rows, asked, num_options)
         # A row far beyond the data may have overflown; say so, which helps more than the model's
         # own error.
         except ModelError:
@@ -113,7 +115,7 @@ def explain_rows(
                 in_blocks(finder.searched, factuals.x).to(factuals.x),
             )
             raise
-        notes += answers[-1].notes
+    notes += [note for part in answers for note in part.notes]
     explanation = _explanation(
         finder, factuals, classes, y, before, answers, question, num_options
     )
@@ -139,6 +141,52 @@ def _under(finder: Finder, rules: Rules, num_std: float, row: Any) -> Finder:
 def advice_constraints(encoder: Encoder, num_std: float) -> Constraints:
     """Where advice may lead: numbers keep their sign and, unless outliers, stay in the bulk."""
     return encoder.constraints(num_std, keep_sign=True, keep_outside=True, bulk=True)
+
+
+def _answers(
+    finder: Finder,
+    factuals: Factuals,
+    y: Tensor,
+    rows: np.ndarray,
+    question: Question,
+    num_options: int,
+) -> list[Answers]:
+    """The answers to some of the rows; of a model that fails somewhere, to those whose search does
+    not lead there.
+
+    Raises the model's error if it fails for all of them.
+    """
+    try:
+        return [_answer(finder, factuals, y, rows, question, num_options)]
+    except ModelError as error:
+        if len(rows) == 1:
+            raise
+        failure = error
+    parts = []
+    for half in np.array_split(rows, 2):
+        try:
+            parts += _answers(finder, factuals, y, half, question, num_options)
+        except ModelError as error:
+            parts.append(_unanswered(finder, factuals, half, question, error))
+    if all(len(part.failed) for part in parts):
+        raise failure
+    return parts
+
+
+def _unanswered(
+    finder: Finder, factuals: Factuals, rows: np.ndarray, question: Question, error: ModelError
+) -> Answers:
+    """Rows for which the model fails, as they are."""
+    own = factuals.take(torch.as_tensor(rows, device=factuals.x.device))
+    blank = torch.full((len(rows),), int(Status.EXHAUSTED), device=own.x.device)
+    found = Counterfactuals(own.x.clone(), blank, torch.zeros_like(blank))
+    notes: list[str] = [
+        RowNote(own.frame.index[i], f"has no answer, because the model fails: {error}")
+        for i in range(len(rows))
+    ]
+    nothing: list[Obstacles] = [[] for _ in rows]
+    most = question.max_changes
+    return Answers(rows, own, found, nothing, most, finder, own.frame, notes, failed=rows)
 
 
 def _answer(

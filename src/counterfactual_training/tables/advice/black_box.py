@@ -31,6 +31,9 @@ _FEW = 2000
 _MEMORY = 100_000
 # Cells of a frame that the model is asked about together; bounds memory.
 _CELLS = 4_000_000
+# Probabilities, and their sum by class, may be rounded so much.
+_ROUNDED = 1e-3
+_REMEDY = "Advice needs probabilities that are at least 0 and sum to 1 in each row."
 
 
 @dataclass(frozen=True, eq=False)
@@ -382,4 +385,25 @@ def checked(output: Any, num_rows: int, num_classes: int | None) -> np.ndarray:
         )
     if not np.isfinite(probability).all():
         raise ModelError("predict_proba returned NaN or infinity.")
+    _check_probabilities(probability)
     return probability
+
+
+def _check_probabilities(numbers: np.ndarray) -> None:
+    """Raise if a number ``(n, k)`` is negative or a row does not sum to one, by more than rounding
+    to three digits does.
+    """
+    if len(numbers) == 0:
+        return
+    least = float(numbers.min())
+    if least < -_ROUNDED:
+        raise ModelError(
+            f"predict_proba returned {least:.4g}, which is no probability: negative. {_REMEDY}"
+        )
+    total = numbers.sum(1)
+    worst = int(np.abs(total - 1.0).argmax())
+    if abs(total[worst] - 1.0) > _ROUNDED * numbers.shape[1]:
+        raise ModelError(
+            f"predict_proba returned {np.array2string(numbers[worst], precision=4, threshold=6)} "
+            f"for a row, which sums to {total[worst]:.4g} instead of 1. {_REMEDY}"
+        )

@@ -30,6 +30,10 @@ from counterfactual_training.torch_modes import in_plain_torch
 
 # Rows that a gate judges together; bounds memory.
 _CHUNK = 4096
+# Nobody reads more answers for one person, and looking for them takes long.
+_MOST_OPTIONS = 100
+# Nobody reads more answers for one person, and looking for them takes long.
+_MOST_OPTIONS = 100
 
 
 class Explains:
@@ -98,8 +102,8 @@ class Explains:
                 too; of no rows, the answer is empty.
             target: a label for all rows, or one per row; by default the most probable class that is
                 not predicted.
-            n_options: answers per row, at most, each with other columns; with a gate, what the
-                model alone asks for comes last if it is cheaper.
+            n_options: answers per row, at most, each with other columns, up to 100; with a gate,
+                what the model alone asks for comes last if it is cheaper.
             confidence: probability of the target to reach, times the plausibility if there is a
                 gate. By default the answer flips the decision, and lies where the gate finds it at
                 least as plausible as not.
@@ -141,7 +145,7 @@ class Explains:
             max_changes=max_changes,
             relations=relations,
         )
-        options = check_count("n_options", n_options)
+        options = check_count("n_options", n_options, most=_MOST_OPTIONS)
         _check(confidence, max_steps, time_limit)
         share = self._share_of(lasting)
         if time_limit is None:

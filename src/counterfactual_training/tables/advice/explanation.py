@@ -359,7 +359,8 @@ class Explanation:
             if self.distance[i, j] > 0
         ]
         parts = [
-            say_change(self._feature(j), *self._pair(i, j), self._decimals(j)) for j in order
+            say_change(self._feature(j), *self._pair(i, j), self._decimals(j), self._grouped(j))
+            for j in order
         ]
         follows = np.flatnonzero(self.changed.to_numpy()[i] & (self.distance[i] == 0)).tolist()
         return listed(parts, most) + "".join(
@@ -371,7 +372,13 @@ class Explanation:
         feature = self._feature(j)
         (before, after) = self._pair(i, j)
         old, new = (
-            say_cell(feature, v, self._decimals(j), float(after) - float(before))
+            say_cell(
+                feature,
+                v,
+                self._decimals(j),
+                float(after) - float(before),
+                grouped=self._grouped(j),
+            )
             for v in (before, after)
         )
         return f"{feature.name} is {with_unit(feature, new)} instead of {old}"
@@ -390,8 +397,10 @@ class Explanation:
 
     def _value(self, i: int, j: int) -> str:
         """A cell of the counterfactual, with its unit."""
+        feature = self._feature(j)
+        cell = self._pair(i, j)[1]
         return with_unit(
-            self._feature(j), say_cell(self._feature(j), self._pair(i, j)[1], self._decimals(j))
+            feature, say_cell(feature, cell, self._decimals(j), grouped=self._grouped(j))
         )
 
     def _pair(self, i: int, j: int) -> tuple[Any, Any]:
@@ -403,6 +412,9 @@ class Explanation:
 
     def _decimals(self, j: int) -> int | None:
         return self.encoder.columns_[j].decimals
+
+    def _grouped(self, j: int) -> bool:
+        return self.encoder.columns_[j].grouped
 
     # ---- as a table ------------------------------------------------------------------------------
 
@@ -472,6 +484,7 @@ class Explanation:
     def _arrow(self, i: int, j: int) -> str:
         feature = self._feature(j)
         decimals = self._decimals(j)
+        grouped = self._grouped(j)
         before, after = self._pair(i, j)
         missing = is_missing(before) or is_missing(after)
         if feature.is_category or missing:
@@ -481,8 +494,8 @@ class Explanation:
         # Otherwise it follows others, to more digits than a reader needs.
         exact = self.distance[i, j] > 0
         return (
-            f"{say_cell(feature, before, decimals, delta)} → "
-            f"{say_cell(feature, after, decimals, delta, exact)}"
+            f"{say_cell(feature, before, decimals, delta, grouped=grouped)} → "
+            f"{say_cell(feature, after, decimals, delta, exact, grouped)}"
         )
 
 

@@ -2,10 +2,10 @@
 
 A move changes one column of one person to one value. Values are numbers as a person would write
 them, or categories. Which values are tried depends on the column and the person, not on the bounds
-that a question states: a question leaves some values out. There are two exceptions: bounds so
-narrow that numbers need more digits, and a domain whose ends the data would not name, which makes
-all numbers between them possible. So a freer question has more moves, and where one or two columns
-decide, its advice does not cost more.
+that a question states: a question leaves some values out. There is one exception: bounds so narrow
+that numbers need more digits than a person would write, in a column whose numbers are not multiples
+of another one. So a freer question has more moves, and where one or two columns decide, its advice
+does not cost more.
 """
 
 from __future__ import annotations

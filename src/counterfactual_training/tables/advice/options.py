@@ -68,7 +68,9 @@ def find_options(
 
     Plausible answers come first, the cheapest of them at the head: it is the answer to a question
     for one option. If there is a gate, what the model alone asks for may stand last, if it is
-    cheaper. No plausible answer changes all columns of another one and more.
+    cheaper; the rare one of these that the gate lets pass after all stays in its place, because the
+    first of several answers is that to a question for one. No plausible answer changes all columns
+    of another one and more.
     """
     # Pixels are too many to change one by one.
     if question.named or bool(finder.pixels.any()):
@@ -237,11 +239,36 @@ def _chosen(
         alone = _by_person(beam, beam.run_alone(num_options), factuals, int(Status.IMPLAUSIBLE))
         pairs = zip(answers, alone, strict=True)
         answers = [_with_doubtful(own, doubtful, num_options) for own, doubtful in pairs]
+        answers = _as_measured(finder, beam.oracle.y, beam.oracle.threshold, answers)
     for i, own in enumerate(answers):
         if not own:
             effort = beam.window.rows(np.array([i]), beam.effort[i : i + 1])[0]
             own.append(_Answer(effort, int(Status.EXHAUSTED), int(beam.oracle.asked[i])))
     return answers
+
+
+def _as_measured(
+    finder: Finder, y: Tensor, threshold: float, answers: list[list[_Answer]]
+) -> list[list[_Answer]]:
+    """The answers with the status that model and gate give them: what was found without the gate
+    may pass it.
+    """
+    doubtful = [
+        (i, place)
+        for i, own in enumerate(answers)
+        for place, answer in enumerate(own)
+        if answer.status == int(Status.IMPLAUSIBLE)
+    ]
+    if not doubtful:
+        return answers
+    people = torch.tensor([i for i, _ in doubtful])
+    points = torch.stack([answers[i][place].point for i, place in doubtful])
+    passes = finder.confidence(points.to(y.device), y[people]) >= threshold
+    measured = [list(own) for own in answers]
+    for (i, place), fine in zip(doubtful, passes.tolist(), strict=True):
+        if fine:
+            measured[i][place] = replace(answers[i][place], status=int(Status.CONVERGED))
+    return measured
 
 
 def _by_person(

@@ -115,7 +115,8 @@ class Related:
 
     def _say(self, factuals: Factuals, name: str, i: int) -> str:
         column = self.columns[name]
-        return say_cell(column.feature, factuals.frame[name].iat[i], column.decimals)
+        cell = factuals.frame[name].iat[i]
+        return say_cell(column.feature, cell, column.decimals, grouped=column.grouped)
 
     def _numbers(
         self, points: Tensor, factuals: Factuals, names: tuple[str, ...] | None = None

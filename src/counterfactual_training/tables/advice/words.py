@@ -58,18 +58,21 @@ def say_cell(
     decimals: int | None,
     change: float | None = None,
     exact: bool = False,
+    grouped: bool = True,
 ) -> str:
-    """A value as written in a sentence, without its unit; ``exact``: with all digits."""
+    """A value as written in a sentence, without its unit; ``exact``: with all digits; not
+    ``grouped``: without thousands separators.
+    """
     if is_missing(value):
         return "missing"
     if feature.is_category:
         return say_label(value)
     if is_special(feature, value):
-        return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS)})"
+        return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS, grouped)})"
     places = places_of(decimals, change)
-    return say_number(
-        float(value), places_in(value) if exact and is_long(feature, decimals) else places
-    )
+    if exact and is_long(feature, decimals):
+        places = places_in(value)
+    return say_number(float(value), places, grouped)
 
 
 def is_long(feature: Feature, decimals: int | None) -> bool:
@@ -102,9 +105,11 @@ def say_row(label: Any) -> str:
     return str(label)
 
 
-def say_number(value: float, decimals: int) -> str:
-    """With thousands separators, without trailing zeros."""
+def say_number(value: float, decimals: int, grouped: bool = True) -> str:
+    """With thousands separators if ``grouped``, without trailing zeros."""
     text = f"{value:,.{max(decimals, 0)}f}"
+    if not grouped:
+        text = text.replace(",", "")
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     # Rounding a small negative number leaves its sign behind.
@@ -148,11 +153,13 @@ def with_unit(feature: Feature, text: str) -> str:
     return f"{text} {unit}"
 
 
-def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) -> str:
+def say_change(
+    feature: Feature, before: Any, after: Any, decimals: int | None, grouped: bool = True
+) -> str:
     """One change: ``debt 12.4 thousand dollars lower (from 30.1 to 17.7)``."""
     if is_missing(before) or is_missing(after):
-        old = say_cell(feature, before, decimals)
-        new = say_cell(feature, after, decimals, exact=True)
+        old = say_cell(feature, before, decimals, grouped=grouped)
+        new = say_cell(feature, after, decimals, exact=True, grouped=grouped)
         return f"{feature.name} {with_unit(feature, new)} (was {old})"
     if feature.is_category:
         return (
@@ -167,8 +174,9 @@ def say_change(feature: Feature, before: Any, after: Any, decimals: int | None) 
         word = "lower"
     amount = with_unit(feature, say_number(abs(delta), places))
     # What to change it to in full, because that is what was checked.
-    new = say_number(float(after), places_in(after) if is_long(feature, decimals) else places)
-    old = say_number(float(before), places)
+    full = places_in(after) if is_long(feature, decimals) else places
+    new = say_number(float(after), full, grouped)
+    old = say_number(float(before), places, grouped)
     return f"{feature.name} {amount} {word} (from {old} to {new})"
 
 

@@ -18,6 +18,7 @@ from counterfactual_training.tables.columns.dtypes import (
 )
 from counterfactual_training.tables.columns.feature import Feature
 from counterfactual_training.tables.columns.frame import UNSEEN
+from counterfactual_training.tables.columns.labels import is_label
 from counterfactual_training.tables.columns.limits import precision_of, too_far
 from counterfactual_training.tables.columns.ranked import Ranked
 from counterfactual_training.tables.columns.rounding import (
@@ -185,42 +186,23 @@ class Column:
 
     @property
     def advised(self) -> tuple[float, ...] | None:
-        """The only values that advice may name: those allowed, or the few that were seen. ``None``
-        if it may name any.
+        """The only values that advice may name, if there are such: those allowed, or the few that
+        were seen.
+
+        Bounds leave some of them out, but add none: a narrower question must not be freer.
         """
-        return self.feature.named or (self.values if self._unruled else None)
+        if self.feature.step is not None:
+            return self.feature.named
+        return self.feature.named or self.values
 
     @property
     def advised_grid(self) -> float | None:
         """Distance between neighbouring values of advice, inferred from the training data; see
         ``spacing``.
         """
-        if self._unruled and self.spacing is not None:
+        if self.feature.step is None and self.spacing is not None:
             return self.spacing
         return self.grid
-
-    @property
-    def _unruled(self) -> bool:
-        """Whether the data, not a rule, decide which numbers advice names.
-
-        A rule decides if it is a step; a domain whose ends are not among the numbers in the data;
-        or a largest change too small to lead from one of these numbers to the next.
-        """
-        if self.feature.step is not None:
-            return False
-        if self.feature.domain is not None:
-            ends = [end for end in self.feature.limits if np.isfinite(end)]
-        else:
-            ends = []
-        named = all(
-            end in self.values if self.values else self.spacing and end % self.spacing == 0
-            for end in ends
-        )
-        if self.values:
-            least = np.diff(self.values).min(initial=np.inf)
-        else:
-            least = self.spacing or 0.0
-        return named and bool(self.feature.reach >= least)
 
     @property
     def _resolution(self) -> float:
@@ -228,6 +210,16 @@ class Column:
         if self.decimals is None:
             return 0.0
         return 10.0**-self.decimals
+
+    @property
+    def grouped(self) -> bool:
+        """Whether large numbers are written with thousands separators; those of years and codes
+        are not.
+        """
+        whole = self.decimals == 0 or bool(np.isfinite(value_range(self.dtype)[0]))
+        if self.feature.is_category or not whole:
+            return True
+        return not is_label(self.feature.name, *(self.bulk or (self.low, self.high)))
 
     @property
     def alike(self) -> Hashable:

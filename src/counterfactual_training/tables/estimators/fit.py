@@ -31,7 +31,10 @@ from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.tables.columns.encode import Encoder, Scale
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tables.columns.special import codes_warning, find_codes
-from counterfactual_training.tables.columns.unchangeable import unchangeable_warning
+from counterfactual_training.tables.columns.unchangeable import (
+    counts_rows,
+    unchangeable_warning,
+)
 from counterfactual_training.tables.estimators import parameters
 from counterfactual_training.tables.estimators.inputs import resolve_schema
 from counterfactual_training.tables.estimators.networks import seeded_model
@@ -47,6 +50,8 @@ from counterfactual_training.training.train import train
 # Fewer rows than this held out: chance would decide when to stop, so training runs all epochs on
 # all rows.
 _FEWEST = 10
+# A relation that a smaller share of the training rows keeps is one that nobody keeps.
+_HARDLY = 0.01
 # Share of the rows held out to choose a restart, or settings, by.
 VALIDATION_SHARE = 0.2
 
@@ -388,7 +393,12 @@ def _fitted_encoder(params: Mapping[str, Any], frame: pd.DataFrame, scaling: str
     ]
     # Whoever states mutability has thought about it.
     if params["mutability"] is None:
-        hints.append(unchangeable_warning(encoder.schema_))
+        counting = [
+            column.feature.name
+            for column in encoder.columns_
+            if counts_rows(column, frame[column.feature.name])
+        ]
+        hints.append(unchangeable_warning(encoder.schema_, counting))
     for hint in hints:
         if hint is not None:
             warnings.warn(hint, stacklevel=from_outside())
@@ -421,16 +431,37 @@ def validation_split(
 
 
 def _broken_warning(encoder: Encoder, frame: pd.DataFrame) -> InputWarning | None:
-    """What to say about relations that most training rows break: nearly always a slip."""
+    """What to say about relations that most training rows break, or that nobody keeps: nearly
+    always a slip.
+    """
     if encoder.schema_.relations:
         shares = encoder.broken_relations(frame)
     else:
         shares = {}
-    broken = [f'"{text}" ({share:.0%})' for text, share in shares.items() if share > 0.5]
+    told = []
+    # A column that follows others is made to.
+    follows = {rule.text for rule in encoder.schema_.book.follows}
+    hardly = {
+        text: share
+        for text, share in shares.items()
+        if share > 1 - _HARDLY and text not in follows
+    }
+    if hardly:
+        if min(hardly.values()) == 1.0:
+            who = "No training row keeps"
+        else:
+            who = f"Fewer than {_HARDLY:.0%} of the training rows keep"
+        listed = ", ".join(f'"{text}"' for text in hardly)
+        told.append(f"{who} {listed}, so that there may be no advice which does")
+    broken = [
+        f'"{text}" ({share:.0%})'
+        for text, share in shares.items()
+        if share > 0.5 and text not in hardly
+    ]
     if broken:
-        return InputWarning(
-            f"Most training rows break {', '.join(broken)}: is the relation as you meant it?"
-        )
+        told.append(f"Most training rows break {', '.join(broken)}")
+    if told:
+        return InputWarning(f"{'. '.join(told)}: is the relation as you meant it?")
     return None
 
 
