@@ -19,6 +19,7 @@ from counterfactual_training.cli.options import (
     add_register,
     at_least_one,
     names,
+    not_negative,
     several,
 )
 from counterfactual_training.cli.output import emit, folder, note
@@ -102,7 +103,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=defaults.TRAININGS_PER_TRIAL,
         help="trainings per trial",
     )
-    parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
+    parser.add_argument(
+        "--seed", type=not_negative, default=defaults.SEED, help="of everything random"
+    )
     parser.add_argument(
         "--space", metavar="FILE", help="TOML file of ranges that differ from the default ones"
     )

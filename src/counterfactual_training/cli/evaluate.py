@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from counterfactual_training.cli.options import add_model, names
+from counterfactual_training.cli.options import add_model, names, not_negative
 from counterfactual_training.cli.output import emit
 from counterfactual_training.defaults import PROTOCOLS
 
@@ -68,7 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     changes.add_argument(
         "--attack", choices=["fgsm", "pgd"], nargs=1, dest="attacks", help="attack"
     )
-    changes.add_argument("--seed", type=int, help="of random draws")
+    changes.add_argument("--seed", type=not_negative, help="of random draws")
 
 
 def run(arguments: argparse.Namespace) -> None:

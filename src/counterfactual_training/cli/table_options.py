@@ -12,8 +12,18 @@ from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, meaning
 
-# Options that only CSV files have; --test-share is none of them, because it has a default.
-_CSV_ONLY = ("target", "separator", "na", "text", "drop", "keep", "schema", "special")
+# Options that only CSV files have.
+_CSV_ONLY = (
+    "target",
+    "separator",
+    "na",
+    "text",
+    "drop",
+    "keep",
+    "schema",
+    "special",
+    "test_share",
+)
 
 
 def add_columns(group: Any) -> None:
@@ -71,9 +81,13 @@ def add_table(group: Any, gate: str) -> None:
         choices=["none", *defaults.GATES],
         help=f"keeps explanations near real rows{gate}",
     )
-    group.add_argument(
-        "--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out"
-    )
+    add_test_share(group)
+
+
+def add_test_share(group: Any) -> None:
+    """``--test-share``; without a default, so that it is noticed where it means nothing."""
+    held_out = f"of the rows of a CSV file, held out (default: {defaults.TEST_SHARE})"
+    group.add_argument("--test-share", type=float, metavar="SHARE", help=held_out)
 
 
 def refuse_other_options(arguments: argparse.Namespace, more: Sequence[str] = ()) -> None:
@@ -89,5 +103,6 @@ def refuse_other_options(arguments: argparse.Namespace, more: Sequence[str] = ()
     for option in (*_CSV_ONLY, *more):
         if getattr(arguments, option) is not None:
             raise InputError(
-                f"--{option} is for CSV files; {arguments.data!r} is the name of a data set."
+                f"--{option.replace('_', '-')} is for CSV files; {arguments.data!r} is the name of "
+                "a data set."
             )
