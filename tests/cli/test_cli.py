@@ -95,7 +95,7 @@ def people(tmp_path_factory):
     )
     frame.to_csv(folder / "people.csv", index=False)
     arguments = [
-        "--target-column",
+        "--target",
         "granted",
         "--mutability",
         "age=none",
@@ -177,7 +177,7 @@ def test_explain_holds_protected_columns_and_speaks_in_units(capsys, loan_model)
 
 
 def test_explain_gives_the_target_asked_for_and_leaves_those_who_have_it(capsys, loan_model):
-    document = ask(capsys, "explain", loan_model, "--rows", "0-5", "--target", "loan granted")
+    document = ask(capsys, "explain", loan_model, "--rows", "0-5", "--positive", "loan granted")
     assert {row["target"] for row in document["rows"]} == {"loan granted"}
     already = [row for row in document["rows"] if row["decision"] == "loan granted"]
     assert already and all(
@@ -217,7 +217,9 @@ def test_evaluate_says_in_words_whether_advice_would_work(capsys, loan_model):
 
 def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     csv, model = people
-    document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-4", "--target", "yes")
+    document = ask(
+        capsys, "explain", model, "--data", csv, "--rows", "0-4", "--positive", "yes"
+    )
     changed = {name for row in document["rows"] for name in row["changes"]}
     assert changed <= {"debt", "job"}
     falls = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
@@ -236,7 +238,7 @@ def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path,
     command = [
         "train",
         people[0],
-        "--target-column",
+        "--target",
         "granted",
         "--epochs",
         "2",
@@ -254,7 +256,7 @@ def test_a_gate_does_not_depend_on_the_method(capsys, people, tmp_path):
     command = [
         "train",
         people[0],
-        "--target-column",
+        "--target",
         "granted",
         "--epochs",
         "2",
@@ -339,7 +341,7 @@ def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
         (["train", "moons", "--target", "x1"], "CSV"),
         (["train", "moons", "--drop", "x1"], "CSV"),
         (["train", "moons", "--variant", "strange"], "as_run"),
-        (["train", "missing.csv", "--target-column", "y"], "missing.csv"),
+        (["train", "missing.csv", "--target", "y"], "missing.csv"),
         (["data", "info", "adlt"], "adult"),
         (["explain", "missing.safetensors"], "missing.safetensors"),
         (["demo", "--out", "/dev/null/demo"], "/dev/null"),
@@ -356,7 +358,7 @@ def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypa
         (["explain", "MODEL"], "--data"),
         (["explain", "MODEL", "--data", "CSV", "--rows", "200"], "0 to 199"),
         (["explain", "MODEL", "--data", "CSV", "--rows", "first"], "--rows"),
-        (["explain", "MODEL", "--data", "CSV", "--target", "perhaps"], "'yes'"),
+        (["explain", "MODEL", "--data", "CSV", "--positive", "perhaps"], "'yes'"),
         (["explain", "CSV"], "not a file of this package"),
         (["evaluate", "MODEL", "--data", "CSV", "--target", "job"], "class"),
         (["train", "CSV"], "--target COLUMN, one of age, debt, job, granted"),
@@ -378,13 +380,13 @@ def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypa
             "--target and by --drop",
         ),
         (["train", "CSV", "--target", "granted", "--drop", "age,debt,job"], "Nothing is left"),
-        (["train", "CSV", "--target-column", "grnted"], "Did you mean 'granted'"),
-        (["train", "CSV", "--target-column", "granted", "--mutability", "age"], "COLUMN=VALUE"),
-        (["train", "CSV", "--target-column", "granted", "--mutability", "agee=none"], "age"),
-        (["train", "CSV", "--target-column", "granted", "--domain", "debt=much"], "LOW:HIGH"),
-        (["train", "CSV", "--target-column", "granted", "--domain", "debt=9:1"], "debt"),
-        (["train", "CSV", "--target-column", "granted", "--test-share", "1"], "--test-share"),
-        (["train", "CSV", "--target-column", "granted", "--out", "."], "folder"),
+        (["train", "CSV", "--target", "grnted"], "Did you mean 'granted'"),
+        (["train", "CSV", "--target", "granted", "--mutability", "age"], "COLUMN=VALUE"),
+        (["train", "CSV", "--target", "granted", "--mutability", "agee=none"], "age"),
+        (["train", "CSV", "--target", "granted", "--domain", "debt=much"], "LOW:HIGH"),
+        (["train", "CSV", "--target", "granted", "--domain", "debt=9:1"], "debt"),
+        (["train", "CSV", "--target", "granted", "--test-share", "1"], "--test-share"),
+        (["train", "CSV", "--target", "granted", "--out", "."], "folder"),
     ],
 )
 def test_bad_input_with_a_csv_file_ends_with_one_line(capsys, people, argv, said):

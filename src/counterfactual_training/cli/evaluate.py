@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from counterfactual_training.cli.options import add_model, names, not_negative
+from counterfactual_training.cli.options import (
+    add_model,
+    add_target,
+    names,
+    not_negative,
+)
 from counterfactual_training.cli.output import emit
 from counterfactual_training.defaults import PROTOCOLS
 
@@ -35,8 +40,7 @@ model."""
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    target = "the column of the CSV file that holds the class (default: as in training)"
-    parser.add_argument("--target", "--target-column", metavar="COLUMN", help=target)
+    add_target(parser)
     every = (
         "measure on all rows of the CSV file, those of the training among them (default: only on "
         "others)"

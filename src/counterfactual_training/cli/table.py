@@ -121,9 +121,7 @@ def training_table(arguments: argparse.Namespace) -> TrainingTable:
         )
     labels = _classes(frame.loc[rows, target], target)
     frame = frame.loc[rows].drop(columns=target).reset_index(drop=True)
-    positive = pick_label(
-        arguments.positive, sorted(labels.unique().tolist()), flag="--positive"
-    )
+    positive = pick_label(arguments.positive, sorted(labels.unique().tolist()))
     return TrainingTable(
         str(path),
         frame,
@@ -141,7 +139,7 @@ def named_table(arguments: argparse.Namespace) -> TrainingTable:
     classes = np.array(data.class_names, dtype=object)
     frame = pd.concat([data.frame_train, data.frame_test], ignore_index=True)
     labels = pd.Series(classes[torch.cat([data.y_train, data.y_test]).numpy()])
-    positive = pick_label(arguments.positive, list(data.class_names), flag="--positive")
+    positive = pick_label(arguments.positive, list(data.class_names))
     return TrainingTable(
         data.name,
         frame,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import several
+from counterfactual_training.cli.options import add_positive, add_target, several
 from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, meaning
@@ -28,9 +28,7 @@ _CSV_ONLY = (
 
 def add_columns(group: Any) -> None:
     """How to read a CSV file, which column holds the class, and what to leave out."""
-    group.add_argument(
-        "--target", "--target-column", metavar="COLUMN", help="the column that holds the class"
-    )
+    add_target(group, "the column that holds the class")
     group.add_argument(
         "--separator", metavar="CHAR", help="what separates cells (default: found out)"
     )
@@ -59,11 +57,7 @@ def add_schema(group: Any) -> None:
 def add_table(group: Any, gate: str) -> None:
     """Options on a CSV file to train on: columns, how they may change, blanks, held-out rows."""
     add_columns(group)
-    group.add_argument(
-        "--positive",
-        metavar="CLASS",
-        help="the class that people want; advice leads there by default",
-    )
+    add_positive(group, "the class that people want; advice leads there by default")
     group.add_argument(
         "--increase", **several("COLUMNS"), help=f"columns that {WAYS['increase']}"
     )
