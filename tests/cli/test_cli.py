@@ -191,14 +191,14 @@ def test_explain_without_json_is_prose(capsys, loan_model):
 
 
 def test_evaluate_prints_metrics_by_their_code_names(capsys, loan_model):
-    document = ask(capsys, "evaluate", loan_model, "--individuals", "40", "--epsilons", "0.2")
+    document = ask(capsys, "evaluate", loan_model, "--people", "40", "--epsilons", "0.2")
     assert set(document) >= METRICS and document["epsilons"] == [0.2]
     assert document["accuracy"] == 1.0 and document["validity"] >= 0.9
     assert len({row["lambda_energy"] for row in document["by_lambda_energy"]} - {None}) == 5
 
 
 def test_evaluate_says_in_words_whether_advice_would_work(capsys, loan_model):
-    few = ["evaluate", loan_model, "--individuals", "40", "--epsilons", "0.2"]
+    few = ["evaluate", loan_model, "--people", "40", "--epsilons", "0.2"]
     judges = ["--judges", "neighbours,boosting"]
     document = ask(capsys, *few, *judges)
     named = {name for name in document if name.startswith("acceptance@")}
@@ -224,7 +224,7 @@ def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     assert changed <= {"debt", "job"}
     falls = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
     assert falls and all(0 <= change["to"] < change["from"] for change in falls)
-    numbers = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "20")
+    numbers = ask(capsys, "evaluate", model, "--data", csv, "--people", "20")
     assert set(numbers) >= METRICS and numbers["accuracy"] > 0.9
     assert (
         numbers["test_rows"] == 40

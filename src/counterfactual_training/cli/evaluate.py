@@ -28,7 +28,7 @@ among them, without fixed steps."""
 EPILOG = """\
 examples:
   ct evaluate moons.safetensors
-  ct evaluate moons.safetensors --protocol published --runs 20 --json
+  ct evaluate moons.safetensors --protocol published --repeats 20 --json
   ct evaluate people.safetensors --data people.csv
   ct evaluate people.safetensors --data others.csv --all-rows
   ct evaluate people.safetensors --data people.csv --judges "boosting,neighbours"
@@ -51,20 +51,22 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=PROTOCOLS[0],
         choices=PROTOCOLS,
         help="paired: every test row, the same for every model; published: as in the paper, with "
-        "the 100 individuals "
-        "per run of its tabular data sets",
+        "the 100 people "
+        "per repetition of its tabular data sets",
     )
     judges = "families that judge whether advice would work, or none (default: all four)"
     parser.add_argument("--judges", metavar="A,B", help=judges)
     changes = parser.add_argument_group("instead of the protocol's own")
     changes.add_argument(
-        "--individuals",
+        "--people",
         type=int,
         metavar="N",
         dest="num_individuals",
-        help="individuals per run",
+        help="people per repetition",
     )
-    changes.add_argument("--runs", type=int, metavar="N", dest="num_runs", help="repetitions")
+    changes.add_argument(
+        "--repeats", type=int, metavar="N", dest="num_runs", help="repetitions"
+    )
     changes.add_argument(
         "--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack"
     )
