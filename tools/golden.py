@@ -41,7 +41,7 @@ _PEOPLE = 12
 _ROWS_OF = {
     "main": ("data", "metric", "quantity"),
     "main_performance": ("data", "metric", "quantity"),
-    "truth": ("data", "setting", "tau", "model", "metric"),
+    "truth": ("data", "setting", "tau", "method", "metric"),
 }
 # Differences to show of each part.
 _SHOWN = 20

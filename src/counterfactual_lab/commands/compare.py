@@ -123,7 +123,7 @@ def _tell_what_is_replaced(out: Path, table: pd.DataFrame) -> None:
 
     if len(table) and (before := out / "arena.csv").is_file():
         old = pd.read_csv(before)
-        for column, what in (("data", "data sets"), ("model", "methods")):
+        for column, what in (("data", "data sets"), ("method", "methods")):
             if gone := [
                 str(name) for name in old[column].unique() if name not in set(table[column])
             ]:
