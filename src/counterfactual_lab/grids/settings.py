@@ -148,7 +148,7 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
     """The method with the paper's numbers for a data set, where it has the paper's general ones.
 
     What the method says itself, because its text states it or because it is another method than
-    CT, is left as it is: ``ct(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
+    CT, is left as it is: ``ct_published(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
     """
     base = make_method(method)
     # The paper's general numbers are those of CT as it is.
