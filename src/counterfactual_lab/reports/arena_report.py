@@ -113,7 +113,10 @@ def arena_sections(tables: Tables) -> list[Section]:
         Section("All data sets", tuple(overview_tables(overview)), tuple(_pictures(tables))),
         Section(
             "What wins where",
-            (winners(cells, tables["arena_models"]), *against_published(tables["arena_ct_published"])),
+            (
+                winners(cells, tables["arena_models"]),
+                *against_published(tables["arena_ct_published"]),
+            ),
         ),
         Section("At equal acceptance", tuple(acceptance_tables(tables["arena_acceptance"]))),
         *(
