@@ -140,9 +140,18 @@ def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
     assert 0 <= document["accuracy"] <= 1 and 0 <= document["share_mature"] <= 1
     assert document["method"] == "ct_published(burn_in=0)" and document["gate"] == "density"
     assert document["trained"].startswith(
-        "Trained by the method ct_published(burn_in=0): network with hidden layers of 64"
+        "Trained by ct_published(burn_in=0): network with hidden layers of 64"
     )
     assert out.exists()
+
+
+def test_train_says_in_words_what_it_did(capsys, tmp_path):
+    out = str(tmp_path / "m.safetensors")
+    command = ["train", "loan", "--method", "conventional", "--epochs", "1", "--gate", "none"]
+    assert cli.main([*command, "--out", out]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Trained by conventional: network with hidden layers of 64 and 64")
+    assert " rows. Accuracy " in said and said.endswith(f"held-out rows, saved as {out}.\n")
 
 
 def test_training_without_counterfactuals_says_null_of_mature_ones(capsys, tmp_path):

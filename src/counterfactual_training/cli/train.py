@@ -175,5 +175,5 @@ def _in_words(document: dict[str, Any]) -> str:
     mature = document["share_mature"]
     if mature == mature:
         parts.append(f"{mature:.0%} of the counterfactuals of the last epoch mature")
-    measured = "".join(f"{part}, " for part in parts)
-    return f"{document['trained']}: {measured}saved as {document['out']}."
+    saved = ", ".join([*parts, f"saved as {document['out']}"])
+    return f"{document['trained']}. {saved[0].upper()}{saved[1:]}."
