@@ -20,9 +20,11 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 test: $(TEST)
 	$(PYTEST) -n 3
 
-# All that `make test` leaves out: pages, notebooks, browser, wheel, torchrun, Ray, PostgreSQL, every case of the laws.
+# All that `make test` leaves out: pages, notebooks, browser, wheel, torchrun, Ray, PostgreSQL, every case of the laws;
+# and golden files.
 check: $(DEV)
 	$(PYTEST) -n 3 -m check
+	$(BIN)/python -m tools.golden
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -139,7 +139,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> str:
         "--all",
         "--out",
         "answers.csv",
-        "--target",
+        "--positive",
         "no",
     ]
     words += ["--label", "customer", "--workers", str(arguments.workers)]

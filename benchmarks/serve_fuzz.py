@@ -232,7 +232,7 @@ RULES = {
     "confidence": "share",
     "vary": "names",
     "lock": "names",
-    "ranges": "by name",
+    "domain": "by name",
     "step": "by name",
     "max_change": "by name",
     "difficulty": "by name",
@@ -700,9 +700,9 @@ class Fuzzer:
                 self.body("explain") | {"relations": [odd + " <"]},
             )
         if which == 4:
-            ranges = {self.pick(world.categories): [odd]}
+            domain = {self.pick(world.categories): [odd]}
             return self.post(
-                "odd text", "refused", "explain", self.body("explain") | {"ranges": ranges}
+                "odd text", "refused", "explain", self.body("explain") | {"domain": domain}
             )
         if which == 5:
             named = [
@@ -759,10 +759,10 @@ class Fuzzer:
         category = self.pick(world.categories)
         refused: list[Document] = [
             {"vary": [number], "lock": [number]},
-            {"ranges": {number: [5, 1]}},
-            {"ranges": {number: [1, 2, 3]}},
-            {"ranges": {number: ["CANARY", 5]}},
-            {"ranges": {category: ["CANARY"]}},
+            {"domain": {number: [5, 1]}},
+            {"domain": {number: [1, 2, 3]}},
+            {"domain": {number: ["CANARY", 5]}},
+            {"domain": {category: ["CANARY"]}},
             {"max_changes": 10**6},
             {"step": {number: 0}},
             {"max_change": {number: -1}},
@@ -771,9 +771,9 @@ class Fuzzer:
         either: list[Document] = [
             {"lock": [column["name"] for column in world.columns]},
             {"vary": []},
-            {"ranges": {number: [None, None]}},
-            {"ranges": {number: [1e299, 1e300]}},
-            {"ranges": {category: [None]}},
+            {"domain": {number: [None, None]}},
+            {"domain": {number: [1e299, 1e300]}},
+            {"domain": {category: [None]}},
             {"difficulty": {other: 1e300}},
             {"difficulty": {other: 1e-12}},
             {"step": {other: 1e300}},

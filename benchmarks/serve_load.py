@@ -148,7 +148,7 @@ def serving(
     command += [
         "--data",
         str(subject.table),
-        "--target",
+        "--positive",
         subject.target,
         "--no-open",
         "--port",

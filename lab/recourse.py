@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import counterfactual_training as ct
+from counterfactual_lab.runs.outcome import with_methods
 from counterfactual_lab.truth.caps import Caps
 from counterfactual_lab.truth.entrants import Fit, trained
 from counterfactual_lab.truth.truth import fit_of, make_bench
@@ -69,7 +70,7 @@ def measure(data: str, seed: int) -> tuple[pd.DataFrame, list[dict[str, object]]
         seconds = time.process_time() - started
         right = float(accuracy(predict_logits(model, bench.x_held), bench.y_held))
         about.append(
-            {"data": data, "seed": seed, "model": name, "accuracy": right, "seconds": seconds}
+            {"data": data, "seed": seed, "method": name, "accuracy": right, "seconds": seconds}
         )
     train_rows = (fit.x, fit.y)
     table = stepfree_table(
@@ -91,7 +92,7 @@ def page(summary: pd.DataFrame, models: pd.DataFrame, about: str) -> str:
     for name in (CONVENTIONAL, *VARIANTS):
         cells = []
         for data in names:
-            right = models[(models["model"] == name) & (models["data"] == data)][
+            right = models[(models["method"] == name) & (models["data"] == data)][
                 "accuracy"
             ].mean()
             cells.append(
@@ -103,7 +104,7 @@ def page(summary: pd.DataFrame, models: pd.DataFrame, about: str) -> str:
 
 def _row(summary: pd.DataFrame, name: str, data: str, metric: str) -> pd.Series:
     chosen = (
-        (summary["model"] == name) & (summary["data"] == data) & (summary["metric"] == metric)
+        (summary["method"] == name) & (summary["data"] == data) & (summary["metric"] == metric)
     )
     return summary[chosen].iloc[0]
 
@@ -131,17 +132,19 @@ def main() -> None:
             tables.append(table)
             models += about
             print(data, seed, round(time.perf_counter() - started), flush=True)
-        summary = summarise_stepfree(
-            pd.concat(tables, ignore_index=True),
-            CONVENTIONAL,
-            ("cost", "nn5", "boosting", "valid"),
+        summary = with_methods(
+            summarise_stepfree(
+                pd.concat(tables, ignore_index=True),
+                CONVENTIONAL,
+                ("cost", "nn5", "boosting", "valid"),
+            )
         )
         means = (
             pd.DataFrame(models)
-            .groupby(["data", "model"], sort=False, as_index=False)
+            .groupby(["data", "method"], sort=False, as_index=False)
             .mean(numeric_only=True)
         )
-        written = summary.merge(means.drop(columns="seed"), on=["data", "model"])
+        written = summary.merge(means.drop(columns="seed"), on=["data", "method"])
         text = ABOUT.format(
             seeds=arguments.seeds - 1,
             rows=f"{CAPS.rows:,}",

@@ -2,9 +2,10 @@
 nothing else.
 
 ``python -m tools.golden`` compares; ``--write`` writes anew, after a person has read the
-difference. The files are in ``tests/golden``: tables of a quick reproduction, predictions and
-advice of ten random tables, and answers over HTTP. Numbers are compared to four digits: kernels
-differ between processors.
+difference; ``make check`` compares, too. The files are in ``tests/golden``: tables of a quick
+reproduction, predictions and advice of random tables by three methods, and answers over HTTP.
+Numbers are compared to four digits: kernels differ between processors. Rows of tables are compared
+by what names them, so that one row more is one difference.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import reprlib
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,18 @@ from counterfactual_serve.served import Model, Served
 from tools.random_tables import draw, rules_of_fit
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden"
-_TABLES = 10
+# How many random tables each method is asked about, the default last: its tables have no gate and
+# the density by turns.
+_TABLES = {"conventional": 10, "ct": 2, "bag": 2}
 _PEOPLE = 12
+# The tables of the reproduction, and the columns that name their rows.
+_ROWS_OF = {
+    "main": ("data", "metric", "quantity"),
+    "main_performance": ("data", "metric", "quantity"),
+    "truth": ("data", "setting", "tau", "method", "metric"),
+}
+# Differences to show of each part.
+_SHOWN = 20
 _TOLERANCE = 1e-4
 
 
@@ -46,20 +58,24 @@ def reproduction() -> Any:
             capture_output=True,
         )
         return {
-            name: pd.read_csv(Path(folder) / f"{name}.csv").astype(object).to_dict("list")
-            for name in ("main", "main_performance", "truth")
+            name: rows_by_name(pd.read_csv(Path(folder) / f"{name}.csv"), columns)
+            for name, columns in _ROWS_OF.items()
         }
 
 
 def answers() -> Any:
     """Predictions, before and after a file, and advice of random tables with random rules."""
+    return {method: _answers_of(method, tables) for method, tables in _TABLES.items()}
+
+
+def _answers_of(method: str, tables: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     records = []
-    for table in range(_TABLES):
+    for table in range(tables):
         frame, y = draw(rng)
         gate = ("density", "none")[table % 2]
         classifier = ct.CounterfactualClassifier(
-            "conventional",
+            method,
             epochs=15,
             gate=gate,
             random_state=0,
@@ -78,7 +94,7 @@ def answers() -> Any:
                 "loaded": loaded.predict_proba(frame.head(_PEOPLE)).tolist(),
                 "status": list(explanation.status),
                 "cost": explanation.cost.tolist(),
-                "advice": explanation.frame.astype(object).to_dict("list"),
+                "advice": explanation.frame.astype(object).to_dict("records"),
             }
         )
     return records
@@ -86,9 +102,13 @@ def answers() -> Any:
 
 def http() -> Any:
     """What the server says of its model, of rows and of advice."""
+    return {method: _documents(method) for method in _TABLES}
+
+
+def _documents(method: str) -> dict[str, Any]:
     frame, y = draw(np.random.default_rng(1))
     classifier = ct.CounterfactualClassifier(
-        "conventional", epochs=15, random_state=0, progress=False
+        method, epochs=15, random_state=0, progress=False
     ).fit(frame, y)
     served = Served(Model(classifier, "model.safetensors", "a" * 64))
     denied = frame[classifier.predict(frame) == 0].head(3).astype(object).to_dict("records")
@@ -131,16 +151,49 @@ _PASSING = {
 }
 
 
+def rows_by_name(table: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    """The rows of a table by the values of the columns that name them."""
+    rows: dict[str, Any] = {}
+    for row in table.astype(object).to_dict("records"):
+        name = ", ".join(str(row.pop(column)) for column in names)
+        if name in rows:
+            raise ValueError(f"Two rows are named {name!r}.")
+        rows[name] = row
+    return rows
+
+
 def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
-    """Where two values of JSON differ, and how."""
+    """Where two values of JSON differ, and how, in short lines: one for each row of a table."""
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after} - _PASSING):
-            yield from differences(before.get(key), after.get(key), f"{where}.{key}")
+        yield from _differences_of_dicts(before, after, where)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for at, pair in enumerate(zip(before, after, strict=True)):
             yield from differences(*pair, f"{where}[{at}]")
     elif not _same(before, after):
-        yield f"{where}: {before!r} was golden, now {after!r}"
+        yield f"{where}: {_short(before, after)}"
+
+
+def _differences_of_dicts(
+    before: dict[str, Any], after: dict[str, Any], where: str
+) -> Iterator[str]:
+    plain = []
+    for key in sorted({*before, *after} - _PASSING):
+        if key not in after:
+            yield f"{where}.{key}: is gone"
+        elif key not in before:
+            yield f"{where}.{key}: is new"
+        elif isinstance(before[key], dict | list) or isinstance(after[key], dict | list):
+            yield from differences(before[key], after[key], f"{where}.{key}")
+        elif not _same(before[key], after[key]):
+            plain.append(f"{key} {_short(before[key], after[key])}")
+    if plain:
+        yield f"{where}: {', '.join(plain)}"
+
+
+def _short(before: Any, after: Any) -> str:
+    if isinstance(before, float) and isinstance(after, float):
+        return f"{before:.6g} → {after:.6g}"
+    return f"{reprlib.repr(before)} → {reprlib.repr(after)}"
 
 
 def _same(before: Any, after: Any) -> bool:
@@ -179,7 +232,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         changed = list(differences(json.loads(path.read_text()), now))
         count += len(changed)
-        print(f"{name}: {len(changed)} differences", *changed[:20], sep="\n  ")
+        shown = changed[:_SHOWN]
+        if len(changed) > _SHOWN:
+            shown.append(f"… and {len(changed) - _SHOWN} more")
+        print(f"{name}: {len(changed)} differences", *shown, sep="\n  ")
     return int(count > 0)
 
 

@@ -146,8 +146,7 @@ _ABOUT_RULES = """\
 What advice keeps. State rules for the model, in a schema, or for one question, in `explain`; a
 guide is [here](../how-to/constraints.md). A question only adds to what the model was told. What
 is stated nowhere is learned from the training rows, or is implied. Options of `ct`
-have the same names, with hyphens; so have fields of the [HTTP API](http-api.md), where `domain`
-is `ranges`."""
+have the same names, with hyphens; so have fields of the [HTTP API](http-api.md)."""
 
 
 def rules_page() -> str:

@@ -1,7 +1,7 @@
 """Pictures of every panel of `ct serve`, at three widths, light and dark, to be looked at.
 
-    python -m tools.screenshots OUT MODEL --data FILE [--against MODEL] [--target CLASS]
-    [--target-column COLUMN]
+    python -m tools.screenshots OUT MODEL --data FILE [--against MODEL] [--positive CLASS]
+    [--target COLUMN]
 
 Needs Playwright and Chromium or Chrome. Exits with an error if a panel is wider than the screen, or
 complains.
@@ -49,7 +49,7 @@ def _read() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("model")
-    for name in ("--data", "--against", "--target", "--target-column"):
+    for name in ("--data", "--against", "--positive", "--target"):
         parser.add_argument(name)
     return parser.parse_args()
 
@@ -66,9 +66,9 @@ def _serving(arguments: argparse.Namespace) -> Iterator[str]:
         "--json",
         "--no-open",
     ]
-    for name in ("data", "against", "target", "target_column"):
+    for name in ("data", "against", "positive", "target"):
         if getattr(arguments, name) is not None:
-            command += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
+            command += [f"--{name}", getattr(arguments, name)]
     process = subprocess.Popen(
         [*command, "--port", "0", "--log-level", "error"], stdout=subprocess.PIPE, text=True
     )

@@ -90,7 +90,7 @@ class DemoResult:
     """What the demo found.
 
     Attributes:
-        table: a row per data set, training and protection: ``data``, ``training``, ``protected``
+        table: a row per data set, training and protection: ``data``, ``method``, ``protected``
             (the feature, or empty), then :data:`METRICS` and ``share_mature``.
         panels: four per data set, in the order of the table.
         advice: a row per applicant: ``age``, ``debt`` and what each training tells them
@@ -219,7 +219,7 @@ def demo_row(trial: DemoTrial, protocol: EvaluationProtocol) -> dict[str, Any]:
     wanted = {name: float(numbers[name]) for name in (*METRICS, "share_mature")}
     return {
         "data": trial.data.name,
-        "training": trial.training,
+        "method": trial.training,
         "protected": trial.held,
         **wanted,
     }

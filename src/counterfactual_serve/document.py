@@ -12,8 +12,6 @@ from counterfactual_serve.reading import Fields
 from counterfactual_serve.served import API
 from counterfactual_training.rules import meaning, stated_in
 
-# Fields that state a rule by another name.
-RULE_OF = {"ranges": "domain", "locks": "lock"}
 _GETS = {
     "model": "The model, the one to compare it with, the rows, and the limits of requests.",
     "schema": "The columns: kinds, units, categories, and how they may change; relations; what "
@@ -99,10 +97,7 @@ def make_document(bodies: Mapping[str, Fields]) -> dict[str, Any]:
 
 def rule_meanings(fields: Fields) -> dict[str, str]:
     """What each rule of a question means, by the field that states it."""
-    rules = {name: RULE_OF.get(name, name) for name in fields.kinds}
-    return {
-        name: meaning(rule) for name, rule in rules.items() if rule in stated_in("question")
-    }
+    return {name: meaning(name) for name in fields.kinds if name in stated_in("question")}
 
 
 def _schema(body: Fields) -> dict[str, Any]:

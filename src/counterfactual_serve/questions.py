@@ -227,17 +227,13 @@ def make_bodies(served: Served, limits: Limits) -> dict[str, Fields]:
 
 
 def rule_fields(names: Sequence[str], classes: Sequence[Any]) -> dict[str, Kind]:
-    """The rules of one question: see ``CounterfactualClassifier.explain``, where ``ranges`` is
-    called ``domain``.
-    """
+    """The rules of one question: see ``CounterfactualClassifier.explain``."""
     return {
         "target": Maybe(OneOf(classes)),
         "confidence": Maybe(Number(1e-6, 1.0)),
         "vary": Maybe(Many(OneOf(names, "column"), len(names), 1)),
         "lock": Maybe(Many(OneOf(names, "column"), len(names))),
-        # The same, as many would write it.
-        "locks": Maybe(Many(OneOf(names, "column"), len(names))),
-        "ranges": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
+        "domain": Maybe(ByName(names, Many(Scalar(), _MOST_VALUES, 1))),
         **{
             rule: Maybe(ByName(names, _BOUNDS.get(rule, _POSITIVE)))
             for rule in with_trait("number")
@@ -292,9 +288,7 @@ def question_of(body: Mapping[str, Any], model: Model) -> PageQuestion:
 
 def rules_of(body: Mapping[str, Any], classifier: CounterfactualClassifier) -> dict[str, Any]:
     """Arguments of ``explain`` for the rules that a request states."""
-    stated = {name: body.get("ranges" if name == "domain" else name) for name in _RULES}
-    locks = [*(body.get("lock") or ()), *(body.get("locks") or ())]
-    stated["lock"] = list(dict.fromkeys(locks))
+    stated = {name: body.get(name) for name in _RULES}
     rules = {name: value for name, value in stated.items() if value}
     if "domain" in rules:
         rules["domain"] = {
@@ -314,7 +308,7 @@ def _range(feature: Feature, values: Sequence[Any]) -> list[Any]:
     """Two ends of a number or of ordered categories; or a list of categories, as the schema knows
     them.
     """
-    where = f"ranges.{feature.name}"
+    where = f"domain.{feature.name}"
     if feature.kind in ("binary", "categorical"):
         return [_level(feature, value, where) for value in values]
     if len(values) != 2:

@@ -19,9 +19,8 @@ from counterfactual_training.errors import Argument, InputError, Remedy, unknown
 _SHOWN = 60
 
 
-# Arguments of the library that requests call otherwise, and how a sentence names them.
-_FIELDS = {"domain": "ranges", "n_options": "options"}
-_WORDS = {"domain": "range", "n_options": "options"}
+# Arguments of the library that requests call otherwise.
+_FIELDS = {"n_options": "options"}
 
 
 class RefusedError(InputError):
@@ -51,7 +50,7 @@ class RefusedError(InputError):
 
 def _say(part: Argument | Remedy) -> str:
     if isinstance(part, Argument) and part.value is None:
-        return _WORDS.get(part.name, part.name)
+        return _FIELDS.get(part.name, part.name)
     return str(part)
 
 

@@ -73,7 +73,7 @@ def audit_served(
     if target is None and model.wanted is None:
         raise InputError(
             "It is not known which class people want: name it as target, or start the server with "
-            "--target."
+            "--positive."
         )
     if which == "main":
         other = served.against

@@ -53,6 +53,8 @@ EPOCHS = 100
 LEARNING_RATE = 1e-3
 BURN_IN = 0.0
 SEED = 0
+# Of the rows of a CSV file, held out.
+TEST_SHARE = 0.2
 
 # Of `tables.advice`: the share of witnesses that should accept an answer, where there are some.
 LASTING = 0.9

@@ -169,7 +169,7 @@ def test_a_named_data_set(loan, capsys):
     argv = [
         "audit",
         loan,
-        "--target",
+        "--positive",
         wanted,
         "--group",
         "age",
@@ -190,7 +190,7 @@ def test_a_named_data_set(loan, capsys):
     [
         (["--group", "sexx"], "Did you mean 'sex'"),
         (["--group", "sex*rase"], "Unknown column in --group 'rase'"),
-        (["--target", "yess"], "Did you mean 'yes'"),
+        (["--positive", "yess"], "Did you mean 'yes'"),
         (["--people", "0"], "at least 1"),
         (["--retrain", "-1"], "must not be negative"),
         (["--seed", "-1"], "must not be negative"),

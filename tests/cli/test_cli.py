@@ -95,7 +95,7 @@ def people(tmp_path_factory):
     )
     frame.to_csv(folder / "people.csv", index=False)
     arguments = [
-        "--target-column",
+        "--target",
         "granted",
         "--mutability",
         "age=none",
@@ -140,9 +140,18 @@ def test_train_on_a_synthetic_set_reports_what_it_did(capsys, tmp_path):
     assert 0 <= document["accuracy"] <= 1 and 0 <= document["share_mature"] <= 1
     assert document["method"] == "ct_published(burn_in=0)" and document["gate"] == "density"
     assert document["trained"].startswith(
-        "Trained by the method ct_published(burn_in=0): network with hidden layers of 64"
+        "Trained by ct_published(burn_in=0): network with hidden layers of 64"
     )
     assert out.exists()
+
+
+def test_train_says_in_words_what_it_did(capsys, tmp_path):
+    out = str(tmp_path / "m.safetensors")
+    command = ["train", "loan", "--method", "conventional", "--epochs", "1", "--gate", "none"]
+    assert cli.main([*command, "--out", out]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Trained by conventional: network with hidden layers of 64 and 64")
+    assert " rows. Accuracy " in said and said.endswith(f"held-out rows, saved as {out}.\n")
 
 
 def test_training_without_counterfactuals_says_null_of_mature_ones(capsys, tmp_path):
@@ -183,7 +192,7 @@ def test_explain_holds_protected_columns_and_speaks_in_units(capsys, loan_model)
 
 
 def test_explain_gives_the_target_asked_for_and_leaves_those_who_have_it(capsys, loan_model):
-    document = ask(capsys, "explain", loan_model, "--rows", "0-5", "--target", "loan granted")
+    document = ask(capsys, "explain", loan_model, "--rows", "0-5", "--positive", "loan granted")
     assert {row["target"] for row in document["rows"]} == {"loan granted"}
     already = [row for row in document["rows"] if row["decision"] == "loan granted"]
     assert already and all(
@@ -197,14 +206,14 @@ def test_explain_without_json_is_prose(capsys, loan_model):
 
 
 def test_evaluate_prints_metrics_by_their_code_names(capsys, loan_model):
-    document = ask(capsys, "evaluate", loan_model, "--individuals", "40", "--epsilons", "0.2")
+    document = ask(capsys, "evaluate", loan_model, "--people", "40", "--epsilons", "0.2")
     assert set(document) >= METRICS and document["epsilons"] == [0.2]
     assert document["accuracy"] == 1.0 and document["validity"] >= 0.9
     assert len({row["lambda_energy"] for row in document["by_lambda_energy"]} - {None}) == 5
 
 
 def test_evaluate_says_in_words_whether_advice_would_work(capsys, loan_model):
-    few = ["evaluate", loan_model, "--individuals", "40", "--epsilons", "0.2"]
+    few = ["evaluate", loan_model, "--people", "40", "--epsilons", "0.2"]
     judges = ["--judges", "neighbours,boosting"]
     document = ask(capsys, *few, *judges)
     named = {name for name in document if name.startswith("acceptance@")}
@@ -223,12 +232,14 @@ def test_evaluate_says_in_words_whether_advice_would_work(capsys, loan_model):
 
 def test_a_csv_file_is_trained_explained_and_measured(capsys, people):
     csv, model = people
-    document = ask(capsys, "explain", model, "--data", csv, "--rows", "0-4", "--target", "yes")
+    document = ask(
+        capsys, "explain", model, "--data", csv, "--rows", "0-4", "--positive", "yes"
+    )
     changed = {name for row in document["rows"] for name in row["changes"]}
     assert changed <= {"debt", "job"}
     falls = [row["changes"]["debt"] for row in document["rows"] if "debt" in row["changes"]]
     assert falls and all(0 <= change["to"] < change["from"] for change in falls)
-    numbers = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "20")
+    numbers = ask(capsys, "evaluate", model, "--data", csv, "--people", "20")
     assert set(numbers) >= METRICS and numbers["accuracy"] > 0.9
     assert (
         numbers["test_rows"] == 40
@@ -242,7 +253,7 @@ def test_the_gate_asked_for_is_the_one_fitted_and_told(capsys, people, tmp_path,
     command = [
         "train",
         people[0],
-        "--target-column",
+        "--target",
         "granted",
         "--epochs",
         "2",
@@ -260,7 +271,7 @@ def test_a_gate_does_not_depend_on_the_method(capsys, people, tmp_path):
     command = [
         "train",
         people[0],
-        "--target-column",
+        "--target",
         "granted",
         "--epochs",
         "2",
@@ -334,11 +345,18 @@ def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
         ),
         (["train", "lon"], "Did you mean 'loan'"),
         (["train", "moons", "--immutable", "x9"], "'x1', 'x2'"),
-        (["train", "moons", "--hidden", "0"], "widths"),
+        (["train", "moons", "--hidden", "0"], "--hidden: widths must be positive, got 0."),
+        (
+            ["train", "moons", "--hidden", "64", "0"],
+            "--hidden: widths must be positive, got 64, 0.",
+        ),
+        (["train", "moons", "--seed", "-1"], "argument --seed: must not be negative, got -1"),
+        (["train", "moons", "--test-share", "0.3"], "--test-share is for CSV files"),
+        (["tune", "moons", "--test-share", "0.3"], "--test-share is for CSV files"),
         (["train", "moons", "--target", "x1"], "CSV"),
         (["train", "moons", "--drop", "x1"], "CSV"),
         (["train", "moons", "--variant", "strange"], "as_run"),
-        (["train", "missing.csv", "--target-column", "y"], "missing.csv"),
+        (["train", "missing.csv", "--target", "y"], "missing.csv"),
         (["data", "info", "adlt"], "adult"),
         (["explain", "missing.safetensors"], "missing.safetensors"),
         (["demo", "--out", "/dev/null/demo"], "/dev/null"),
@@ -355,7 +373,7 @@ def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypa
         (["explain", "MODEL"], "--data"),
         (["explain", "MODEL", "--data", "CSV", "--rows", "200"], "0 to 199"),
         (["explain", "MODEL", "--data", "CSV", "--rows", "first"], "--rows"),
-        (["explain", "MODEL", "--data", "CSV", "--target", "perhaps"], "'yes'"),
+        (["explain", "MODEL", "--data", "CSV", "--positive", "perhaps"], "'yes'"),
         (["explain", "CSV"], "not a file of this package"),
         (["evaluate", "MODEL", "--data", "CSV", "--target", "job"], "class"),
         (["train", "CSV"], "--target COLUMN, one of age, debt, job, granted"),
@@ -377,13 +395,13 @@ def test_a_bad_command_ends_with_one_line(capsys, argv, said, tmp_path, monkeypa
             "--target and by --drop",
         ),
         (["train", "CSV", "--target", "granted", "--drop", "age,debt,job"], "Nothing is left"),
-        (["train", "CSV", "--target-column", "grnted"], "Did you mean 'granted'"),
-        (["train", "CSV", "--target-column", "granted", "--mutability", "age"], "COLUMN=VALUE"),
-        (["train", "CSV", "--target-column", "granted", "--mutability", "agee=none"], "age"),
-        (["train", "CSV", "--target-column", "granted", "--domain", "debt=much"], "LOW:HIGH"),
-        (["train", "CSV", "--target-column", "granted", "--domain", "debt=9:1"], "debt"),
-        (["train", "CSV", "--target-column", "granted", "--test-share", "1"], "--test-share"),
-        (["train", "CSV", "--target-column", "granted", "--out", "."], "folder"),
+        (["train", "CSV", "--target", "grnted"], "Did you mean 'granted'"),
+        (["train", "CSV", "--target", "granted", "--mutability", "age"], "COLUMN=VALUE"),
+        (["train", "CSV", "--target", "granted", "--mutability", "agee=none"], "age"),
+        (["train", "CSV", "--target", "granted", "--domain", "debt=much"], "LOW:HIGH"),
+        (["train", "CSV", "--target", "granted", "--domain", "debt=9:1"], "debt"),
+        (["train", "CSV", "--target", "granted", "--test-share", "1"], "--test-share"),
+        (["train", "CSV", "--target", "granted", "--out", "."], "folder"),
     ],
 )
 def test_bad_input_with_a_csv_file_ends_with_one_line(capsys, people, argv, said):

@@ -67,7 +67,7 @@ def command(files: tuple[str, str, str], *options: str) -> list[str]:
         "--all",
         "--out",
         out,
-        "--target",
+        "--positive",
         "yes",
         *options,
     ]

@@ -1,7 +1,7 @@
 """Messages of the library in the words of the command line."""
 
-import contextlib
-import io
+import argparse
+import inspect
 import shlex
 from typing import get_args
 
@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from counterfactual_training.cli import make_parser
+from counterfactual_training.cli.commands import COMMANDS
 from counterfactual_training.cli.flags import FLAGS, REMEDIES, in_flags
 from counterfactual_training.cli.parsing import assignments, columns, numbers, pasted
 from counterfactual_training.errors import (
@@ -20,6 +21,8 @@ from counterfactual_training.errors import (
     bad_value,
     check_name,
 )
+from counterfactual_training.evaluation.protocol import EvaluationProtocol
+from counterfactual_training.tables.audits import audit
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.columns.special import codes_warning
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
@@ -53,16 +56,39 @@ def test_what_the_library_says_of_frames_is_said_of_flags():
 
 def test_every_remedy_and_every_flag_of_the_table_exists():
     assert set(REMEDIES) == set(get_args(Action))
-    options = " ".join(subcommand_help(command) for command in ("train", "explain"))
-    assert [flag for flag in FLAGS.values() if flag not in options] == []
+    assert set(FLAGS.values()) <= {flag for _, flag in options()}
 
 
-def subcommand_help(command: str) -> str:
-    words = [command, "--help"]
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), pytest.raises(SystemExit):
-        make_parser(words).parse_args(words)
-    return told.getvalue()
+# Of the library, these are something else: a network, and a class.
+ANOTHER = {"model", "target"}
+
+
+def test_every_option_that_is_an_argument_of_the_library_is_in_the_table():
+    places = (
+        CounterfactualClassifier,
+        CounterfactualClassifier.fit,
+        CounterfactualClassifier.explain,
+        CounterfactualClassifier.tune,
+        audit,
+        EvaluationProtocol,
+    )
+    arguments = {name for place in places for name in inspect.signature(place).parameters}
+    shared = {(name, flag) for name, flag in options() if name in arguments - ANOTHER}
+    assert len(shared) > 30
+    assert sorted(shared - set(FLAGS.items())) == []
+
+
+def options() -> set[tuple[str, str]]:
+    """The options of all commands: the name of each in Python, and as people type it."""
+    parsers = [make_parser([command]) for command in COMMANDS]
+    found = set()
+    while parsers:
+        for action in parsers.pop()._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+            else:
+                found |= {(action.dest, flag) for flag in action.option_strings}
+    return found
 
 
 def test_arguments_are_called_by_their_flags():
@@ -70,6 +96,7 @@ def test_arguments_are_called_by_their_flags():
     assert (
         in_flags(bad_value("n_options", "positive", 0)) == "--options must be positive, got 0."
     )
+    assert in_flags(bad_value("random_state", "positive", -1)).startswith("--seed must be")
     assert in_flags(bad_value("ridge", "positive", 0)) == "ridge must be positive, got 0."
     assert (
         in_flags(InputError("epochs must: state special={}")) == "epochs must: state special={}"

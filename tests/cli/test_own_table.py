@@ -161,7 +161,7 @@ def test_a_model_that_was_loaded_and_saved_still_knows_its_rows(people, tmp_path
 
 def test_evaluate_measures_the_rows_that_were_held_out(people, capsys, tmp_path):
     csv, model = people
-    measured = ask(capsys, "evaluate", model, "--data", csv, "--individuals", "5")
+    measured = ask(capsys, "evaluate", model, "--data", csv, "--people", "5")
     assert measured["test_rows"] == 30 and measured["rows"].startswith(
         "30 rows held out of training (of 150 in"
     )

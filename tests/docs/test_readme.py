@@ -34,7 +34,7 @@ def row(page: Path, first: str, heading: str) -> list[str]:
 def test_its_gains_are_those_of_the_truth_tables():
     truth = pd.read_csv(ROOT / "results" / "truth" / "quoted.csv", dtype={"tau": str})
     nearer = truth.query(
-        "model == 'default network + density' and metric == 'nn5' and tau == '.5' and setting "
+        "method == 'default network + density' and metric == 'nn5' and tau == '.5' and setting "
         "== 'free'"
     ).set_index("data")
     real = nearer.loc[["Adult", "CH", "Cred", "GMSC"], "change"].round().astype(int)
@@ -59,7 +59,7 @@ def test_its_gains_are_those_of_the_truth_tables():
         assert said.format(cells[2]) in README
     assert f"only {cells[1].removeprefix('−')} % closer" in README
     left = truth.query(
-        "model == 'ct_published' and metric == 'ip' and tau == '.5' and setting == 'free' and "
+        "method == 'ct_published' and metric == 'ip' and tau == '.5' and setting == 'free' and "
         "verdict == 'better'"
     )
     shares = left["change"].round().astype(int)
@@ -99,7 +99,7 @@ def test_its_other_figures_are_in_the_results():
         and "18 to 28 points more accuracy under attack (PGD, ε = 0.1)" in README
     )
     models = pd.read_csv(ROOT / "results" / "arena" / "arena_models.csv").query(
-        "model == 'ct_published'"
+        "method == 'ct_published'"
     )
     gains = models[models["metric"] == "robust_accuracy@0.1"].set_index("data")["change"]
     points = (100 * gains[["Adult", "CH", "Cred", "GMSC", "MNIST"]]).round()

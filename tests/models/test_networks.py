@@ -195,7 +195,11 @@ def test_networks_in_words():
     }
     assert shape_in_words(describe(ct.linear(3, 2))) == "linear classifier"
     pair = ct.Ensemble([ct.mlp(3, 2), ct.mlp(3, 2)])
-    assert shape_in_words(describe(pair)) == "mean of 2: network with hidden layers of 32 units"
+    assert shape_in_words(describe(pair)) == "2 networks with hidden layers of 32 units"
+    lines = ct.Ensemble([ct.linear(3, 2), ct.linear(3, 2), ct.linear(3, 2)])
+    assert shape_in_words(describe(lines)) == "3 linear classifiers"
+    trees = ct.Ensemble([MAKERS["neurotree"](), MAKERS["neurotree"]()])
+    assert shape_in_words(describe(trees)) == "2 times 4 smooth trees of depth 3"
 
 
 def test_a_network_without_a_kind_is_a_perceptron_and_others_are_refused():

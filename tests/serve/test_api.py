@@ -71,7 +71,7 @@ def test_the_document_describes_every_request_that_is_checked(client):
         "application/json"
     ]["schema"]
     assert explain["additionalProperties"] is False and explain["required"] == ["rows"]
-    assert {"rows", "target", "lock", "ranges", "difficulty", "max_changes", "options"} <= set(
+    assert {"rows", "target", "lock", "domain", "difficulty", "max_changes", "options"} <= set(
         explain["properties"]
     )
 
@@ -217,9 +217,8 @@ def test_changes_say_from_where_to_where(client, denied):
 
 def test_rules_of_a_question_are_kept(client, denied):
     rules = {
-        "lock": ["job"],
-        "locks": ["job", "sex"],
-        "ranges": {"income": [None, 60], "owner": [True]},
+        "lock": ["job", "sex"],
+        "domain": {"income": [None, 60], "owner": [True]},
         "max_changes": 1,
         "difficulty": {"debt": 3},
     }
@@ -241,7 +240,7 @@ def test_what_binds_is_told_where_nothing_helps(client, denied):
 def test_where_nothing_is_found_the_rules_of_the_question_are_named(client, denied):
     held = {
         "lock": ["income", "job", "owner"],
-        "ranges": {"debt": [0, 200]},
+        "domain": {"debt": [0, 200]},
         "max_change": {"debt": 0.2},
     }
     plans = [
@@ -351,10 +350,10 @@ _BAD = [
     ({"confidence": 2}, "confidence", "from 1e-06 to 1"),
     ({"lock": "age"}, "lock", "must be a list"),
     ({"lock": ["aeg"]}, "lock[0]", "Did you mean 'age'"),
-    ({"ranges": {"job": ["wizard"]}}, "ranges.job", "Valid: 'clerk'"),
-    ({"ranges": {"income": [1]}}, "ranges.income", "two ends"),
-    ({"ranges": {"income": [50, 20]}}, "ranges.income", "The range of 'income' is empty"),
-    ({"ranges": {"job": ["w" * 300]}}, "ranges.job", "…"),
+    ({"domain": {"job": ["wizard"]}}, "domain.job", "Valid: 'clerk'"),
+    ({"domain": {"income": [1]}}, "domain.income", "two ends"),
+    ({"domain": {"income": [50, 20]}}, "domain.income", "The domain of 'income' is empty"),
+    ({"domain": {"job": ["w" * 300]}}, "domain.job", "…"),
     ({"difficulty": {"income": -1}}, "difficulty.income", "must be a number"),
     ({"vary": ["age"]}, "vary", "may not change"),
     ({"vary": []}, "vary", "1 to 6 entries"),

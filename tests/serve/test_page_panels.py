@@ -184,7 +184,7 @@ def test_ranges_and_categories_are_kept(page):
     page.locator("[data-column=job]").get_by_label("nurse").check()
     sent = bodies(page, "explain")
     ask_again(page)
-    assert sent[-1]["ranges"] == {"income": [None, own + 3], "job": ["nurse"]}
+    assert sent[-1]["domain"] == {"income": [None, own + 3], "job": ["nurse"]}
     for plan in page.locator("#plans-content .plan").all():
         for line in plan.locator(".changes li").all():
             name, to = line.locator(".name").inner_text(), line.locator("strong").inner_text()

@@ -197,7 +197,7 @@ def test_a_receipt_of_other_columns_is_told_not_raised(served, receipt):
     other = copy.deepcopy(receipt)
     other["person"] = {"height": 3}
     assert "values" in failed(verify_receipt(other, served.model))
-    for question in ({"lock": 3}, {"ranges": {"income": 3}}, {"colour": "red"}):
+    for question in ({"lock": 3}, {"domain": {"income": 3}}, {"colour": "red"}):
         assert "values" in failed(
             verify_receipt({**receipt, "question": question}, served.model)
         )

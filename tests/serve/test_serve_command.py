@@ -299,7 +299,7 @@ def test_a_rival_of_other_columns_or_classes(files, tmp_path, capsys):
     ("options", "said"),
     [
         (["--max-seconds", "0"], "--max-seconds must be above 0"),
-        (["--target", "maybe"], "Unknown class in --target 'maybe'"),
+        (["--positive", "maybe"], "Unknown class in --positive 'maybe'"),
         (["--host", "no such host"], "Cannot listen on"),
         (["--allow-host", "https://advice.example.org"], "--allow-host takes a name"),
         (["--max-waiting", "3"], "--max-waiting must be at least --max-rows"),

@@ -11,7 +11,7 @@ import pandas as pd
 from counterfactual_lab.arena.arena import ATTACK, BARS, INPUT_GRADIENTS, Arena
 from counterfactual_lab.grids.settings import CONVENTIONAL
 from counterfactual_lab.paper_data import in_paper_order
-from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.outcome import Outcome, check_versions, with_methods
 from counterfactual_lab.runs.run import Run
 from counterfactual_lab.truth.equal_acceptance import BY, equal_acceptance
 from counterfactual_training.evaluation.bootstrap import compare, holm
@@ -23,7 +23,7 @@ from counterfactual_training.evaluation.stepfree import (
     summarise_stepfree,
 )
 
-TABLES = ("arena", "arena_ct", "arena_models", "arena_overview", "arena_acceptance")
+TABLES = ("arena", "arena_ct_published", "arena_models", "arena_overview", "arena_acceptance")
 OURS = "ct_published"
 LEVEL = 0.05
 _LEAST_EXCESS = 0.05
@@ -47,8 +47,8 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     """Of all that is done:
 
     - ``arena``: every cell (data, search, τ, method, metric) against conventional training, see
-      :func:`summarise_stepfree`; ``setting`` is the search;
-    - ``arena_ct``: distance to real rows and cost against Counterfactual Training instead;
+      :func:`summarise_stepfree`; ``generator`` is the search;
+    - ``arena_ct_published``: distance to real rows and cost against the published method instead;
     - ``arena_models``: accuracy, calibration, accuracy under attack, seconds, and the difference to
       conventional;
     - ``arena_overview``: one row per method and search, medians over the data sets that all of
@@ -71,29 +71,38 @@ def arena_tables(arena: Arena) -> dict[str, pd.DataFrame]:
     ]
     check_versions([*outcomes, *floors])
     table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
-    accepted = in_paper_order(equal_acceptance(table, CONVENTIONAL))
+    accepted = in_paper_order(_named(equal_acceptance(table, CONVENTIONAL)))
     # Values of τ that only a frontier needs are left out from here on.
     between = [level.name for level in BARS if level not in STEP_FREE]
     table = table[~table["tau"].isin(between)]
-    cells = in_paper_order(summarise_stepfree(table, CONVENTIONAL, COMPARED, LEVEL, _FAMILY))
+    cells = summarise_stepfree(table, CONVENTIONAL, COMPARED, LEVEL, _FAMILY)
+    cells = in_paper_order(_named(cells))
     # Where conventional counterfactuals are as near as real rows, there is no excess to reduce.
     cells["share"] = cells["share"].where(
         cells["reference_value"] - cells["real"] > _LEAST_EXCESS * cells["real"].abs()
     )
     warn(check_seeds(int(cells["seeds"].min())))
     models = in_paper_order(_models(outcomes))
-    against = _against_ct(table)
+    against = _against_published(table)
     tables = (cells, against, models, _overview(cells, models, accepted), accepted)
     return dict(zip(TABLES, tables, strict=True))
 
 
-def _against_ct(table: pd.DataFrame) -> pd.DataFrame:
-    """All methods beside CT, on the data sets that CT has."""
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """With columns named as everywhere: rows of a store say ``model`` for a method, and
+    ``setting`` for a generator.
+    """
+    return with_methods(table).rename(columns={"setting": "generator"})
+
+
+def _against_published(table: pd.DataFrame) -> pd.DataFrame:
+    """All methods beside the published one, on the data sets that it has."""
     have = set(table.loc[table["model"] == OURS, "data"])
     if not have:
         return pd.DataFrame()
     part = table[table["data"].isin(have)]
-    return in_paper_order(summarise_stepfree(part, OURS, ("nn5", "cost"), LEVEL, _FAMILY))
+    cells = summarise_stepfree(part, OURS, ("nn5", "cost"), LEVEL, _FAMILY)
+    return in_paper_order(_named(cells))
 
 
 def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
@@ -104,7 +113,7 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
         [
             {
                 "data": one.run.data,
-                "model": one.run.model,
+                "method": one.run.model,
                 "note": " ".join(one.notes),
                 "seed": one.run.seed,
                 "seconds": one.seconds["train"],
@@ -116,17 +125,17 @@ def _models(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     metrics = [
         name
         for name in frame
-        if name not in ("data", "model", INPUT_GRADIENTS, "note", "seed", "seconds")
+        if name not in ("data", "method", INPUT_GRADIENTS, "note", "seed", "seconds")
     ]
     rows = []
     for data, part in frame.groupby("data", sort=False):
-        base = part[part["model"] == CONVENTIONAL].set_index("seed")
-        for name, of_model in part.groupby("model", sort=False):
+        base = part[part["method"] == CONVENTIONAL].set_index("seed")
+        for name, of_model in part.groupby("method", sort=False):
             of_model = of_model.set_index("seed").loc[base.index]
             slower = float(of_model["seconds"].mean() / base["seconds"].mean())
             about = {
                 "data": data,
-                "model": name,
+                "method": name,
                 "seconds": float(of_model["seconds"].mean()),
                 "slower": slower,
             }
@@ -182,19 +191,21 @@ def _overview(
     """
     rows = []
     of_models = models.pivot_table(
-        index=["model", "data"], columns="metric", values="change", sort=False
+        index=["method", "data"], columns="metric", values="change", sort=False
     )
-    for (setting, tau, name), part in cells.groupby(["setting", "tau", "model"], sort=False):
+    for (generator, tau, name), part in cells.groupby(
+        ["generator", "tau", "method"], sort=False
+    ):
         row: dict[str, Any] = {
-            "setting": setting,
+            "generator": generator,
             "tau": tau,
-            "model": name,
+            "method": name,
             "data": part["data"].nunique(),
         }
         for metric in OF_MODEL:
             # The conventional model itself does not change.
             if name != CONVENTIONAL:
-                changes = of_models[metric].xs(name, level="model")
+                changes = of_models[metric].xs(name, level="method")
             else:
                 changes = pd.Series([0.0])
             row[metric] = float(changes.median())
@@ -216,8 +227,8 @@ def _overview(
                 f"{metric}_{word}": int((verdicts == word).sum())
                 for word in ("better", "worse")
             }
-        row |= {f"equal_{by}": _equal(accepted, str(setting), str(name), by) for by in BY}
-        of_model = models[models["model"] == name].drop_duplicates("data")
+        row |= {f"equal_{by}": _equal(accepted, str(generator), str(name), by) for by in BY}
+        of_model = models[models["method"] == name].drop_duplicates("data")
         row |= {
             "slower": float(of_model["slower"].median()),
             "input_gradients": float(of_model["input_gradients"].max()),
@@ -226,11 +237,11 @@ def _overview(
     return pd.DataFrame(rows)
 
 
-def _equal(accepted: pd.DataFrame, setting: str, name: str, by: str) -> float:
+def _equal(accepted: pd.DataFrame, generator: str, name: str, by: str) -> float:
     """Cost at equal acceptance, the median over data sets."""
     if name == CONVENTIONAL:
         return 1.0
     if accepted.empty:
         return float("nan")
-    same = (accepted["setting"] == setting) & (accepted["model"] == name)
+    same = (accepted["generator"] == generator) & (accepted["method"] == name)
     return float(accepted.loc[same & (accepted["by"] == BY[by]), "cost"].median())

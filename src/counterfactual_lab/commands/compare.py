@@ -13,7 +13,7 @@ from counterfactual_lab.truth.caps import METHODS_HELP, UNCAPPED, Caps
 from counterfactual_training.cli.options import add_engine, add_register, chosen_engine, names
 from counterfactual_training.cli.output import emit, folder, note
 from counterfactual_training.cli.parsing import is_file_name
-from counterfactual_training.cli.table_options import add_columns, add_schema
+from counterfactual_training.cli.table_options import add_columns, add_schema, add_test_share
 from counterfactual_training.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a CSV file")
     add_columns(group)
     add_schema(group)
-    group.add_argument(
-        "--test-share", type=float, metavar="SHARE", help="of its rows, held out (default: 0.2)"
-    )
+    add_test_share(group)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -125,7 +123,7 @@ def _tell_what_is_replaced(out: Path, table: pd.DataFrame) -> None:
 
     if len(table) and (before := out / "arena.csv").is_file():
         old = pd.read_csv(before)
-        for column, what in (("data", "data sets"), ("model", "methods")):
+        for column, what in (("data", "data sets"), ("method", "methods")):
             if gone := [
                 str(name) for name in old[column].unique() if name not in set(table[column])
             ]:
@@ -155,15 +153,11 @@ def _data(arguments: argparse.Namespace) -> list[str | Dataset] | None:
     table = training_table(arguments)
     stated = rules(arguments, table)
     missing = stated.pop("missing")
-    if arguments.test_share is None:
-        share = 0.2
-    else:
-        share = arguments.test_share
-    if arguments.test and not share:
+    if arguments.test and arguments.test_share == 0:
         raise InputError(
             "--test measures on rows held out of the CSV file: give --test-share above 0."
         )
-    train, held = table.split(share, 0)
+    train, held = table.split(arguments.test_share, 0)
     frames = [table.frame.iloc[part].reset_index(drop=True) for part in (train, held)]
     labels = [table.labels.iloc[part] for part in (train, held)]
     schema = resolve_schema(frames[0], **stated)

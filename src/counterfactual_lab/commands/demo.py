@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from counterfactual_lab.commands import need_figures
+from counterfactual_training.cli.options import not_negative
 from counterfactual_training.cli.output import emit, folder, note
 
 DESCRIPTION = """\
@@ -20,7 +21,9 @@ about half a minute."""
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="demo", metavar="DIR", help="folder to write to")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and counterfactuals")
+    parser.add_argument(
+        "--seed", type=not_negative, default=0, help="of weights and counterfactuals"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a few seconds, too short for meaningful numbers"
     )

@@ -19,6 +19,7 @@ from counterfactual_training.cli.options import (
     add_register,
     at_least_one,
     names,
+    not_negative,
     several,
 )
 from counterfactual_training.cli.output import emit, folder, note
@@ -48,9 +49,9 @@ _RULES = (
 )
 EPILOG = """\
 examples:
-  ct tune moons --minimise ip --at-most-lost 1 --out tuned --confirm
+  ct tune moons --improve ip --at-most-lost 1 --out tuned --confirm
   ct tune gmsc --objectives ip,cost,accuracy,robustness --trials 128
-  ct tune gmsc --minimise ip --at-most-lost 0 --against published
+  ct tune gmsc --improve ip --at-most-lost 0 --reference published
   ct tune people.csv --target granted --positive yes --immutable age,sex --trials 32 --confirm
   ct tune moons --method pgd --improve robustness
   ct tune moons --method noise --register noise.py --space noise.toml
@@ -77,14 +78,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,…",
         help=f"improve several measures: {', '.join(defaults.GOALS)}",
     )
-    goal.add_argument(
-        "--minimise", "--improve", metavar="NAME", help="one measure to improve (default: ip)"
-    )
-    lost = "percentage points of accuracy (default with --minimise: 1)"
+    goal.add_argument("--improve", metavar="NAME", help="one measure to improve (default: ip)")
+    lost = "percentage points of accuracy (default with --improve: 1)"
     parser.add_argument("--at-most-lost", type=float, metavar="POINTS", help=lost)
     reference = "the model whose accuracy is the reference"
     parser.add_argument(
-        "--against",
+        "--reference",
         choices=get_args(defaults.Reference),
         default=defaults.REFERENCE,
         help=reference,
@@ -102,12 +101,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=defaults.TRAININGS_PER_TRIAL,
         help="trainings per trial",
     )
-    parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
+    parser.add_argument(
+        "--seed", type=not_negative, default=defaults.SEED, help="of everything random"
+    )
     parser.add_argument(
         "--space", metavar="FILE", help="TOML file of ranges that differ from the default ones"
     )
     parser.add_argument("--variant", default=defaults.VARIANT, help=VARIANTS)
-    parser.add_argument("--out", default="tuned", metavar="FOLDER", help="for tables, figures")
+    parser.add_argument("--out", default="tuned", metavar="DIR", help="for tables, figures")
     storage = "where to keep the study (default: study.journal in the folder)"
     parser.add_argument("--storage", metavar="URL|FILE", help=storage)
     parser.add_argument(
@@ -203,8 +204,8 @@ def _goal(arguments: argparse.Namespace) -> Goal:
     if arguments.objectives is not None:
         aims = names(arguments.objectives)
     else:
-        aims = [arguments.minimise or "ip"]
-    return Goal(tuple(aims or ()), lost, arguments.against)
+        aims = [arguments.improve or "ip"]
+    return Goal(tuple(aims or ()), lost, arguments.reference)
 
 
 def _tuning_document(tuning: Tuning) -> dict[str, Any]:

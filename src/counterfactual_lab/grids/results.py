@@ -71,7 +71,7 @@ class GridResults:
             head = _head(point, grid)
             tidy += [{**head, **row} for row in _tidy(outcome, point.run)]
             summary.append({**head, **_summary(outcome, means)})
-            if head["training"] != CONVENTIONAL:
+            if head["method"] != CONVENTIONAL or head["gate"] != "none":
                 changes += [{**head, **row} for row in _changes(outcome, means, point.run)]
             if not point.run.is_conventional:
                 shares = enumerate(outcome.history.get("share_mature", ()), 1)
@@ -141,18 +141,22 @@ def _head(point: Point, grid: Grid) -> dict[str, Any]:
     """The columns that identify a setting in every table: data set, seed, axes."""
     values = dict(point.values)
     axes = {name: _shown(values[name]) for name in grid.axes}
-    training = values.get("method", point.run.name)
+    method = values.get("method", point.run.name)
     if point.run.is_conventional:
-        training = CONVENTIONAL
-    if point.run.gate != "none":
-        training += ", gated"
+        method = CONVENTIONAL
     return {
         "data": point.data,
         "seed": point.seed,
-        "training": training,
         **axes,
-        "cell": point.run.id,
+        "method": method,
+        "gate": point.run.gate,
+        "run": point.run.id,
     }
+
+
+def differs(summary: pd.DataFrame) -> pd.Series:
+    """Which settings of a summary are compared: all but the conventional network alone."""
+    return (summary["method"] != CONVENTIONAL) | (summary["gate"] != "none")
 
 
 def _shown(value: Any) -> Any:
@@ -230,7 +234,7 @@ def _marginal(grid: Grid, summary: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     if not len(summary):
         return pd.DataFrame(rows)
-    trained = summary[summary["training"] != CONVENTIONAL]
+    trained = summary[differs(summary)]
     for data in grid.data:
         for axis, values in grid.axes.items():
             for value in map(_shown, values):

@@ -148,7 +148,7 @@ def published(method: str | Method, paper: PaperSettings) -> Method:
     """The method with the paper's numbers for a data set, where it has the paper's general ones.
 
     Settings that the method's text states, and those of other methods than CT, stay as they are:
-    ``ct(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
+    ``ct_published(lambda_reg=0)`` and ``cheap_recourse`` keep their ridge.
     """
     base = make_method(method)
     # The paper's general numbers are the defaults of CT.

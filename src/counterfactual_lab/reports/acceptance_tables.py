@@ -24,7 +24,7 @@ def equal_table(accepted: pd.DataFrame, title: str) -> TextTable:
     """
     data = unique(accepted["data"])
     rows = []
-    for name, of_method in accepted.groupby("model", sort=False):
+    for name, of_method in accepted.groupby("method", sort=False):
         by_data = {str(row["data"]): _cost(row) for _, row in of_method.iterrows()}
         shown = [by_data.get(one, NOTHING) for one in data]
         rows.append((str(name), number(of_method["cost"].median(), 2), *shown))

@@ -80,18 +80,18 @@ def overview_figure(overview: pd.DataFrame, tau: str) -> Any:
     panel per search.
     """
     part = overview[overview["tau"] == tau]
-    figure, axes = panels(part["setting"].nunique(), 2, 5.2, 3.9, sharey=True)
+    figure, axes = panels(part["generator"].nunique(), 2, 5.2, 3.9, sharey=True)
     drawn_at = []
-    for axis, (search, rows) in zip(axes, part.groupby("setting", sort=False), strict=True):
+    for axis, (search, rows) in zip(axes, part.groupby("generator", sort=False), strict=True):
         x = 1 - rows["cost"].fillna(0).to_numpy() / 100
         y = rows["nn5"].fillna(0).to_numpy()
-        _draw(axis, x, y, list(rows["model"]), rows["valid"].to_numpy() >= ENOUGH)
+        _draw(axis, x, y, list(rows["method"]), rows["valid"].to_numpy() >= ENOUGH)
         axis.set_xscale("log")
         _ticks(axis, x)
         axis.margins(0.12)
         axis.axhline(0, linewidth=0.8, color="#999999", zorder=0)
         axis.set_title(f"searched by {search}, τ = {tau}")
-        drawn_at.append((x, y, list(rows["model"])))
+        drawn_at.append((x, y, list(rows["method"])))
     label_edges(
         figure,
         "cost, as a multiple of the conventional model's: left is cheaper",
@@ -109,14 +109,14 @@ def price_figure(cells: pd.DataFrame, search: str, tau: str) -> Any:
     """Cost against distance to real rows for every data set, as ratios to the conventional model,
     with the front.
     """
-    part = cells[(cells["setting"] == search) & (cells["tau"] == tau)]
-    wide = part.pivot(index=["data", "model"], columns="metric", values="change")[
+    part = cells[(cells["generator"] == search) & (cells["tau"] == tau)]
+    wide = part.pivot(index=["data", "method"], columns="metric", values="change")[
         ["nn5", "cost"]
     ].fillna(0.0)
     wide["arrive"] = _arrive(part)
     figure, axes = facets(part, "data", 3, 3.0, 2.4)
     for axis, data, _ in axes:
-        rows = wide.loc[data].reindex(unique(part.loc[part["data"] == data, "model"]))
+        rows = wide.loc[data].reindex(unique(part.loc[part["data"] == data, "method"]))
         arrive = rows["arrive"].to_numpy(dtype=bool)
         nearer = rows["nn5"].clip(lower=_WORST).to_numpy()
         _draw(axis, 1 - rows["cost"].to_numpy() / 100, nearer, list(rows.index), arrive)
@@ -133,16 +133,16 @@ def acceptance_figure(cells: pd.DataFrame, search: str) -> Any:
     of other families that accept; a line per method from the first τ to the last, a panel per data
     set. The methods of :data:`_FRONTIERS`, or all of fewer.
     """
-    part = cells[cells["setting"] == search]
-    names = unique(part["model"])
+    part = cells[cells["generator"] == search]
+    names = unique(part["method"])
     if len(names) > len(_FRONTIERS):
-        part = part[part["model"].isin(_FRONTIERS)]
-    wide = part.pivot(index=["data", "model", "tau"], columns="metric", values="value")
+        part = part[part["method"].isin(_FRONTIERS)]
+    wide = part.pivot(index=["data", "method", "tau"], columns="metric", values="value")
     taus = unique(part["tau"])
     figure, axes = facets(part, "data", 3, 3.0, 2.4)
     for axis, data, rows in axes:
         unit = float(wide.loc[(data, CONVENTIONAL, taus[0]), "cost"])
-        for name in unique(rows["model"]):
+        for name in unique(rows["method"]):
             points = wide.loc[(data, name)].reindex(taus)
             colour, marker = _LOOKS.get(name, _OTHER)
             look = {"color": colour, "markeredgecolor": "white", "zorder": 3}
@@ -166,13 +166,13 @@ def acceptance_figure(cells: pd.DataFrame, search: str) -> Any:
 def accuracy_figure(cells: pd.DataFrame, models: pd.DataFrame, search: str, tau: str) -> Any:
     """Accuracy against distance to real rows for every data set, with the front."""
     part = cells[
-        (cells["setting"] == search) & (cells["tau"] == tau) & (cells["metric"] == "nn5")
+        (cells["generator"] == search) & (cells["tau"] == tau) & (cells["metric"] == "nn5")
     ]
-    nearer = part.set_index(["data", "model"])["change"].fillna(0.0).clip(lower=_WORST)
-    accuracy = models[models["metric"] == "accuracy"].set_index(["data", "model"])["value"]
+    nearer = part.set_index(["data", "method"])["change"].fillna(0.0).clip(lower=_WORST)
+    accuracy = models[models["metric"] == "accuracy"].set_index(["data", "method"])["value"]
     figure, axes = facets(part, "data", 3, 3.0, 2.4)
     for axis, data, rows in axes:
-        names = unique(rows["model"])
+        names = unique(rows["method"])
         x, y = (
             np.array([values[data, name] for name in names]) for values in (accuracy, nearer)
         )
@@ -186,10 +186,10 @@ def accuracy_figure(cells: pd.DataFrame, models: pd.DataFrame, search: str, tau:
 @drawn
 def robust_figure(models: pd.DataFrame, metric: str) -> Any:
     """Accuracy against accuracy under attack for every data set, with the front."""
-    wide = models.pivot(index=["data", "model"], columns="metric", values="value")
+    wide = models.pivot(index=["data", "method"], columns="metric", values="value")
     figure, axes = facets(models, "data", 3, 3.0, 2.4)
     for axis, data, rows in axes:
-        names = unique(rows["model"])
+        names = unique(rows["method"])
         row = wide.loc[data].reindex(names)
         everybody = np.ones(len(names), dtype=bool)
         _draw(
@@ -206,7 +206,7 @@ def robust_figure(models: pd.DataFrame, metric: str) -> Any:
 
 def _arrive(cells: pd.DataFrame) -> pd.Series:
     """By data set and model: whether enough people get a valid counterfactual."""
-    validity = cells[cells["metric"] == "nn5"].set_index(["data", "model"])["validity"]
+    validity = cells[cells["metric"] == "nn5"].set_index(["data", "method"])["validity"]
     return validity >= ENOUGH
 
 

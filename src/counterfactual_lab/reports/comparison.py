@@ -46,7 +46,7 @@ class Pair:
 
 
 def pairs(table: pd.DataFrame) -> list[Pair]:
-    """Pairs of a table with columns ``data``, ``training``, ``protected`` and the metrics, the
+    """Pairs of a table with columns ``data``, ``method``, ``protected`` and the metrics, the
     conventional one first.
     """
     comparisons = []
@@ -68,7 +68,7 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
                 str(data),
                 not protected,
                 setting,
-                (usual["training"], ours["training"]),
+                (usual["method"], ours["method"]),
                 compared,
             )
         )
@@ -77,7 +77,7 @@ def pairs(table: pd.DataFrame) -> list[Pair]:
 
 def pairs_text(table: pd.DataFrame) -> str:
     """The pairs for a terminal; ``*`` marks the better one of each."""
-    lines = [["data", "may change", "training", *(metric.title for metric in METRICS.values())]]
+    lines = [["data", "may change", "method", *(metric.title for metric in METRICS.values())]]
     for pair in pairs(table):
         printed = zip(
             *((one.usual, one.ours) for one in pair.comparisons.values()), strict=True

@@ -21,7 +21,7 @@ from counterfactual_training.text_table import NOTHING, TextTable, cells, number
 PICTURED = ("overshoot", "rescaled")
 # Rows and columns of the truth tables that the page quotes; see :func:`quoted`.
 QUOTED = ("quoted", "quoted_by_seed")
-_KEYS = ["data", "setting", "tau", "model", "reference", "metric"]
+_KEYS = ["data", "setting", "tau", "method", "reference", "metric"]
 _NUMBERS = [
     "value",
     "reference_value",
@@ -79,7 +79,7 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         folder=folder,
         steps=_STEPS,
         data=unique(truth["data"]),
-        models=unique(truth["model"]),
+        models=unique(truth["method"]),
         seeds=" or ".join(str(n) for n in sorted({int(n) for n in truth["seeds"]})),
         on=partial(_on, truth),
         accuracy_loss=_accuracy_loss(performance),
@@ -97,7 +97,7 @@ def gains_page(tables: Mapping[str, pd.DataFrame], folder: str, head: str) -> st
         diversity=_by_data(truth, "diversity", "free", (_HALF,), 2),
         validity=_by_data(truth, "validity", "protected", (_HALF, _SURE), 0, 100),
         aims=_aims(truth, performance, tables["truth_by_seed"])
-        if _BEST in set(truth["model"])
+        if _BEST in set(truth["method"])
         else "",
     )
 
@@ -113,7 +113,7 @@ def quoted(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     protected = (truth["setting"] == "protected") & truth["metric"].isin(_QUOTED_PROTECTED)
     by_seed = tables["truth_by_seed"]
     if len(by_seed):
-        same = (by_seed["data"] == _EVERY_SEED) & (by_seed["model"] == _BEST)
+        same = (by_seed["data"] == _EVERY_SEED) & (by_seed["method"] == _BEST)
         same &= (by_seed["setting"] == "free") & (by_seed["metric"] == "nn5")
         by_seed = by_seed[same & (by_seed["tau"] != _STEPS)]
     columns = [name for name in (*_KEYS, *_NUMBERS) if name in truth]
@@ -135,7 +135,7 @@ def _select(
     truth: pd.DataFrame, model: str, metric: str, tau: str, setting: str = "free"
 ) -> pd.DataFrame:
     """The rows of a truth table for one model, metric, τ and setting: one per data set."""
-    chosen = (truth["model"] == model) & (truth["metric"] == metric) & (truth["tau"] == tau)
+    chosen = (truth["method"] == model) & (truth["metric"] == metric) & (truth["tau"] == tau)
     return truth[chosen & (truth["setting"] == setting)]
 
 
@@ -149,7 +149,7 @@ def _verdicts(cell: pd.DataFrame) -> tuple[list[str], list[str]]:
 
 def _methods_of(truth: pd.DataFrame) -> list[str]:
     """All models but the conventional ones."""
-    return unique(truth.loc[truth["model"] != truth["reference"], "model"])
+    return unique(truth.loc[truth["method"] != truth["reference"], "method"])
 
 
 def _on(
@@ -164,7 +164,7 @@ def _on(
     measured on.
     """
     names = _verdicts(_select(truth, model, metric, tau, setting))[verdict == "worse"]
-    measured = truth.loc[truth["model"] == model, "data"].nunique()
+    measured = truth.loc[truth["method"] == model, "data"].nunique()
     return f"{len(names) or 'none'} of {measured} data sets" + (
         f" ({', '.join(names)})" if names else ""
     )
@@ -173,7 +173,7 @@ def _on(
 def _accuracy_loss(performance: pd.DataFrame) -> tuple[str, str] | None:
     """Where CT changes accuracy for the worse most: the data set and the points."""
     drops = performance[
-        (performance["model"] == CT) & (performance["metric"] == "accuracy")
+        (performance["method"] == CT) & (performance["metric"] == "accuracy")
     ].dropna(subset="change")
     if drops.empty:
         return None
@@ -185,7 +185,7 @@ def _compared(truth: pd.DataFrame) -> str:
     wanted = [(CT, "ip", _STEPS), (_RESCALED, "ip", _STEPS)]
     wanted += [(CT, metric, tau) for tau in (_HALF, _SURE) for metric in ("ip", "nn5", "cost")]
     rows = []
-    for model, metric, tau in (one for one in wanted if one[0] in set(truth["model"])):
+    for model, metric, tau in (one for one in wanted if one[0] in set(truth["method"])):
         cell = _select(truth, model, metric, tau)
         names = (", ".join(verdict) or NOTHING for verdict in _verdicts(cell))
         rows.append(
@@ -214,12 +214,12 @@ def _overshoot(table: pd.DataFrame) -> str:
     """Medians of the distance of those who arrive, by data set and model."""
     ends = table[(table["step"] < 0) & (table["probability"] > _ARRIVED)]
     medians = (
-        ends.groupby(["data", "model", "search"], sort=False)["distance"]
+        ends.groupby(["data", "method", "search"], sort=False)["distance"]
         .median()
         .unstack(sort=False)
     )
     return _table(
-        ("data", "model", "median way by fixed steps", "by line search"),
+        ("data", "method", "median way by fixed steps", "by line search"),
         cells(medians.reset_index(), 2),
     )
 
@@ -227,8 +227,8 @@ def _overshoot(table: pd.DataFrame) -> str:
 def _rescaled(table: pd.DataFrame) -> str:
     """IP and cost of three points of the figure."""
     factors = [f" × {factor:g}" if factor != 1 else "" for factor in table["factor"]]
-    named = table.assign(model=table["model"] + factors)
-    wide = named.pivot(index=["data", "model"], columns="search", values=["ip", "cost"])
+    named = table.assign(method=table["method"] + factors)
+    wide = named.pivot(index=["data", "method"], columns="search", values=["ip", "cost"])
     shown = wide.loc[
         [
             (data, model)
@@ -238,7 +238,7 @@ def _rescaled(table: pd.DataFrame) -> str:
     ]
     header = (
         "data",
-        "model",
+        "method",
         "IP, steps",
         "IP, line search",
         "cost, steps",
@@ -300,7 +300,7 @@ def _methods(truth: pd.DataFrame, performance: pd.DataFrame) -> str:
             _verdicts(_select(truth, model, *one))
             for one in (*compared, ("cost", _HALF, "protected"))
         ]
-        worst = 100 * accuracy.loc[accuracy["model"] == model, "change"].min()
+        worst = 100 * accuracy.loc[accuracy["method"] == model, "change"].min()
         rows.append(
             (
                 model,
@@ -325,7 +325,7 @@ def _by_data(
     where the conventional one does.
     """
     columns = {}
-    for model, tau in ((m, t) for t in taus for m in unique(truth["model"]) if m != _RESCALED):
+    for model, tau in ((m, t) for t in taus for m in unique(truth["method"]) if m != _RESCALED):
         values = _select(truth, model, "nn5", tau, setting).set_index("data")[column]
         columns[f"{model} {tau}" if len(taus) > 1 else model] = factor * values
     frame = pd.DataFrame(columns, index=unique(truth["data"]))
@@ -337,7 +337,7 @@ def _accepted(truth: pd.DataFrame) -> str:
     if ACCEPTANCE not in set(truth["metric"]):
         return ""
     columns = {}
-    for model, tau in ((m, t) for m in unique(truth["model"]) for t in (_HALF, _SURE)):
+    for model, tau in ((m, t) for m in unique(truth["method"]) for t in (_HALF, _SURE)):
         if model != _RESCALED:
             cell = _select(truth, model, ACCEPTANCE, tau).set_index("data")
             columns[model, tau] = 100 * cell["value"]
@@ -354,7 +354,7 @@ def _equal(accepted: pd.DataFrame) -> str:
     """Cost at equal acceptance, every feature free; nothing without judges."""
     free = accepted
     if len(accepted):
-        free = accepted[(accepted["setting"] == "free") & (accepted["model"] != _RESCALED)]
+        free = accepted[(accepted["setting"] == "free") & (accepted["method"] != _RESCALED)]
     if free.empty:
         return ""
     table = equal_table(free, "Cost at equal acceptance")
@@ -405,7 +405,7 @@ def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame)
     p_aims = pd.Series(holm(p_values.to_numpy()), index=p_values.index)
     rows = [_counted(*aim, p_aims) for aim in wanted]
     rows += _lowest_validity(truth, taus)
-    change = performance[performance["model"] == _BEST].groupby("metric")["change"]
+    change = performance[performance["method"] == _BEST].groupby("metric")["change"]
     drop = change.min()["accuracy"]
     rise = change.max()["calibration_error"]
     rows.append(
@@ -425,7 +425,7 @@ def _aims(truth: pd.DataFrame, performance: pd.DataFrame, by_seed: pd.DataFrame)
         )
     )
     rows += _nearer_seeds(by_seed, taus)
-    rows += [_counted(*aim, p_aims) for aim in cheap if _CHEAP in set(truth["model"])]
+    rows += [_counted(*aim, p_aims) for aim in cheap if _CHEAP in set(truth["method"])]
     return _table(
         ("aim", "wanted", "came out", "met"),
         [(*words, "yes" if met else "no") for *words, met in rows],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from counterfactual_lab.grids.results import GridResults
+from counterfactual_lab.grids.results import GridResults, differs
 from counterfactual_lab.reports.files import Image, Section, fill_template
 from counterfactual_lab.reports.grid_figures import (
     axis_maturity_figure,
@@ -220,7 +220,7 @@ def best_tables(summary: pd.DataFrame, axes: Sequence[str]) -> list[TextTable]:
         "share mature",
     )
     for data, part in summary.groupby("data", sort=False) if len(summary) else ():
-        allowed = part[(part["training"] != "conventional") & (part["validity"] >= 0.5)]
+        allowed = part[differs(part) & (part["validity"] >= 0.5)]
         best = allowed.sort_values("implausibility").head(_BEST)
         rows = tuple(
             (

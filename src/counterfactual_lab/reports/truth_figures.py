@@ -66,12 +66,12 @@ def overshoot_figure(table: pd.DataFrame) -> Any:
     set.
     """
     data = unique(table["data"])
-    models = unique(table["model"])
+    models = unique(table["method"])
     figure, axes = panels(
         len(data) * len(models), len(models), 3.1, 2.6, sharey=True, sharex="row"
     )
     for axis, (name, model) in zip(axes, ((d, m) for d in data for m in models), strict=True):
-        part = table[(table["data"] == name) & (table["model"] == model)]
+        part = table[(table["data"] == name) & (table["method"] == model)]
         steps, line = (part[part["search"] == kind] for kind in dict.fromkeys(part["search"]))
         ends = steps[steps["step"] < 0]
         path = steps[steps["step"] >= 0].sort_values("step")
@@ -135,7 +135,7 @@ def rescaled_figure(table: pd.DataFrame) -> Any:
     for axis, (name, metric) in zip(axes, ((d, m) for d in data for m in metrics), strict=True):
         for kind, (colour, marker) in looks.items():
             part = table[(table["data"] == name) & (table["search"] == kind)]
-            ct = part.loc[part["model"] == CT, metric].iloc[0]
+            ct = part.loc[part["method"] == CT, metric].iloc[0]
             dashes = (0 if marker == "o" else 4, (4, 4))  # both stay visible where they overlap
             axis.axhline(
                 ct,
@@ -144,7 +144,7 @@ def rescaled_figure(table: pd.DataFrame) -> Any:
                 linewidth=1.4,
                 label=f"CT, {search_names[kind]}",
             )
-            part = part[part["model"] == CONVENTIONAL].sort_values("factor")
+            part = part[part["method"] == CONVENTIONAL].sort_values("factor")
             axis.plot(part["factor"], part[metric], "-", color=colour, linewidth=1.2)
             look = {
                 "color": colour,
@@ -184,7 +184,7 @@ def floor_figure(truth: pd.DataFrame) -> Any:
     part = truth[
         (truth["setting"] == "free")
         & (truth["metric"] == "nn5")
-        & truth["model"].isin([CONVENTIONAL, CT])
+        & truth["method"].isin([CONVENTIONAL, CT])
     ]
     names = unique(part["data"])
     figure, (axis,) = panels(1, 1, 7.6, 0.6 + 0.42 * len(names))
@@ -209,7 +209,7 @@ def floor_figure(truth: pd.DataFrame) -> Any:
             (CONVENTIONAL, place - 0.16, "#7a7a7a"),
             (CT, place + 0.16, "#1764ab"),
         ):
-            scores = cell[cell["model"] == model].set_index("tau")["value"] / real
+            scores = cell[cell["method"] == model].set_index("tau")["value"] / real
             steps = scores[scores.index.str.contains("×")]
             free = scores[scores.index == ".5"]
             if len(steps) and len(free):
@@ -243,8 +243,8 @@ def truth_price_figure(truth: pd.DataFrame) -> Any:
     Down is more plausible, left is cheaper; horizontal lines are real rows and unmoved people.
     """
     free = truth[(truth["setting"] == "free") & ~truth["tau"].str.contains("×")]
-    wide = free.pivot(index=["data", "model", "tau"], columns="metric", values="value")
-    models = unique(free["model"])
+    wide = free.pivot(index=["data", "method", "tau"], columns="metric", values="value")
+    models = unique(free["method"])
     taus = unique(free["tau"])
     figure, parts = facets(free, "data", 3, 2.8, 2.3)
     for axis, data, part in parts:
@@ -299,8 +299,8 @@ def truth_acceptance_figure(truth: pd.DataFrame) -> Any:
     every method at each step-free τ, joined by a line; a horizontal line for real rows.
     """
     free = truth[(truth["setting"] == "free") & ~truth["tau"].str.contains("×")]
-    wide = free.pivot(index=["data", "model", "tau"], columns="metric", values="value")
-    models = unique(free["model"])
+    wide = free.pivot(index=["data", "method", "tau"], columns="metric", values="value")
+    models = unique(free["method"])
     taus = unique(free["tau"])
     figure, parts = facets(free, "data", 3, 2.8, 2.3)
     for axis, data, part in parts:
@@ -334,8 +334,8 @@ def gallery_figure(table: pd.DataFrame) -> Any:
     """Images (columns) and their counterfactuals by model (rows); searches that did not arrive are
     crossed out.
     """
-    models = unique(table["model"])
-    first = table[table["model"] == table["model"].iloc[0]]
+    models = unique(table["method"])
+    first = table[table["method"] == table["method"].iloc[0]]
     pixels = [str(column) for column in table if str(column).isdigit()]
     side = round(len(pixels) ** 0.5)
     figure, axes = panels(len(models) * len(first), len(first), 0.85, 0.62)
@@ -349,7 +349,7 @@ def gallery_figure(table: pd.DataFrame) -> Any:
             axis.set_title(f"{image['label']} → {image['target']}", fontsize=10)
         if place % len(first) == 0:
             axis.set_ylabel(
-                rows.get(image["model"], image["model"]), rotation=0, ha="right", va="center"
+                rows.get(image["method"], image["method"]), rotation=0, ha="right", va="center"
             )
         if not image["valid"]:
             axis.plot([0, side - 1], [0, side - 1], color="#a03030", linewidth=1)

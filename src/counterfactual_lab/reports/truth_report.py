@@ -141,7 +141,7 @@ def truth_texts(tables: Tables) -> list[TextTable]:
             for row in _rows(cell, setting == "free")
         ]
         columns = (title for title, *_ in _COLUMNS.values())
-        header = ("data", "model", "valid %", *columns, "5-NN −%", "share", "diversity")
+        header = ("data", "method", "valid %", *columns, "5-NN −%", "share", "diversity")
         out.append(TextTable(f"{title}, {_SETTINGS[str(setting)]}", header, tuple(rows)))
     out[-1] = replace(out[-1], notes=_NOTES)
     equal = equal_tables(tables["truth_acceptance"])
@@ -159,11 +159,11 @@ def equal_tables(accepted: pd.DataFrame) -> list[TextTable]:
 def _rows(cell: pd.DataFrame, with_floors: bool) -> list[tuple[str, ...]]:
     """One row per model of a data set, after those that need no model."""
     data = str(cell["data"].iloc[0])
-    first = cell[cell["model"] == cell["model"].iloc[0]].set_index("metric")
+    first = cell[cell["method"] == cell["method"].iloc[0]].set_index("metric")
     out = []
     for floor, called in _FLOORS.items() if with_floors else ():
         out.append((data, called, NOTHING, *_shown(first[floor]), NOTHING, NOTHING, NOTHING))
-    for model, part in cell.groupby("model", sort=False):
+    for model, part in cell.groupby("method", sort=False):
         by_metric = part.set_index("metric")
         marks = by_metric["verdict"].map({"better": "*", "worse": "†"}).fillna("")
         texts = (
@@ -211,7 +211,7 @@ def _gains(table: pd.DataFrame) -> TextTable:
 
 
 def _performance(table: pd.DataFrame) -> TextTable:
-    keys = ["data", "model", "setting"]
+    keys = ["data", "method", "setting"]
     both = ["value", "change"]
     accuracy, calibration = (
         table[table["metric"] == m].set_index(keys) for m in ("accuracy", "calibration_error")

@@ -125,6 +125,11 @@ class Outcome(Generic[R]):
         return {**arrays, **{f"model/{name}": tensor for name, tensor in self.weights.items()}}
 
 
+def with_methods(table: pd.DataFrame) -> pd.DataFrame:
+    """With columns named as everywhere: rows of outcomes say ``model`` for a method."""
+    return table.rename(columns={"model": "method", "p_holm_model": "p_holm_method"})
+
+
 def _plain(value: Any, digits: int) -> Any:
     """Numbers as JSON knows them; NaN and infinity become null."""
     if isinstance(value, np.ndarray):

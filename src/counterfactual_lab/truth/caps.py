@@ -33,7 +33,8 @@ file makes. `pgd + density` adds a gate to pgd, and so do `+ learned`, `+ both` 
 of images a learned one. Densities mean nothing to images, which are left out. Three texts stand for
 more than a method: `conventional rescaled`, a control that changes the scale of the logits only,
 `counternet itself`, which answers without a search, and `default network`, one network as the
-classifier makes it, trained conventionally."""
+classifier makes it, trained conventionally. All others train the paper's network of the data set,
+also those of your own: a method takes part with its loss and its search, but not with a network."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from counterfactual_training.evaluation.stepfree import FLOORS, RETRAINED
 BY = {ACCEPTANCE: "other families", RETRAINED: "refits"}
 _LEVEL = 0.95
 _NUMBERS = ("cost", "low", "high", "accepted", "reference_accepted", "people", "seeds")
-COLUMNS = ("data", "setting", "model", "reference", "by", *_NUMBERS)
+COLUMNS = ("data", "setting", "method", "reference", "by", *_NUMBERS)
 
 
 def equal_acceptance(
@@ -59,7 +59,7 @@ def equal_acceptance(
                     _pair(own[seed], by_model[other][seed], column)
                     for seed in sorted(set(own) & set(by_model[other]))
                 ]
-                about = {"data": data, "setting": setting, "model": name, "reference": other}
+                about = {"data": data, "setting": setting, "method": name, "reference": other}
                 rows.append({**about, "by": BY[column], **_over_seeds(pairs)})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfactual_lab.paper_data import CONVENTIONAL, CT, IMAGES
-from counterfactual_lab.runs.outcome import Outcome
+from counterfactual_lab.runs.outcome import Outcome, with_methods
 from counterfactual_lab.truth.caps import UNCAPPED, Caps
 from counterfactual_lab.truth.entrants import Fit
 from counterfactual_lab.truth.truth import (
@@ -99,7 +99,7 @@ def _tables_of(
         }
         with store.writing():
             store.save(f"pictures-{name}", outcomes)
-    return {title: store.load(run).table() for title, run in runs.items()}
+    return {title: with_methods(store.load(run).table()) for title, run in runs.items()}
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:

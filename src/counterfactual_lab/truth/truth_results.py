@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from counterfactual_lab.paper_data import in_paper_order, published_value
-from counterfactual_lab.runs.outcome import Outcome, check_versions
+from counterfactual_lab.runs.outcome import Outcome, check_versions, with_methods
 from counterfactual_lab.runs.run import Run
 from counterfactual_lab.truth.entrants import Compared
 from counterfactual_lab.truth.equal_acceptance import equal_acceptance
@@ -52,7 +52,7 @@ def truth_tables(truth: Truth) -> dict[str, pd.DataFrame]:
     check_versions([*outcomes, *floors])
     table = pd.concat([one.table() for one in (*outcomes, *floors)], ignore_index=True)
     references = {name: Compared.of(name).reference for name in names}
-    cells = in_paper_order(summarise_stepfree(table, references))
+    cells = in_paper_order(with_methods(summarise_stepfree(table, references)))
     warn(check_seeds(int(cells["seeds"].min())))
     tables = (
         cells,
@@ -95,7 +95,7 @@ def _by_seed(table: pd.DataFrame, references: Mapping[str, str]) -> pd.DataFrame
         )
         for name in (*JUDGED, "cost")
     ]
-    return pd.concat(parts, ignore_index=True)
+    return with_methods(pd.concat(parts, ignore_index=True))
 
 
 def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
@@ -104,7 +104,7 @@ def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
         [
             {
                 "data": one.run.data,
-                "model": one.run.model,
+                "method": one.run.model,
                 "seed": one.run.seed,
                 "setting": key.split("/")[0],
                 "metric": key.split("/")[1],
@@ -121,7 +121,7 @@ def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
     ):
         by_model = {
             str(name): part.set_index("seed")
-            for name, part in cell.groupby("model", sort=False)
+            for name, part in cell.groupby("method", sort=False)
         }
         for name, part in by_model.items():
             reference = by_model[Compared.of(name).reference]
@@ -130,7 +130,7 @@ def _performance(outcomes: Sequence[Outcome[Run]]) -> pd.DataFrame:
             row = {
                 "data": data,
                 "setting": setting,
-                "model": name,
+                "method": name,
                 "metric": metric,
                 "value": float(a.mean()),
             }
@@ -156,9 +156,9 @@ def _gains(truth: pd.DataFrame) -> pd.DataFrame:
     scale.
     """
     # Of nothing there is no per cent.
-    compared = truth[(truth["model"] != truth["reference"]) & (truth["reference_value"] > 0)]
+    compared = truth[(truth["method"] != truth["reference"]) & (truth["reference_value"] > 0)]
     compared = compared.assign(
-        method=compared["model"] + ", " + compared["tau"],
+        method=compared["method"] + ", " + compared["tau"],
         reduction=100 * (1 - compared["value"] / compared["reference_value"]),
     )
     rows = []

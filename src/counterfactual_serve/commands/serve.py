@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import add_model, at_least_one
+from counterfactual_training.cli.options import (
+    add_model,
+    add_positive,
+    add_target,
+    at_least_one,
+)
 from counterfactual_training.cli.output import note
 from counterfactual_training.cli.parsing import pick_label
 from counterfactual_training.errors import InputError, need_extra
@@ -32,7 +37,7 @@ EPILOG = """\
 examples:
   ct serve people.safetensors --data people.csv
   ct serve people.safetensors --data people.csv --against conventional.safetensors --port 8080
-  ct serve adult.safetensors --data adult --target '>50K' --no-open
+  ct serve adult.safetensors --data adult --positive '>50K' --no-open
   CT_TOKEN=… ct serve people.safetensors --host 0.0.0.0 --allow-host advice.example.org
 
 Rows are shown only if --data is given. On an address that others can reach, the API asks for a
@@ -44,13 +49,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="MODEL", help="another model of the same columns, to compare with"
     )
-    wanted = "the class that people want (default: the one named by `ct train --positive`)"
-    parser.add_argument("--target", metavar="CLASS", help=wanted)
-    parser.add_argument(
-        "--target-column",
-        metavar="COLUMN",
-        help="the column of the class (default: as in training)",
-    )
+    add_positive(parser)
+    add_target(parser)
     parser.add_argument("--host", default=defaults.HOST, help="the address to listen on")
     parser.add_argument(
         "--port",
@@ -129,12 +129,12 @@ def _serve(
     from counterfactual_training.cli.saved_models import open_model
 
     opened = open_model(arguments.model)
-    model = as_served(opened, arguments.target)
+    model = as_served(opened, arguments.positive)
     if arguments.against is None:
         other = None
     else:
-        other = as_served(open_model(arguments.against), arguments.target)
-    rows = _rows(opened, arguments.data, arguments.target_column, arguments.max_people)
+        other = as_served(open_model(arguments.against), arguments.positive)
+    rows = _rows(opened, arguments.data, arguments.target, arguments.max_people)
     served = Served(model, other, rows)
     if rows is not None:
         # Cells that the model cannot read are reported now, not after the page is open.

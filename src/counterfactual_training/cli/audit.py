@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import add_model, at_least_one, not_negative
+from counterfactual_training.cli.options import (
+    add_model,
+    add_positive,
+    add_target,
+    at_least_one,
+    not_negative,
+)
 from counterfactual_training.cli.output import emit, folder, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, is_file_name, pick_label
 from counterfactual_training.errors import InputError
@@ -31,7 +37,7 @@ examples:
   ct audit people.safetensors --data people.csv --group sex,race
   ct audit people.safetensors --data people.csv --group 'age,sex*race' \
 --against other.safetensors --out audit.html
-  ct audit adult.safetensors --group sex,race --target '>50K' --retrain 2
+  ct audit adult.safetensors --group sex,race --positive '>50K' --retrain 2
 
 Without --group, the columns that the model holds fixed. Numbers are cut into bands; sex*race
 crosses two columns. A group may be any column of the CSV file, also one that the model does not
@@ -44,8 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "columns of groups, such as sex,race; a name with a comma needs a --group of its own"
     )
     parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
-    wanted = "the class that people want (default: the one named by `ct train --positive`)"
-    parser.add_argument("--target", metavar="CLASS", help=wanted)
+    add_positive(parser)
     parser.add_argument(
         "--against", metavar="MODEL", help="another model of the same columns, to compare with"
     )
@@ -70,11 +75,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-proxies", action="store_true", help="do not measure whether groups can be guessed"
     )
-    parser.add_argument(
-        "--target-column",
-        metavar="COLUMN",
-        help="the column of the class (default: as in training)",
-    )
+    add_target(parser)
     parser.add_argument(
         "--all-rows", action="store_true", help="use all rows, those of the training among them"
     )
@@ -100,16 +101,16 @@ def run(arguments: argparse.Namespace) -> None:
         rival = None
     else:
         rival = open_model(arguments.against)
-    people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
+    people = people_of(opened, arguments.data, arguments.target, arguments.all_rows)
     if rival is not None:
         people = _both(people, opened, rival, arguments)
     if arguments.retrain:
         _check_retrain(opened, people, arguments)
     subject = _subject(opened, arguments.model, people, arguments.retrain)
-    target = pick_label(arguments.target, opened.classifier.classes_, opened.positive)
+    target = pick_label(arguments.positive, opened.classifier.classes_, opened.positive)
     if target is None:
         classes = ", ".join(map(repr, map(str, opened.classifier.classes_)))
-        raise InputError(f"Say which class people want: --target CLASS, one of {classes}.")
+        raise InputError(f"Say which class people want: --positive CLASS, one of {classes}.")
     groups = _groups(arguments.group, list(map(str, people.frame.columns)))
     protocol = AuditProtocol(
         retrain=arguments.retrain,
@@ -203,7 +204,7 @@ def _both(
         )
     if people.labels is None:
         return people
-    other = people_of(rival, arguments.data, arguments.target_column, arguments.all_rows)
+    other = people_of(rival, arguments.data, arguments.target, arguments.all_rows)
     shared = people.frame.index.isin(other.frame.index)
     if not shared.any():
         raise InputError(

@@ -7,7 +7,13 @@ import hashlib
 from pathlib import Path
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import add_model, at_least_one, not_negative
+from counterfactual_training.cli.options import (
+    add_model,
+    add_positive,
+    add_target,
+    at_least_one,
+    not_negative,
+)
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import columns, pick_label
 
@@ -19,24 +25,19 @@ EPILOG = """\
 examples:
   ct card people.safetensors --data people.csv --out card.md
   ct card people.safetensors                                 without measures
-  ct card adult.safetensors --target '>50K' --group sex,race --out card.md"""
+  ct card adult.safetensors --positive '>50K' --group sex,race --out card.md"""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    wanted = "the class that people want (default: the one named by `ct train --positive`)"
-    parser.add_argument("--target", metavar="CLASS", help=wanted)
+    add_positive(parser)
     groups = "columns of groups (default: those that people cannot change)"
     parser.add_argument("--group", action="append", metavar="COLUMNS", help=groups)
     people = "the most to explain"
     parser.add_argument(
         "--people", type=at_least_one, default=defaults.CARD_PEOPLE, metavar="N", help=people
     )
-    parser.add_argument(
-        "--target-column",
-        metavar="COLUMN",
-        help="the column of the class (default: as in training)",
-    )
+    add_target(parser)
     parser.add_argument(
         "--all-rows",
         action="store_true",
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.data is None and isinstance(opened, TableModel):
         note("without --data there is nothing to measure; the card says so")
     else:
-        people = people_of(opened, arguments.data, arguments.target_column, arguments.all_rows)
+        people = people_of(opened, arguments.data, arguments.target, arguments.all_rows)
         rows = CardRows(people.frame, people.labels, people.description)
         column_names = list(map(str, people.frame.columns))
         groups = columns(arguments.group, column_names, "--group") or None
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
         opened.classifier,
         about,
         rows,
-        target=pick_label(arguments.target, opened.classifier.classes_, opened.positive),
+        target=pick_label(arguments.positive, opened.classifier.classes_, opened.positive),
         groups=groups,
         people=arguments.people,
         seed=arguments.seed,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from counterfactual_training.cli.options import add_model, names
+from counterfactual_training.cli.options import (
+    add_model,
+    add_target,
+    names,
+    not_negative,
+)
 from counterfactual_training.cli.output import emit
 from counterfactual_training.defaults import PROTOCOLS
 
@@ -23,7 +28,7 @@ among them, without fixed steps."""
 EPILOG = """\
 examples:
   ct evaluate moons.safetensors
-  ct evaluate moons.safetensors --protocol published --runs 20 --json
+  ct evaluate moons.safetensors --protocol published --repeats 20 --json
   ct evaluate people.safetensors --data people.csv
   ct evaluate people.safetensors --data others.csv --all-rows
   ct evaluate people.safetensors --data people.csv --judges "boosting,neighbours"
@@ -35,8 +40,7 @@ model."""
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    target = "the column of the CSV file that holds the class (default: as in training)"
-    parser.add_argument("--target", "--target-column", metavar="COLUMN", help=target)
+    add_target(parser)
     every = (
         "measure on all rows of the CSV file, those of the training among them (default: only on "
         "others)"
@@ -47,20 +51,22 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=PROTOCOLS[0],
         choices=PROTOCOLS,
         help="paired: every test row, the same for every model; published: as in the paper, with "
-        "the 100 individuals "
-        "per run of its tabular data sets",
+        "the 100 people "
+        "per repetition of its tabular data sets",
     )
     judges = "families that judge whether advice would work, or none (default: all four)"
     parser.add_argument("--judges", metavar="A,B", help=judges)
     changes = parser.add_argument_group("instead of the protocol's own")
     changes.add_argument(
-        "--individuals",
+        "--people",
         type=int,
         metavar="N",
         dest="num_individuals",
-        help="individuals per run",
+        help="people per repetition",
     )
-    changes.add_argument("--runs", type=int, metavar="N", dest="num_runs", help="repetitions")
+    changes.add_argument(
+        "--repeats", type=int, metavar="N", dest="num_runs", help="repetitions"
+    )
     changes.add_argument(
         "--epsilons", type=float, nargs="+", metavar="ε", help="budgets of the attack"
     )
@@ -68,7 +74,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     changes.add_argument(
         "--attack", choices=["fgsm", "pgd"], nargs=1, dest="attacks", help="attack"
     )
-    changes.add_argument("--seed", type=int, help="of random draws")
+    changes.add_argument("--seed", type=not_negative, help="of random draws")
 
 
 def run(arguments: argparse.Namespace) -> None:

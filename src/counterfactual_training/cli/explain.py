@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import add_engine, add_model, chosen_engine, several
+from counterfactual_training.cli.options import (
+    add_engine,
+    add_model,
+    add_positive,
+    chosen_engine,
+    several,
+)
 from counterfactual_training.cli.output import emit, not_over, writable
 from counterfactual_training.cli.parsing import (
     RANGE,
@@ -38,8 +44,8 @@ EPILOG = """\
 examples:
   ct explain loan.safetensors --rows 0,1,2
   ct explain loan.safetensors --rows 0-9 --lasting 0.8
-  ct explain loan.safetensors --rows 0-9 --target "loan granted" --confidence 0.9 --json
-  ct explain people.safetensors --data people.csv --rows 4 --target yes --options 3
+  ct explain loan.safetensors --rows 0-9 --positive "loan granted" --confidence 0.9 --json
+  ct explain people.safetensors --data people.csv --rows 4 --positive yes --options 3
   ct explain people.safetensors --rows 4 --max-changes 2 --step debt=100 --domain debt=0:30000 \
 job=clerk,nurse
   ct explain people.safetensors --data big.csv --all --out answers.csv --label customer_id \
@@ -63,10 +69,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--label", metavar="COLUMN", help=names)
     wanted = (
-        "the wanted class (default: the one named by `ct train --positive`, else the next most "
+        "the class that people want (default: that of `ct train --positive`, else the next most "
         "probable one)"
     )
-    parser.add_argument("--target", metavar="CLASS", help=wanted)
+    add_positive(parser, wanted)
     parser.add_argument(
         "--confidence",
         type=float,
@@ -206,7 +212,7 @@ def _question(
         )
     schema = classifier.schema_
     return {
-        "target": pick_label(arguments.target, classifier.classes_, positive),
+        "target": pick_label(arguments.positive, classifier.classes_, positive),
         "n_options": arguments.options,
         "confidence": arguments.confidence,
         "lasting": arguments.lasting,

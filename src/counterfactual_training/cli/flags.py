@@ -8,18 +8,27 @@ from typing import Any
 from counterfactual_training.cli.parsing import pasted
 from counterfactual_training.errors import Action, Argument, Remedy, Worded
 
+# Arguments whose option has the same name.
+_SAME = (
+    *("activation", "against", "at_most_lost", "batch", "checkpoint", "confidence", "delta"),
+    *("difficulty", "domain", "epochs", "epsilons", "gate", "hidden", "lasting"),
+    *("learning_rate", "lock", "max_change", "max_changes", "method", "missing", "mutability"),
+    *("objectives", "people", "relations", "retrain", "scaling", "schema", "seed", "space"),
+    *("special", "step", "storage", "study", "vary", "witnesses"),
+)
 # Arguments of the library, and the option that stands for each.
 FLAGS = {
-    "confidence": "--confidence",
-    "epochs": "--epochs",
-    "hidden": "--hidden",
-    "learning_rate": "--learning-rate",
-    "lock": "--lock",
-    "max_changes": "--max-changes",
-    "method": "--method",
-    "missing": "--missing",
+    **{name: f"--{name.replace('_', '-')}" for name in _SAME},
+    "attacks": "--attack",
+    "groups": "--group",
     "n_options": "--options",
-    "vary": "--vary",
+    "n_seeds": "--seeds",
+    "n_trials": "--trials",
+    "num_individuals": "--people",
+    "num_runs": "--repeats",
+    "random_state": "--seed",
+    # In Python, a class; the option --target is a column.
+    "target": "--positive",
 }
 
 

@@ -38,6 +38,18 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DATASET", help=where)
 
 
+def add_target(parser: Any, column: str = "") -> None:
+    """``--target``: the column of the class."""
+    told = column or "the column that holds the class (default: as in training)"
+    parser.add_argument("--target", metavar="COLUMN", help=told)
+
+
+def add_positive(parser: Any, wanted: str = "") -> None:
+    """``--positive``: the class that people want."""
+    told = wanted or "the class that people want (default: that of `ct train --positive`)"
+    parser.add_argument("--positive", metavar="CLASS", help=told)
+
+
 def add_engine(parser: Any, all_processors: bool = False) -> None:
     """``--workers``, ``--engine`` and ``--address``; by default, a worker for each of
     ``all_processors``.

@@ -75,7 +75,7 @@ def pick_rows(frame: pd.DataFrame, spec: str) -> pd.DataFrame:
 
 
 def pick_label(
-    text: str | None, classes: Any, default: Any = None, flag: str = "--target"
+    text: str | None, classes: Any, default: Any = None, flag: str = "--positive"
 ) -> Any:
     """The class label that a user wrote as text, or the default."""
     if text is None:

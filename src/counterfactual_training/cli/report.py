@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from counterfactual_training.cli.options import not_negative
+from counterfactual_training.cli.options import add_positive, add_target, not_negative
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import pick_label
 from counterfactual_training.errors import InputError, need_extra
@@ -35,13 +35,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--data", metavar="FILE", help="the CSV file; rows that were trained on are left out"
     )
-    wanted = "the class that people want (default: the one named by `ct train --positive`)"
-    model.add_argument("--target", metavar="CLASS", help=wanted)
-    model.add_argument(
-        "--target-column",
-        metavar="COLUMN",
-        help="the column of the class (default: as in training)",
-    )
+    add_positive(model)
+    add_target(model)
     model.add_argument(
         "--all-rows",
         action="store_true",
@@ -84,20 +79,20 @@ def _about_a_model(arguments: argparse.Namespace) -> None:
             "written about models that "
             "`ct train` made from a CSV file. `ct evaluate` measures this one."
         )
-    source = opened.labelled(arguments.data, arguments.target_column, arguments.all_rows)
+    source = opened.labelled(arguments.data, arguments.target, arguments.all_rows)
     classifier = opened.classifier
     origin = opened.origin
-    target = pick_label(arguments.target, classifier.classes_, opened.positive)
+    target = pick_label(arguments.positive, classifier.classes_, opened.positive)
     if target is None:
         note(
-            "neither `ct train --positive` nor --target named the class that people want: "
-            "everybody is led to another"
+            "no --positive, here or of `ct train`, named the class that people want: everybody "
+            "is led to another"
         )
     portrait = make_portrait(
         classifier, source.frame, source.labels, target, source.trained_on, arguments.seed
     )
     # A model that Python saved does not know what its class is called.
-    column = arguments.target_column or (origin.target if origin is not None else "the class")
+    column = arguments.target or (origin.target if origin is not None else "the class")
     run_info = RunInfo(arguments.command_line, time.perf_counter() - started)
     write_model_page(
         portrait,

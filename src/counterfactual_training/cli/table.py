@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from pandas.api import types
 
+from counterfactual_training import defaults
 from counterfactual_training.cli.csv_file import Reading, read_table
 from counterfactual_training.cli.csv_format import csv_format
 from counterfactual_training.cli.options import names
@@ -73,13 +74,15 @@ class TrainingTable:
     schema: Schema | None = None
     tested: int | None = None
 
-    def split(self, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def split(self, share: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers to train on and to hold out: the test rows of a named data set, or the same
-        share of every class.
+        share of every class, by default a fifth.
         """
         if self.tested is not None:
             rows = np.arange(len(self.frame))
             return rows[: -self.tested], rows[-self.tested :]
+        if share is None:
+            share = defaults.TEST_SHARE
         if not 0 <= share < 1:
             raise InputError(f"--test-share must be at least 0 and below 1, got {share}.")
         if not share:
@@ -118,9 +121,7 @@ def training_table(arguments: argparse.Namespace) -> TrainingTable:
         )
     labels = _classes(frame.loc[rows, target], target)
     frame = frame.loc[rows].drop(columns=target).reset_index(drop=True)
-    positive = pick_label(
-        arguments.positive, sorted(labels.unique().tolist()), flag="--positive"
-    )
+    positive = pick_label(arguments.positive, sorted(labels.unique().tolist()))
     return TrainingTable(
         str(path),
         frame,
@@ -138,7 +139,7 @@ def named_table(arguments: argparse.Namespace) -> TrainingTable:
     classes = np.array(data.class_names, dtype=object)
     frame = pd.concat([data.frame_train, data.frame_test], ignore_index=True)
     labels = pd.Series(classes[torch.cat([data.y_train, data.y_test]).numpy()])
-    positive = pick_label(arguments.positive, list(data.class_names), flag="--positive")
+    positive = pick_label(arguments.positive, list(data.class_names))
     return TrainingTable(
         data.name,
         frame,

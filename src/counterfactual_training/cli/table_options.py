@@ -7,20 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import several
+from counterfactual_training.cli.options import add_positive, add_target, several
 from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.errors import InputError
 from counterfactual_training.rules import WAYS, meaning
 
-# Options that only CSV files have; --test-share is none of them, because it has a default.
-_CSV_ONLY = ("target", "separator", "na", "text", "drop", "keep", "schema", "special")
+# Options that only CSV files have.
+_CSV_ONLY = (
+    "target",
+    "separator",
+    "na",
+    "text",
+    "drop",
+    "keep",
+    "schema",
+    "special",
+    "test_share",
+)
 
 
 def add_columns(group: Any) -> None:
     """How to read a CSV file, which column holds the class, and what to leave out."""
-    group.add_argument(
-        "--target", "--target-column", metavar="COLUMN", help="the column that holds the class"
-    )
+    add_target(group, "the column that holds the class")
     group.add_argument(
         "--separator", metavar="CHAR", help="what separates cells (default: found out)"
     )
@@ -49,11 +57,7 @@ def add_schema(group: Any) -> None:
 def add_table(group: Any, gate: str) -> None:
     """Options on a CSV file to train on: columns, how they may change, blanks, held-out rows."""
     add_columns(group)
-    group.add_argument(
-        "--positive",
-        metavar="CLASS",
-        help="the class that people want; advice leads there by default",
-    )
+    add_positive(group, "the class that people want; advice leads there by default")
     group.add_argument(
         "--increase", **several("COLUMNS"), help=f"columns that {WAYS['increase']}"
     )
@@ -71,9 +75,13 @@ def add_table(group: Any, gate: str) -> None:
         choices=["none", *defaults.GATES],
         help=f"keeps explanations near real rows{gate}",
     )
-    group.add_argument(
-        "--test-share", type=float, default=0.2, metavar="SHARE", help="of the rows, held out"
-    )
+    add_test_share(group)
+
+
+def add_test_share(group: Any) -> None:
+    """``--test-share``; without a default, so that it is noticed where it means nothing."""
+    held_out = f"of the rows of a CSV file, held out (default: {defaults.TEST_SHARE})"
+    group.add_argument("--test-share", type=float, metavar="SHARE", help=held_out)
 
 
 def refuse_other_options(arguments: argparse.Namespace, more: Sequence[str] = ()) -> None:
@@ -89,5 +97,6 @@ def refuse_other_options(arguments: argparse.Namespace, more: Sequence[str] = ()
     for option in (*_CSV_ONLY, *more):
         if getattr(arguments, option) is not None:
             raise InputError(
-                f"--{option} is for CSV files; {arguments.data!r} is the name of a data set."
+                f"--{option.replace('_', '-')} is for CSV files; {arguments.data!r} is the name of "
+                "a data set."
             )

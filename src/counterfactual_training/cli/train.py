@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from counterfactual_training import defaults
-from counterfactual_training.cli.options import VARIANTS, add_register, at_least_one
+from counterfactual_training.cli.options import (
+    VARIANTS,
+    add_register,
+    at_least_one,
+    not_negative,
+)
 from counterfactual_training.cli.output import emit, not_over, note, writable
 from counterfactual_training.cli.parsing import is_file_name
 from counterfactual_training.cli.table_options import add_table, refuse_other_options
@@ -64,7 +69,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "least four (default: none)"
     )
     parser.add_argument("--witnesses", type=at_least_one, metavar="N", help=witnesses)
-    parser.add_argument("--seed", type=int, default=defaults.SEED, help="of everything random")
+    parser.add_argument(
+        "--seed", type=not_negative, default=defaults.SEED, help="of everything random"
+    )
     protect = (
         f"columns that {WAYS['none']}; of a named data set, without names: those that the paper "
         "protects"
@@ -168,5 +175,5 @@ def _in_words(document: dict[str, Any]) -> str:
     mature = document["share_mature"]
     if mature == mature:
         parts.append(f"{mature:.0%} of the counterfactuals of the last epoch mature")
-    measured = "".join(f"{part}, " for part in parts)
-    return f"{document['trained']}: {measured}saved as {document['out']}."
+    saved = ", ".join([*parts, f"saved as {document['out']}"])
+    return f"{document['trained']}. {saved[0].upper()}{saved[1:]}."

@@ -740,7 +740,7 @@ def register_generator(name: str, recipe: Recipe) -> None:
 
     Args:
         name: what :func:`make_generator`, classifiers and config files read in this process then
-            call it; the command ``ct`` knows its own recipes only.
+            call it, and commands of ``ct`` that are told by ``--register`` the file that says this.
         recipe: a function that returns a :class:`Generator`; it is passed ``x_train`` and
             ``y_train`` if it takes them.
 

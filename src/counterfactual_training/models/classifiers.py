@@ -11,7 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.errors import Argument, InputError, ModelError, lookup
+from counterfactual_training.errors import (
+    Argument,
+    InputError,
+    ModelError,
+    check_count,
+    lookup,
+)
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -117,15 +123,16 @@ def mlp(
         torch.Size([900, 2])
     """
     make_activation = lookup("activation", activation, ACTIVATIONS)
-    widths = [num_features, *hidden, num_classes]
-    if any(width < 1 for width in widths):
+    widths = [check_count("num_features", num_features), *hidden]
+    if any(width < 1 for width in hidden):
         raise InputError(
             Argument("hidden"),
-            f": widths must be positive, got {widths}.",
+            f": widths must be positive, got {', '.join(map(str, hidden))}.",
             code="bad_value",
             field="hidden",
             expected="positive widths",
         )
+    widths.append(check_count("num_classes", num_classes))
     if squash:
         layers: list[nn.Module] = [Asinh()]
     else:

@@ -103,24 +103,34 @@ def make_network(shape: Mapping[str, Any], num_features: int, num_classes: int) 
 
 def shape_in_words(shape: Mapping[str, Any]) -> str:
     """What :func:`describe` described, for people."""
+    if shape["kind"] != "ensemble":
+        noun, rest = _words(shape)
+        return f"{noun}{rest}"
+    noun, rest = _words(shape["member"])
+    # Trees and networks that share weights are several already.
+    if shape["member"]["kind"] in ("neurotree", "tabm"):
+        return f"{shape['size']} times {noun}{rest}"
+    return f"{shape['size']} {noun}s{rest}"
+
+
+def _words(shape: Mapping[str, Any]) -> tuple[str, str]:
+    """A noun for one network, and what follows it."""
     kind = shape["kind"]
-    if kind == "ensemble":
-        return f"mean of {shape['size']}: {shape_in_words(shape['member'])}"
     if kind == "neurotree":
-        return f"{shape['num_trees']} smooth trees of depth {shape['depth']}"
+        return f"{shape['num_trees']} smooth trees", f" of depth {shape['depth']}"
     if kind == "counternet":
-        return "network that answers with counterfactuals itself (CounterNet)"
+        return "network", " with counterfactuals as a second output (CounterNet)"
     widths = " and ".join(str(width) for width in shape["hidden"])
     if kind == "mlp" and not widths:
-        return "linear classifier"
+        return "linear classifier", ""
     if widths:
-        layers = f"with hidden layers of {widths} units"
+        layers = f" with hidden layers of {widths} units"
     else:
-        layers = "without hidden layers"
+        layers = " without hidden layers"
     if kind == "tabm":
-        return f"{shape['num_members']} networks that share weights, {layers}"
+        return f"{shape['num_members']} networks that share weights,", layers
     embedded = {
         "mlp-plr": " on periodic embeddings",
         "mlp-ple": " on piecewise-linear embeddings",
     }
-    return f"network{embedded.get(kind, '')} {layers}"
+    return "network", f"{embedded.get(kind, '')}{layers}"

@@ -183,8 +183,9 @@ class Attempt(AbstractContextManager["Attempt"]):
         # Before the first update, training is not the cause.
         if not broken or (run.epoch == 0 and not self.epoch.tally.bad):
             return False
+        reason = "".join(map(str, error.clause))
         for slot in broken:
-            run.fail(slot, run.epoch + 1, str(error).rstrip("."))
+            run.fail(slot, run.epoch + 1, reason)
         self.epoch.tally.notice_stops()
         return True
 

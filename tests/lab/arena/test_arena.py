@@ -217,7 +217,10 @@ def test_a_method_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     arena = tiny(tmp_path, generators=["generic"])
     assert run_arena(arena, ALONE) == {"Moon ct_published": "no luck"}
     tables = arena_tables(arena)
-    assert set(tables["arena"]["model"]) == {"conventional"} and tables["arena_ct"].empty
+    assert (
+        set(tables["arena"]["method"]) == {"conventional"}
+        and tables["arena_ct_published"].empty
+    )
 
 
 @pytest.mark.check
@@ -279,7 +282,7 @@ def test_every_method_trains_and_is_measured(tmp_path, name):
     arena = tiny(tmp_path, methods=[name])
     assert run_arena(arena, ALONE) == {}
     tables = arena_tables(arena)
-    assert set(tables["arena_overview"]["model"]) == {"conventional", name}
+    assert set(tables["arena_overview"]["method"]) == {"conventional", name}
     assert np.isfinite(tables["arena_models"]["value"]).all()
 
 
@@ -344,7 +347,7 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
     tables = arena_tables(arena)
     overview = tables["arena_overview"]
     assert set(overview["tau"]) == {".5", ".95*"}  # the bar between them is a frontier's
-    ours = overview[overview["tau"] == ".5"].set_index("model").loc["ct_published"]
+    ours = overview[overview["tau"] == ".5"].set_index("method").loc["ct_published"]
     assert ours["accepted"] == ours["retrained"] == pytest.approx(0.3)
     assert ours["equal_acceptance"] == ours["equal_retrained"] == pytest.approx(2)
     by = tables["arena_acceptance"].set_index("by")
@@ -359,8 +362,8 @@ def test_gains_against_conventional_training_have_the_right_sign(tmp_path):
         0,
         1,
     )
-    half = tables["arena_ct"][tables["arena_ct"]["tau"] == ".5"]
-    beside = half.set_index(["model", "metric"])["verdict"]
+    half = tables["arena_ct_published"][tables["arena_ct_published"]["tau"] == ".5"]
+    beside = half.set_index(["method", "metric"])["verdict"]
     # Two seeds that differ by the same say nothing about a third.
     assert set(tables["arena_models"]["verdict"]) == {""}
     assert (
@@ -398,6 +401,6 @@ def test_everything_a_text_can_say_takes_part(tmp_path):
     arena = tiny(tmp_path, methods=texts, generators=["generic"], seeds=1)
     assert run_arena(arena, ALONE) == {}
     models = arena_tables(arena)["arena_models"]
-    assert set(models["model"]) == {"conventional", *texts}
-    accuracy = models[models["metric"] == "accuracy"].set_index("model")["value"]
+    assert set(models["method"]) == {"conventional", *texts}
+    accuracy = models[models["metric"] == "accuracy"].set_index("method")["value"]
     assert accuracy["conventional rescaled"] == accuracy["conventional"]

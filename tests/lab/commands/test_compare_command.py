@@ -65,7 +65,7 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["failures"] == {} and printed.err == ""
-    assert {row["model"] for row in document["tables"]["arena"]} == {
+    assert {row["method"] for row in document["tables"]["arena"]} == {
         "conventional",
         "pgd",
         "conventional + density",
@@ -73,7 +73,7 @@ def test_one_table_one_page_and_pictures(tmp_path, capsys):
 
 
 def test_what_another_choice_replaces_is_told(tmp_path, capsys):
-    before = pd.DataFrame({"data": ["LS", "CH"], "model": ["conventional", "ct_published"]})
+    before = pd.DataFrame({"data": ["LS", "CH"], "method": ["conventional", "ct_published"]})
     before.to_csv(tmp_path / "arena.csv", index=False)
     command._tell_what_is_replaced(tmp_path, before)
     assert not capsys.readouterr().err

@@ -39,7 +39,7 @@ def by_command(tmp_path_factory):
 def test_it_prints_one_document_and_writes_a_page_and_figures(by_command):
     document, out = by_command
     json.dumps(document, allow_nan=False)
-    assert [(row["data"], row["training"], row["protected"]) for row in document["rows"]] == [
+    assert [(row["data"], row["method"], row["protected"]) for row in document["rows"]] == [
         (data, training, protected)
         for data, held in (("loan", "age"), ("moons", "x1"))
         for protected in ("", held)

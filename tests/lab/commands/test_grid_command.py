@@ -41,7 +41,7 @@ def test_run_status_and_report(file, capsys):
     assert "Tiny" in page and "ct grid run" in page and "train rows" in page
     header = Path("grids/tiny.csv").read_text().splitlines()[0]
     assert header.startswith(
-        "data,seed,training,generator.name,generator.max_steps,cell,metric"
+        "data,seed,generator.name,generator.max_steps,method,gate,run,metric"
     )
 
     assert main(["grid", "status"]) == 0

@@ -104,7 +104,7 @@ def test_a_registered_method_is_compared(noise, tmp_path, monkeypatch, capsys):
     how = ["--register", noise, "--seeds", "1", "--generators", "generic", "--json"]
     assert main(["compare", *what, *how]) == 0
     found = json.loads(capsys.readouterr().out)["tables"]["arena_overview"]
-    assert {row["model"] for row in found} == {
+    assert {row["method"] for row in found} == {
         "conventional",
         "noise(scale=0.3, epochs=1)",
         "noise(epochs=1) + density",

@@ -121,7 +121,7 @@ def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
         (["moon.csv", "--target", "y"], "There is no file 'moon.csv'"),
         (["loan", "--target", "y"], "--target is for CSV files"),
         (["moonz"], "Did you mean"),
-        (["loan", "--minimise", "costt"], "Did you mean 'cost'"),
+        (["loan", "--improve", "costt"], "Did you mean 'cost'"),
         (["loan", "--objectives", "ip,ip"], "different"),
         (["loan", "--space", "no-such-file.toml"], "cannot be read"),
         pytest.param(
@@ -204,7 +204,7 @@ def test_a_csv_file_is_tuned_like_a_named_data_set(tmp_path, capsys):
                 str(out / "model.safetensors"),
                 "--data",
                 csv,
-                "--individuals",
+                "--people",
                 "4",
                 "--json",
             ]

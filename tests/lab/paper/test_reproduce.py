@@ -106,7 +106,7 @@ def test_the_commands_write_tables_figures_and_a_page(tmp_path, tiny, monkeypatc
     assert {"main", "main_paired", "main_by_seed", "truth", "truth_gains"} <= set(
         document["tables"]
     )
-    assert {row["model"] for row in document["tables"]["truth"]} == {
+    assert {row["method"] for row in document["tables"]["truth"]} == {
         "conventional",
         "conventional rescaled",
         "ct_published",

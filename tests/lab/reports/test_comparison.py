@@ -21,8 +21,8 @@ def make_table(**changes: float) -> pd.DataFrame:
     ours = {**baseline, **changes}
     return pd.DataFrame(
         [
-            {"data": "loan", "training": "conventional", "protected": "age", **baseline},
-            {"data": "loan", "training": "counterfactual", "protected": "age", **ours},
+            {"data": "loan", "method": "conventional", "protected": "age", **baseline},
+            {"data": "loan", "method": "counterfactual", "protected": "age", **ours},
         ]
     )
 

@@ -30,7 +30,7 @@ def make_table() -> pd.DataFrame:
             values = {
                 name: 0.1 * (i + 1) + 0.011 * j + 0.003 * k for j, name in enumerate(METRICS)
             }
-            rows.append({"data": data, "training": training, "protected": held, **values})
+            rows.append({"data": data, "method": training, "protected": held, **values})
     return pd.DataFrame(rows)
 
 

@@ -115,7 +115,8 @@ def test_tables_say_what_each_value_does():
 def test_the_best_settings_come_first_and_those_without_valid_counterfactuals_not_at_all():
     columns = {
         "data": "Moon",
-        "training": "counterfactual",
+        "method": "ct_published",
+        "gate": "none",
         "generator.max_steps": [5, 25, 50],
         "implausibility": [1.5, 1.2, 0.1],
         "implausibility change %": -5.0,

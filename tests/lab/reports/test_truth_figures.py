@@ -17,7 +17,7 @@ def overshoot(far=2.0):
     rows = [
         {
             "data": "CH",
-            "model": m,
+            "method": m,
             "search": s,
             "row": r,
             "step": step,
@@ -41,7 +41,7 @@ def rescaled(valid=1.0):
     rows = [
         {
             "data": d,
-            "model": m,
+            "method": m,
             "factor": f,
             "search": s,
             "num": 9,
@@ -61,7 +61,7 @@ def truth(models=("conventional", "ct_published"), ct=2.0):
     rows = [
         {
             "data": d,
-            "model": m,
+            "method": m,
             "tau": t,
             "setting": "free",
             "metric": "nn5",
@@ -82,7 +82,7 @@ def digits(valid=True):
         np.linspace(-1, 1, 6 * 16).reshape(6, 16), columns=[str(j) for j in range(16)]
     )
     about = {
-        "model": ["factual"] * 2 + ["conventional"] * 2 + ["conventional + learned"] * 2,
+        "method": ["factual"] * 2 + ["conventional"] * 2 + ["conventional + learned"] * 2,
         "label": [0, 1] * 3,
         "target": [1, 0] * 3,
     }
@@ -126,7 +126,7 @@ def prices(
     rows = [
         {
             "data": d,
-            "model": m,
+            "method": m,
             "tau": t,
             "setting": "free",
             "metric": q,
@@ -144,7 +144,7 @@ def prices(
 
 def test_methods_and_gaps_are_drawn():
     full = prices()
-    with_gap = full[~((full["data"] == "CH") & (full["model"] == "ct_published"))]
+    with_gap = full[~((full["data"] == "CH") & (full["method"] == "ct_published"))]
     pictures = [
         draw.truth_price_figure(full),
         draw.truth_price_figure(with_gap),

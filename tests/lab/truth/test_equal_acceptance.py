@@ -45,7 +45,7 @@ def table(factors):
 
 def test_a_method_at_a_share_of_the_cost_has_this_share_with_an_interval_over_seeds():
     (found,) = equal_acceptance(table([0.5, 0.8])).to_dict("records")
-    assert (found["model"], found["reference"], found["by"]) == (
+    assert (found["method"], found["reference"], found["by"]) == (
         "bag",
         "conventional",
         "other families",
@@ -110,7 +110,7 @@ def test_refits_are_judges_of_their_own_and_numbers_are_those_of_frontiers():
 def test_every_method_has_the_reference_it_was_given():
     whole = pd.concat([table([0.5]), rows("gated", [2, 4, 6], [0.4, 0.6, 0.9])])
     references = {"bag": "conventional", "gated": "bag", "conventional": "conventional"}
-    found = equal_acceptance(whole, references).set_index("model")
+    found = equal_acceptance(whole, references).set_index("method")
     assert dict(found["reference"]) == {"bag": "conventional", "gated": "bag"}
     assert found.loc["gated", "cost"] == pytest.approx(4)
 

@@ -102,21 +102,21 @@ def test_individuals_are_those_of_every_seed_and_validation_rows_are_not(done):
 def test_every_cell_is_compared_with_its_reference_beside_the_floors(done):
     _, tables = done
     table = tables["truth"]
-    assert set(table["model"]) == set(SOME) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
+    assert set(table["method"]) == set(SOME) and set(table["tau"]) == {"50 × 0.1", ".5", ".95*"}
     assert set(table["setting"]) == {"free", "protected"} and list(
         dict.fromkeys(table["data"])
     ) == ["LS", "Moon"]
     assert len(table) == 2 * 2 * 3 * len(SOME) * 8 and (table["seeds"] == 2).all()
     nearest = table[(table["metric"] == "nn5") & (table["tau"] == ".5")]
     assert nearest["real"].notna().all() and (nearest["real"] < nearest["unmoved"]).all()
-    assert table.loc[table["model"] == "conventional", "p_value"].isna().all()
-    assert (table["p_holm"].dropna() >= table["p_holm_model"].dropna() - 1e-12).all()
+    assert table.loc[table["method"] == "conventional", "p_value"].isna().all()
+    assert (table["p_holm"].dropna() >= table["p_holm_method"].dropna() - 1e-12).all()
 
 
 def test_every_seed_stands_by_itself_beside_its_reference(done):
     _, tables = done
     by_seed, table = tables["truth_by_seed"], tables["truth"]
-    assert set(by_seed["seed"]) == {0, 1} and set(by_seed["model"]) == {
+    assert set(by_seed["seed"]) == {0, 1} and set(by_seed["method"]) == {
         "conventional rescaled",
         "ct_published",
     }
@@ -124,7 +124,7 @@ def test_every_seed_stands_by_itself_beside_its_reference(done):
         "data": "Moon",
         "setting": "free",
         "tau": ".5",
-        "model": "ct_published",
+        "method": "ct_published",
         "metric": "nn5",
     }
     own, whole = (
@@ -138,7 +138,7 @@ def test_the_control_is_the_conventional_model_where_scale_does_not_count(done):
     _, tables = done
     table = tables["truth"]
     control = table[
-        (table["model"] == "conventional rescaled") & (table["setting"] == "free")
+        (table["method"] == "conventional rescaled") & (table["setting"] == "free")
     ].set_index(["tau", "metric", "data"])
     free_of_scale, fixed = control.loc[".5"], control.loc["50 × 0.1"]
     for metric in ("nn5", "cost"):
@@ -231,14 +231,14 @@ def test_gates_are_measured_like_any_model(tmp_path):
     failures, tables = run(tmp_path, ["conventional + density"], data=["LS"], seeds=1)
     table, accuracy = tables["truth"], tables["truth_performance"]
     nearest = table[
-        (table["model"] == "conventional + density")
+        (table["method"] == "conventional + density")
         & (table["metric"] == "nn5")
         & (table["tau"] == ".5")
     ]
     assert failures == {} and (nearest["change"] > 0).all()
     assert (
         accuracy.loc[
-            (accuracy["model"] == "conventional + density")
+            (accuracy["method"] == "conventional + density")
             & (accuracy["metric"] == "accuracy"),
             "change",
         ]
@@ -262,7 +262,7 @@ def test_what_is_done_is_not_done_again_and_a_new_method_is_added(done, monkeypa
     stream = io.StringIO()
     failures, tables = run(root, ["flat"], stream, data=["LS"])
     assert failures == {} and "[2/2]" in stream.getvalue()
-    assert set(tables["truth"]["model"]) == {"conventional", "flat"}
+    assert set(tables["truth"]["method"]) == {"conventional", "flat"}
     assert written("ct_published") == before
     flat_run = place.store.content(place.run("LS", 0, "flat").id)["run"]
     assert flat_run["measurement"]["rows"] == "tuning"
@@ -299,7 +299,7 @@ def test_one_method_that_fails_does_not_lose_the_others(tmp_path, monkeypatch):
         list(failures) == ["LS broken seed 0"]
         and "no such network" in failures["LS broken seed 0"]
     )
-    assert set(tables["truth"]["model"]) == {"conventional"}
+    assert set(tables["truth"]["method"]) == {"conventional"}
     empty = truth_tables(at(tmp_path / "none"))
     assert all(table.empty for table in empty.values()) and truth_texts(empty) == []
 
@@ -344,7 +344,7 @@ def test_tables_for_people_say_who_is_better(done):
     ]
     accuracy = tables["truth_performance"]
     control = accuracy[
-        (accuracy["model"] == "conventional rescaled") & (accuracy["metric"] == "accuracy")
+        (accuracy["method"] == "conventional rescaled") & (accuracy["metric"] == "accuracy")
     ]
     assert (control["change"] == 0).all()
 

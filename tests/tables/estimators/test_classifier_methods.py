@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 import counterfactual_training as ct
@@ -25,6 +26,10 @@ def fitted(method, **params):
     return ct.CounterfactualClassifier(method, **QUICK | params).fit(LOAN.frame, LOAN.labels)
 
 
+class OwnNetwork(torch.nn.Linear):
+    """Of a user."""
+
+
 def test_the_names_that_help_shows_are_those_of_the_registry():
     assert set(NAMES) == set(method_names())
 
@@ -39,7 +44,7 @@ def test_a_classifier_trains_by_any_method(name, tmp_path):
     model.save(tmp_path / "model.safetensors")
     again = ct.CounterfactualClassifier.load(tmp_path / "model.safetensors")
     assert again.method == name and again.trained_ == model.trained_
-    assert model.trained_.startswith(f"Trained by the method {ct.make_method(name)}: ")
+    assert model.trained_.startswith(f"Trained by {name}: ")
     expected = model.predict_proba(LOAN.frame)
     np.testing.assert_array_equal(again.predict_proba(LOAN.frame), expected)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301 - our own bytes
@@ -170,12 +175,17 @@ def test_bad_input_is_named(method, message):
 def test_what_was_trained_is_said_truly():
     trades = ct.methods.trades()
     own = fitted(ct.Method(loss=trades.loss, find=trades.find))
-    assert own.trained_.startswith("Trained by the method own: ")
+    assert own.trained_.startswith("Trained by own: ")
     beside = fitted("ct_published(epochs=2, lambda_adv=0)", epochs=1)
-    assert beside.trained_.startswith(
-        "Trained by the method ct_published(lambda_adv=0, epochs=1): "
-    )
+    assert beside.trained_.startswith("Trained by ct_published(lambda_adv=0, epochs=1): ")
     assert beside.trained_.endswith("density gate, 1 epoch on 400 rows")
+    several = fitted("bag(members=2)", epochs=1, gate="none")
+    layers = "with hidden layers of 64 and 64 units"
+    assert several.trained_ == (
+        f"Trained by bag(members=2): 2 networks {layers}, no gate, 1 epoch on 400 rows"
+    )
+    own = fitted("bag(members=2)", epochs=1, model=OwnNetwork)
+    assert own.trained_.startswith("Trained by bag(members=2): 2 times OwnNetwork, ")
     again = beside.partial_fit(LOAN.frame, LOAN.labels)
     assert again.trained_.endswith("2 epochs on 400 rows")
 

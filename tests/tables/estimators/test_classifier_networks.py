@@ -184,7 +184,7 @@ def test_a_bag_has_members_of_other_rows_and_is_saved(loans, make_quick, tmp_pat
     )
     assert len(bag.model_.members) == 2
     assert (bag.predict_proba(frame) != ensemble.predict_proba(frame)).any()
-    assert "bag of conventional" in bag.trained_
+    assert "bag(members=2)" in bag.trained_
     bag.save(tmp_path / "bag.safetensors")
     again = ct.CounterfactualClassifier.load(tmp_path / "bag.safetensors")
     assert again.method_.bootstrap

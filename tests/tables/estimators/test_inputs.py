@@ -13,6 +13,7 @@ from counterfactual_training.errors import ConstraintError, InputError, ModelErr
 from counterfactual_training.models.classifiers import linear
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+from counterfactual_training.tables.estimators.regressor import CounterfactualRegressor
 
 
 def test_columns_are_matched_by_name(loans, fitted):
@@ -341,3 +342,9 @@ def test_a_dict_is_no_row(fitted, loans):
         fitted.explain(row)
     with pytest.raises(InputError, match=r"use pd\.DataFrame\(rows\)"):
         fitted.predict([row])
+
+
+@pytest.mark.parametrize("estimator", [CounterfactualClassifier, CounterfactualRegressor])
+def test_a_negative_seed_is_an_error_of_this_package(points, estimator):
+    with pytest.raises(InputError, match="random_state must be a whole number of at least 0"):
+        estimator(random_state=-1, epochs=1).fit(*points)

@@ -100,7 +100,7 @@ export interface Question {
   target: Class | null;
   confidence: number | null;
   lock: string[];
-  ranges: Record<string, (Cell | null)[]>;
+  domain: Record<string, (Cell | null)[]>;
   difficulty: Record<string, number>;
   max_changes: number | null;
 }

@@ -10,7 +10,7 @@ export function allowedControl(entry: Column): HTMLElement {
   if (!takesInterval(entry)) return categories(entry);
   return h(
     "fieldset",
-    { class: "range", title: meaning("ranges") },
+    { class: "range", title: meaning("domain") },
     h("legend", {}, "Allowed", h("span", { class: "unseen" }, ` values of ${entry.name}`)),
     entry.categories ? levels(entry) : numbers(entry),
   );
@@ -117,7 +117,7 @@ function categories(entry: Column): HTMLElement {
     "details",
     { class: "allowed" },
     summary,
-    h("p", { class: "hint" }, `${meaning("ranges")} Nothing ticked: any.`),
+    h("p", { class: "hint" }, `${meaning("domain")} Nothing ticked: any.`),
     h("div", { class: "checks" }, possible.map(box)),
   );
 }

@@ -56,7 +56,7 @@ export function question(): Question {
     target: state.target,
     confidence: state.confidence,
     lock: [],
-    ranges: {},
+    domain: {},
     difficulty: {},
     max_changes: state.maxChanges,
   };
@@ -73,8 +73,8 @@ export function question(): Question {
 function addOpen(found: Question, entry: Column, rules: ColumnRules): void {
   if (takesInterval(entry)) {
     const stated = rules.low !== null || rules.high !== null;
-    if (stated && !contradicts(entry, rules)) found.ranges[entry.name] = [rules.low, rules.high];
-  } else if (rules.allowed) found.ranges[entry.name] = rules.allowed;
+    if (stated && !contradicts(entry, rules)) found.domain[entry.name] = [rules.low, rules.high];
+  } else if (rules.allowed) found.domain[entry.name] = rules.allowed;
   if (rules.difficulty !== 1) found.difficulty[entry.name] = entry.difficulty * rules.difficulty;
 }
 
@@ -104,7 +104,7 @@ export function inWords(asked: Question, lasting: number | null = null): string[
   else if (lasting === 0) said.push("just enough today");
   if (asked.max_changes !== null) said.push(`at most ${count(asked.max_changes, "change")}`);
   if (asked.lock.length) said.push(`${listed(asked.lock, 6)} locked`);
-  for (const [name, range] of Object.entries(asked.ranges)) said.push(rangeInWords(name, range));
+  for (const [name, range] of Object.entries(asked.domain)) said.push(rangeInWords(name, range));
   for (const [name, weight] of Object.entries(asked.difficulty))
     said.push(`${name} ${difficultyInWords(name, weight)}`);
   return said;

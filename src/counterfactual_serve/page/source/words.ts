@@ -44,14 +44,19 @@ export function cell(column: Column | undefined, value: Cell | undefined): strin
   if (typeof value === "string") return value;
   // Categories that are numbers (years, codes) are names: no thousands separators.
   if (column?.categories) return String(value);
-  if (column?.special.includes(value)) return `no record (${number(value, PLACES, column.grouped)})`;
+  if (isCode(column, value)) return `no record (${number(value, PLACES, column?.grouped ?? true)})`;
   return number(value, column?.decimals ?? PLACES, column?.grouped ?? true);
+}
+
+/** Whether a value is a code of its column, such as -9 for "no record". */
+function isCode(column: Column | undefined, value: Cell): boolean {
+  return typeof value === "number" && !column?.categories && (column?.special.includes(value) ?? false);
 }
 
 /** A value with its unit: "40 hours", "1 hour". */
 export function withUnit(column: Column | undefined, value: Cell | undefined, unit = column?.unit): string {
   const text = cell(column, value);
-  if (!unit || value === null || value === undefined || text.startsWith("no record")) return text;
+  if (!unit || value === null || value === undefined || isCode(column, value)) return text;
   // "1 hours" reads wrong; but symbols such as "ms" and words such as "glass" keep their s.
   const one = text === "1" && unit.length > 3 && /^[a-z]+s$/i.test(unit) && !unit.endsWith("ss");
   return `${text} ${one ? unit.slice(0, -1) : unit}`;

@@ -17,6 +17,7 @@ from counterfactual_training.tables.advice.outcome import Decisions, Outcome
 from counterfactual_training.tables.advice.testimony import Lasting
 from counterfactual_training.tables.advice.why import Obstacles, in_words, listed
 from counterfactual_training.tables.advice.words import (
+    cell_with_unit,
     cut_off,
     is_missing,
     is_special,
@@ -24,7 +25,6 @@ from counterfactual_training.tables.advice.words import (
     say_cell,
     say_change,
     say_row,
-    with_unit,
 )
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature
@@ -381,7 +381,7 @@ class Explanation:
             )
             for v in (before, after)
         )
-        return f"{feature.name} is {with_unit(feature, new)} instead of {old}"
+        return f"{feature.name} is {cell_with_unit(feature, after, new)} instead of {old}"
 
     def _hurdles(self, i: int) -> str:
         columns = range(self.frame.shape[1])
@@ -399,9 +399,8 @@ class Explanation:
         """A cell of the counterfactual, with its unit."""
         feature = self._feature(j)
         cell = self._pair(i, j)[1]
-        return with_unit(
-            feature, say_cell(feature, cell, self._decimals(j), grouped=self._grouped(j))
-        )
+        text = say_cell(feature, cell, self._decimals(j), grouped=self._grouped(j))
+        return cell_with_unit(feature, cell, text)
 
     def _pair(self, i: int, j: int) -> tuple[Any, Any]:
         """A cell before and after."""

@@ -14,8 +14,6 @@ from counterfactual_training.tables.columns.feature import Feature
 # change needs.
 _SHORT_DECIMALS = 4
 _DIGITS_OF_CHANGE = 3
-# What a special code stands for.
-_NO_RECORD = "no record"
 
 
 class RowNote(str):
@@ -68,7 +66,7 @@ def say_cell(
     if feature.is_category:
         return say_label(value)
     if is_special(feature, value):
-        return f"{_NO_RECORD} ({say_number(float(value), _SHORT_DECIMALS, grouped)})"
+        return f"no record ({say_number(float(value), _SHORT_DECIMALS, grouped)})"
     places = places_of(decimals, change)
     if exact and is_long(feature, decimals):
         places = places_in(value)
@@ -134,11 +132,23 @@ def cut_off(value: float, decimals: int = 2) -> str:
     return f"{math.floor(value * unit + 1e-6) / unit:.{decimals}f}"
 
 
+def has_unit(feature: Feature, value: Any) -> bool:
+    """Whether a cell is so many of the column's unit: codes and blanks are none."""
+    return bool(feature.unit) and not is_missing(value) and not is_special(feature, value)
+
+
+def cell_with_unit(feature: Feature, value: Any, text: str) -> str:
+    """A cell, as ``text`` says it, with its unit if it has one."""
+    if has_unit(feature, value):
+        return with_unit(feature, text)
+    return text
+
+
 def with_unit(feature: Feature, text: str) -> str:
     """``3 months``, ``1 month``; the unit as it was stated, unless it is one word in the plural
     beside a 1.
     """
-    if not feature.unit or text == "missing" or text.startswith(_NO_RECORD):
+    if not feature.unit:
         return text
     unit = feature.unit
     # "1 years" reads wrong; but "1 ms" and "1 glass" must not lose their s.
@@ -160,7 +170,7 @@ def say_change(
     if is_missing(before) or is_missing(after):
         old = say_cell(feature, before, decimals, grouped=grouped)
         new = say_cell(feature, after, decimals, exact=True, grouped=grouped)
-        return f"{feature.name} {with_unit(feature, new)} (was {old})"
+        return f"{feature.name} {cell_with_unit(feature, after, new)} (was {old})"
     if feature.is_category:
         return (
             f"{feature.name} {with_unit(feature, say_label(after))} instead of "

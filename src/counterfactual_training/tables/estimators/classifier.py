@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -32,7 +31,12 @@ from counterfactual_training.tables.estimators.file import (
     load_classifier,
     save_classifier,
 )
-from counterfactual_training.tables.estimators.inputs import frame_of, restate, stated_rules
+from counterfactual_training.tables.estimators.inputs import (
+    frame_of,
+    restate,
+    seed_of,
+    stated_rules,
+)
 from counterfactual_training.tables.estimators.learning import LearningMethods
 from counterfactual_training.tables.estimators.nested import NestedMethod
 from counterfactual_training.tables.estimators.networks import ACTIVATION, HIDDEN
@@ -345,8 +349,7 @@ class CounterfactualClassifier(
             self.witnesses_ = witnesses
 
     def _seed(self) -> int:
-        # Of a RandomState, each fit draws another seed, as scikit-learn's estimators do.
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return seed_of(self.random_state)
 
     def _finder(self) -> Finder:
         finder = self._finder_of_fit

@@ -6,17 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d, validate_data
 
 from counterfactual_training.constraints.mutability import feature_index
-from counterfactual_training.errors import Argument, ConstraintError, InputError, Part
+from counterfactual_training.errors import (
+    Argument,
+    ConstraintError,
+    InputError,
+    Part,
+    check_count,
+)
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.feature import Feature, show
 from counterfactual_training.tables.columns.frame import as_frame, match_columns
@@ -122,6 +129,15 @@ def _must_be_known(labels: list[Any], classes: list[Any]) -> None:
         raise InputError(
             f"No row is of class {absent[0]!r}, and rows of all classes are needed."
         )
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed of one fit. Of a RandomState, each fit draws another one, as scikit-learn's
+    estimators do.
+    """
+    if isinstance(random_state, Integral):
+        random_state = check_count("random_state", random_state, least=0)
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
 
 
 def row_weights(sample_weight: Any, num_rows: int) -> np.ndarray | None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.models.shapes import describe, shape_in_words
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.registry import make_method
@@ -67,16 +68,24 @@ class NestedMethod(BaseEstimator):
             return False
         return self.progress
 
+    def _method_in_words(self) -> str:
+        """The method as it was written, with what is stated beside it and wins over it."""
+        params = self.get_params(deep=False)
+        method = self._resolved_method()
+        beside = {
+            name: params[name]
+            for name in ("epochs", "learning_rate")
+            if params[name] is not None and method.path(name) in method.stated
+        }
+        if isinstance(self.method, str) and not beside:
+            return self.method
+        return str(method.replace(beside))
+
     def _say(self, num_rows: int) -> None:
         """Keep what was trained in one line, and show it where progress is shown."""
         params = self.get_params(deep=False)
-        method = self._resolved_method()
-        # What is stated beside the method wins over it.
-        for name in ("epochs", "learning_rate"):
-            if params[name] is not None and method.path(name) in method.stated:
-                method = method.replace(name, params[name])
         if callable(params["model"]):
-            network = type(self.model_).__name__
+            network = _class_in_words(self.model_)
         else:
             network = shape_in_words(describe(self.model_))
         gate = "no gate"
@@ -88,8 +97,16 @@ class NestedMethod(BaseEstimator):
         else:
             passes = f"{epochs} epochs"
         self.trained_ = (
-            f"Trained by the method {method}: {network}, {gate}, {passes} on {num_rows:,} rows"
+            f"Trained by {self._method_in_words()}: {network}, {gate}, {passes} on "
+            f"{num_rows:,} rows"
         )
         shown = self._shown
         if shown or (shown is None and sys.stderr.isatty()) or self.verbose:
             print(f"{self.trained_}.", file=sys.stderr)
+
+
+def _class_in_words(model: Any) -> str:
+    """A network of the user's own by its class."""
+    if isinstance(model, Ensemble):
+        return f"{len(model.members)} times {type(model.members[0]).__name__}"
+    return type(model).__name__

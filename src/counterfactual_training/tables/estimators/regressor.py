@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -40,6 +39,7 @@ from counterfactual_training.tables.estimators.inputs import (
     numeric_rows,
     restate,
     row_weights,
+    seed_of,
     stated_rules,
 )
 from counterfactual_training.tables.estimators.inquiry import ARGUMENTS, Inquiry
@@ -182,7 +182,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
         mean = float(values.mean())
         scale = float(values.std())
         weights = row_weights(sample_weight, len(values))
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        seed = seed_of(self.random_state)
         prepared = prepare(
             self._as_classifier(), frame, (values - mean) / scale, seed, weights, values=True
         )
