@@ -20,6 +20,12 @@ def test_a_row_more_changes_no_other():
     assert list(differences(before, after)) == [".LS, nn5: is new", ".OL, ip: is gone"]
 
 
+def test_a_column_more_is_told_in_the_line_of_its_row():
+    after = {"LS, ip": {**ROW, "low": 0.75, "high": 2.0}}
+    [line] = differences({"LS, ip": ROW}, after)
+    assert line == ".LS, ip: high is new, low 0.5 → 0.75"
+
+
 def test_long_values_are_shortened():
     [line] = differences({"costs": list(range(1000))}, {"costs": list(range(999))})
     assert line.startswith(".costs: [0, 1, 2")

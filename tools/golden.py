@@ -178,14 +178,20 @@ def _differences_of_dicts(
 ) -> Iterator[str]:
     plain = []
     for key in sorted({*before, *after} - _PASSING):
-        if key not in after:
-            yield f"{where}.{key}: is gone"
-        elif key not in before:
-            yield f"{where}.{key}: is new"
-        elif isinstance(before[key], dict | list) or isinstance(after[key], dict | list):
-            yield from differences(before[key], after[key], f"{where}.{key}")
-        elif not _same(before[key], after[key]):
-            plain.append(f"{key} {_short(before[key], after[key])}")
+        parts = [part[key] for part in (before, after) if key in part]
+        large = any(isinstance(part, dict | list) for part in parts)
+        if len(parts) == 1:
+            what = "is new"
+            if key in before:
+                what = "is gone"
+            if large:
+                yield f"{where}.{key}: {what}"
+            else:
+                plain.append(f"{key} {what}")
+        elif large:
+            yield from differences(*parts, f"{where}.{key}")
+        elif not _same(*parts):
+            plain.append(f"{key} {_short(*parts)}")
     if plain:
         yield f"{where}: {', '.join(plain)}"
 

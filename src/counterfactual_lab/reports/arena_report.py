@@ -268,7 +268,9 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
             else:
                 mark = ""
             line.append(
-                NOTHING if best is None else f"{best['model']} {number(best['value'], 2)}{mark}"
+                NOTHING
+                if best is None
+                else f"{best['method']} {number(best['value'], 2)}{mark}"
             )
         for metric in ("accuracy", ROBUST):
             column = models[(models["data"] == data) & (models["metric"] == metric)]
@@ -277,7 +279,7 @@ def winners(cells: pd.DataFrame, models: pd.DataFrame) -> TextTable:
                 mark = "*"
             else:
                 mark = ""
-            line.append(f"{best['model']} {number(best['value'], 3)}{mark}")
+            line.append(f"{best['method']} {number(best['value'], 3)}{mark}")
         rows.append(tuple(line))
     header = (
         "data",
@@ -407,7 +409,7 @@ def _model_table(models: pd.DataFrame) -> TextTable:
         rows.append(
             (name, *values, number(first["seconds"], 1), number(first["input_gradients"], 0))
         )
-    notes = {f"{row['model']}: {row['note']}" for _, row in models.iterrows() if row["note"]}
+    notes = {f"{row['method']}: {row['note']}" for _, row in models.iterrows() if row["note"]}
     header = (
         "method",
         *(name.replace("_", " ") for name in metrics),
