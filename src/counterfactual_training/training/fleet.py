@@ -95,12 +95,14 @@ def member_of(model: nn.Module, method: Method, y: Tensor | None) -> Member:
     return Member(model, replace(method, members=1, bootstrap=False), rows)
 
 
-def sound_members(results: Sequence[TrainResult]) -> list[TrainResult]:
-    """Those that did not diverge, with a warning about the others; all, if none is left."""
-    sound = [result for result in results if not result.history.diverged]
+def sound_members(results: Sequence[TrainResult]) -> list[int]:
+    """Places of those that did not diverge, with a warning about the others; all, if none is
+    left.
+    """
+    sound = [i for i, result in enumerate(results) if not result.history.diverged]
     if not sound:
         # Each has said so; the weights of the last sound epochs are what there is.
-        return list(results)
+        return list(range(len(results)))
     if len(sound) < len(results):
         warnings.warn(
             f"Of {len(results)} members {len(results) - len(sound)} diverged and are left out; "

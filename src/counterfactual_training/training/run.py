@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -81,6 +82,15 @@ class History:
     def to_frame(self) -> pd.DataFrame:
         """One row per epoch."""
         return pd.DataFrame(self.records)
+
+    @property
+    def best_epoch(self) -> int:
+        """Epochs up to the lowest validation loss; all of them without validation rows."""
+        losses = [record["validation_loss"] for record in self.records]
+        known = [loss for loss in losses if not math.isnan(loss)]
+        if not known:
+            return len(self.records)
+        return losses.index(min(known)) + 1
 
     def last(self, column: str) -> float:
         """The value of the last epoch; NaN without any."""

@@ -188,5 +188,5 @@ def _train_members(
     results = Fleet(members_of(list(model.members), method, y)).train(**arguments_of_fleet)
     sound = sound_members(results)
     if len(sound) < len(results):
-        model = Ensemble([result.model for result in sound])
-    return TrainResult(model.eval(), sound[0].history)
+        model = Ensemble([results[i].model for i in sound])
+    return TrainResult(model.eval(), results[sound[0]].history)

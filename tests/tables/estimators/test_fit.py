@@ -263,4 +263,4 @@ def test_a_restart_without_counterfactuals_is_the_last_choice(small, monkeypatch
         fit, "Fleet", lambda members: SimpleNamespace(train=lambda *rows, **options: results)
     )
     monkeypatch.setattr(fit, "ValidationRows", lambda *rows: lambda models: measured)
-    assert fit.best_restart(prepared, 3, False)[0] == "near"
+    assert fit.best_restart(prepared, 3, False).model == "near"

@@ -51,6 +51,44 @@ _FEWEST = 10
 VALIDATION_SHARE = 0.2
 
 
+class Epochs(NamedTuple):
+    """How long a network trained.
+
+    Attributes:
+        run: epochs.
+        best: those of them that made its weights, if it went back to the best one.
+    """
+
+    run: int
+    best: int
+
+
+class Trained(NamedTuple):
+    """What was trained.
+
+    Attributes:
+        model: a network, or the ensemble of those that did not diverge.
+        histories: of each network.
+        places: of each network, among those that were to be trained.
+    """
+
+    model: nn.Module
+    histories: Sequence[History]
+    places: Sequence[int] = (0,)
+
+    def epochs(self, before: Sequence[Epochs] = ()) -> list[Epochs]:
+        """Of each network, on top of what those that training went on from had ``before``."""
+        made = []
+        for place, history in zip(self.places, self.histories, strict=True):
+            run = len(history.records)
+            best = history.best_epoch
+            if place < len(before):
+                run += before[place].run
+                best += before[place].best
+            made.append(Epochs(run, best))
+        return made
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedFit:
     """A classifier about to be trained.
@@ -110,11 +148,24 @@ class PreparedFit:
         return replace(self, method=once, held_out=self.held_out[:0], patience=None)
 
     def train(
-        self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None
-    ) -> History:
-        """Train the model, in place."""
+        self,
+        progress: bool | None,
+        networks: Sequence[nn.Module] | None = None,
+        optimizers: Sequence[torch.optim.Optimizer] | None = None,
+    ) -> Trained:
+        """Train the model, in place, or the members of an ensemble, as one fleet.
+
+        Args:
+            networks: members to train; new ones by default.
+            optimizers: one for each network. Members then train one by one, and what the optimizers
+                remember goes on.
+        """
+        if self.method.members > 1:
+            return self._train_members(progress, networks, optimizers)
         x, y, options = self.rows()
-        options |= {"progress": progress, "optimizer": optimizer}
+        options["progress"] = progress
+        if optimizers is not None:
+            options["optimizer"] = optimizers[0]
         network = self.model
         if self._squashes_alone(network):
             # The same weights behind inputs that are squashed once, instead of in every epoch.
@@ -122,7 +173,7 @@ class PreparedFit:
             squash(x)
             if "validation" in options:
                 squash(options["validation"][0])
-        return train(network, x, y, self.method, **options).history
+        return Trained(self.model, [train(network, x, y, self.method, **options).history])
 
     def _squashes_alone(self, network: nn.Module) -> TypeGuard[nn.Sequential]:
         """Whether training asks for nothing but outputs for whole rows, of a network that first
@@ -141,16 +192,12 @@ class PreparedFit:
             and not any(map(module_hooked, (network, network[0])))
         )
 
-    def train_members(
+    def _train_members(
         self,
         progress: bool | None,
-        networks: Sequence[nn.Module] | None = None,
-        optimizers: Sequence[torch.optim.Optimizer] | None = None,
-    ) -> tuple[Ensemble, History]:
-        """Train the members of an ensemble, as one fleet; together with the history of the first.
-
-        With an optimizer for each they train one by one, and what the optimizers remember goes on.
-        """
+        networks: Sequence[nn.Module] | None,
+        optimizers: Sequence[torch.optim.Optimizer] | None,
+    ) -> Trained:
         x, y, options = self.rows()
         if networks is None:
             networks = self.networks()
@@ -163,7 +210,8 @@ class PreparedFit:
                 for member, optimizer in zip(members, optimizers, strict=True)
             ]
         sound = sound_members(results)
-        return Ensemble([result.model for result in sound]), sound[0].history
+        model = Ensemble([results[i].model for i in sound])
+        return Trained(model, [results[i].history for i in sound], sound)
 
     def of_one_network(self) -> PreparedFit:
         """The same for one network that trains on all rows."""
@@ -477,9 +525,7 @@ def _copied(model: nn.Module, seed: int) -> nn.Module:
 # ---- restarts ------------------------------------------------------------------------------------
 
 
-def best_restart(
-    prepared: PreparedFit, num: int, progress: bool | None
-) -> tuple[nn.Module, History]:
+def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> Trained:
     """Train as a fleet from ``num`` seeds on four fifths of the rows; keep one by the others.
 
     The choice is the most plausible model among those whose validation accuracy is within one
@@ -516,7 +562,7 @@ def best_restart(
     good = [i for i in range(num) if accuracy[i] >= max(accuracy) - error]
     # Ties go to the more accurate model, then to the first seed: the same choice in every run.
     best = min(good, key=lambda i: (_or_worst(measured[i]["implausibility"]), -accuracy[i], i))
-    return results[best].model, results[best].history
+    return Trained(results[best].model, [results[best].history])
 
 
 def _or_worst(value: float) -> float:

@@ -82,11 +82,11 @@ class NestedMethod(BaseEstimator):
         gate = "no gate"
         if params["gate"] != "none":
             gate = f"{params['gate']} gate"
-        epochs = len(self.history_.records)
-        if epochs == 1:
+        runs = sorted({epochs.run for epochs in self.epochs_})
+        if runs == [1]:
             passes = "1 epoch"
         else:
-            passes = f"{epochs} epochs"
+            passes = f"{' to '.join(map(str, (runs[0], runs[-1])[: len(runs)]))} epochs"
         self.trained_ = (
             f"Trained by the method {method}: {network}, {gate}, {passes} on {num_rows:,} rows"
         )
