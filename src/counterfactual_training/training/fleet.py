@@ -96,13 +96,14 @@ def member_of(model: nn.Module, method: Method, y: Tensor | None) -> Member:
 
 
 def sound_members(results: Sequence[TrainResult]) -> list[int]:
-    """Places of those that did not diverge, with a warning about the others; all, if none is
-    left.
+    """Places of those that did not diverge, with a warning about the others; if none is left, of
+    those that return numbers at least; or of all.
     """
-    sound = [i for i, result in enumerate(results) if not result.history.diverged]
+    everyone = range(len(results))
+    sound = [i for i in everyone if not results[i].history.diverged]
     if not sound:
         # Each has said so; the weights of the last sound epochs are what there is.
-        return list(range(len(results)))
+        return [i for i in everyone if results[i].history.usable] or list(everyone)
     if len(sound) < len(results):
         warnings.warn(
             f"Of {len(results)} members {len(results) - len(sound)} diverged and are left out; "
@@ -379,6 +380,9 @@ def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
                 alone = (clone if training and clone.training else clone.train(training))(
                     some[i]
                 )
+                # Which side of overflow a sum ends on depends on its order.
+                if not bool(torch.isfinite(alone).all()):
+                    continue
                 if alone.dtype.itemsize < 8:
                     slack = 1e-3
                 else:

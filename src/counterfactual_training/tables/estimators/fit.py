@@ -173,7 +173,9 @@ class PreparedFit:
             squash(x)
             if "validation" in options:
                 squash(options["validation"][0])
-        return Trained(self.model, [train(network, x, y, self.method, **options).history])
+        return _usable(
+            Trained(self.model, [train(network, x, y, self.method, **options).history])
+        )
 
     def _squashes_alone(self, network: nn.Module) -> TypeGuard[nn.Sequential]:
         """Whether training asks for nothing but outputs for whole rows, of a network that first
@@ -211,7 +213,7 @@ class PreparedFit:
             ]
         sound = sound_members(results)
         model = Ensemble([results[i].model for i in sound])
-        return Trained(model, [results[i].history for i in sound], sound)
+        return _usable(Trained(model, [results[i].history for i in sound], sound))
 
     def of_one_network(self) -> PreparedFit:
         """The same for one network that trains on all rows."""
@@ -285,6 +287,16 @@ class PreparedFit:
         if message is not None:
             warnings.warn(message, stacklevel=from_outside())
         return gate
+
+
+def _usable(trained: Trained) -> Trained:
+    """The same; raise if it would predict NaN."""
+    if not any(history.usable for history in trained.histories):
+        raise ModelError(
+            "Training diverged: what was trained returns NaN or infinity for the rows that it was "
+            "trained on. State a smaller learning_rate."
+        )
+    return trained
 
 
 def _trained_alone(
@@ -553,16 +565,17 @@ def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> Trai
         progress=progress,
         checkpoint=prepared.checkpoint,
     )
+    results = [one for one in results if one.history.usable] or results
     measured = ValidationRows(*validation, prepared.constraints)(
         [[result.model] for result in results]
     )
     accuracy = [metrics["accuracy"] for metrics in measured]
     # The binomial standard error of the best accuracy: differences below it are chance.
     error = math.sqrt(max(accuracy) * (1 - max(accuracy)) / len(held_out))
-    good = [i for i in range(num) if accuracy[i] >= max(accuracy) - error]
+    good = [i for i in range(len(results)) if accuracy[i] >= max(accuracy) - error]
     # Ties go to the more accurate model, then to the first seed: the same choice in every run.
     best = min(good, key=lambda i: (_or_worst(measured[i]["implausibility"]), -accuracy[i], i))
-    return Trained(results[best].model, [results[best].history])
+    return _usable(Trained(results[best].model, [results[best].history]))
 
 
 def _or_worst(value: float) -> float:

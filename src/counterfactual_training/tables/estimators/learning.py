@@ -328,4 +328,4 @@ def _joined(before: History, after: History) -> History:
     else:
         last = 0
     records = [{**record, "epoch": last + record["epoch"]} for record in after.records]
-    return History([*before.records, *records], after.stopped)
+    return History([*before.records, *records], after.stopped, after.diverged, after.usable)
