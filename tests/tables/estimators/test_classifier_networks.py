@@ -293,6 +293,7 @@ def test_a_network_of_ones_own_may_be_an_ensemble(loans, make_quick):
 
     bag = make_quick("bag(members=2)", model=make, gate="none", epochs=1).fit(*loans)
     assert [len(member.members) for member in bag.model_.members] == [3, 3]
+    assert "mean of 2: Ensemble" in bag.trained_
 
 
 @pytest.mark.parametrize("method", ["bag", "ct"])
@@ -311,6 +312,7 @@ def test_a_class_with_few_rows(method, rows, make_quick, recwarn):
     assert bag.method_.members == (1 if alone else 5) and len(told) == alone
     assert all("instead of 5: 'yes' has one row to train on" in text for text in told)
     assert isinstance(bag.model_, ct.Ensemble) != alone
+    assert ("but as one network on all rows" in bag.trained_) == alone
     # It stays what it is.
     assert bag.fit(x, y).partial_fit(x, y).method_.members == (1 if alone else 5)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, InputWarning
 from counterfactual_training.tables.estimators import fit
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from lab.refits import refits
@@ -74,6 +74,32 @@ def test_equal_weights_change_nothing(loans):
 def test_weights_that_make_no_sense(loans, given, match):
     with pytest.raises(InputError, match=match):
         quick().fit(*loans, sample_weight=given)
+
+
+@pytest.mark.parametrize("way", ["fit", "partial_fit"])
+@pytest.mark.parametrize("method", ["bag", "ct"])
+def test_every_member_learns_from_the_few_rows_with_a_weight(loans, method, way):
+    frame, y = loans
+    weight = np.zeros(len(frame))
+    weight[0] = 1.0
+    bag = quick(method=method, gate="none", epochs=40, learning_rate=0.05)
+    for _ in range(30 if way == "partial_fit" else 1):
+        getattr(bag, way)(frame, y, sample_weight=weight)
+    encoded = bag._encoded(frame.head(1))
+    known = bag.classes_.tolist().index(y[0])
+    assert len(bag.model_.members) == 5
+    for member in bag.model_.members:
+        assert float(member(encoded).softmax(-1)[0, known]) > 0.9
+
+
+def test_five_networks_that_go_on_with_one_row_of_a_class_are_told(loans):
+    frame, y = loans
+    bag = quick(method="bag", gate="none", epochs=1, warm_start=True).fit(frame, y)
+    rare = np.full(len(y), y[0], dtype=object)
+    rare[3] = next(label for label in np.unique(y) if label != y[0])
+    for learn in (bag.partial_fit, bag.fit):
+        with pytest.warns(InputWarning, match=f"Class '{rare[3]}' has one row, which every"):
+            learn(frame, rare)
 
 
 # ---- going on ------------------------------------------------------------------------------------

@@ -203,7 +203,9 @@ class PreparedFit:
         x, y, options = self.rows()
         if networks is None:
             networks = self.networks()
-        members = members_of(networks, self.method, y)
+        weight = options["sample_weight"]
+        labels = [*self.classes.tolist()] or None
+        members = members_of(networks, self.method, y, weight, labels)
         if optimizers is None:
             results = Fleet(members).train(x, y, progress=progress, **options)
         else:

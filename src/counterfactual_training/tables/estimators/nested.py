@@ -8,6 +8,7 @@ from typing import Any, Self
 from sklearn.base import BaseEstimator
 
 from counterfactual_training.errors import InputError
+from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.models.shapes import describe, shape_in_words
 from counterfactual_training.training.method import Method
 from counterfactual_training.training.registry import make_method
@@ -75,20 +76,28 @@ class NestedMethod(BaseEstimator):
         for name in ("epochs", "learning_rate"):
             if params[name] is not None and method.path(name) in method.stated:
                 method = method.replace(name, params[name])
-        if callable(params["model"]):
+        several = isinstance(self.model_, Ensemble)
+        if callable(params["model"]) and several:
+            members = self.model_.members
+            network = f"mean of {len(members)}: {type(members[0]).__name__}"
+        elif callable(params["model"]):
             network = type(self.model_).__name__
         else:
             network = shape_in_words(describe(self.model_))
         gate = "no gate"
         if params["gate"] != "none":
             gate = f"{params['gate']} gate"
+        said = str(method)
+        if method.members > 1 and not several:
+            # Of a class there are too few rows to draw samples of.
+            said += ", but as one network on all rows"
         runs = sorted({epochs.run for epochs in self.epochs_})
         if runs == [1]:
             passes = "1 epoch"
         else:
             passes = f"{' to '.join(map(str, (runs[0], runs[-1])[: len(runs)]))} epochs"
         self.trained_ = (
-            f"Trained by the method {method}: {network}, {gate}, {passes} on {num_rows:,} rows"
+            f"Trained by the method {said}: {network}, {gate}, {passes} on {num_rows:,} rows"
         )
         shown = self._shown
         if shown or (shown is None and sys.stderr.isatty()) or self.verbose:

@@ -193,13 +193,15 @@ def _trained(prepared: PreparedFit, num: int, seed: int) -> list[nn.Module]:
     """The refits that did not diverge; members of bags draw from what their refit has drawn."""
     x, y, options = prepared.rows()
     method = prepared.method
+    weight = options["sample_weight"]
     rng = torch.Generator().manual_seed(seed)
     members: list[Member] = []
     for _ in range(num):
-        sample = draw_with_replacement(y, rng)
+        sample = draw_with_replacement(y, rng, weight)
         seeds = torch.randint(_SEEDS, (method.members,), generator=rng)
         for own in seeds.tolist():
-            one = member_of(prepared.make_model(own), method.seeded(own), y.cpu()[sample])
+            drawn = (y.cpu()[sample], None if weight is None else weight.cpu()[sample])
+            one = member_of(prepared.make_model(own), method.seeded(own), *drawn)
             rows = sample if one.rows is None else sample[one.rows]
             members.append(replace(one, rows=rows))
     results = Fleet(members).train(x, y, progress=False, **options)
