@@ -62,6 +62,10 @@ PEOPLE = 100
 REFITS = 3
 BARS = (None, 0.65, 0.8, 0.9)
 EPSILON = 0.1
+# Of the table that a fit is timed on, and the most seconds that it may take.
+MADE_ROWS, MADE_COLUMNS = 10_000, 20
+MOST_SECONDS = 3.0
+TIMED = 3  # seeds
 # The first is what the others are compared with.
 METHODS = ("conventional", "bag", "bag(members=10)", "ct")
 # With another condition than the usual one: the gate left out, or columns that may not change.
@@ -260,7 +264,7 @@ def cut(frame: pd.DataFrame, y: np.ndarray, seed: int) -> Cut:
 
 
 def fit(
-    rows: Cut, method: str, seed: int, **condition: Any
+    x: pd.DataFrame, labels: np.ndarray, method: str, seed: int, **condition: Any
 ) -> tuple[ct.CounterfactualClassifier, dict[str, Any]]:
     """A classifier, the seconds of processor time it took, and the weight that was chosen, if one
     was.
@@ -268,13 +272,43 @@ def fit(
     started = time.process_time()
     chosen = {}
     if method == BY_VALIDATION:
-        chosen = weight_by_validation(rows.x, rows.labels, seed)
+        chosen = weight_by_validation(x, labels, seed)
         method = weighted(chosen["weight"])
     classifier = ct.CounterfactualClassifier(
         method=method, random_state=seed, progress=False, unseen="unknown", **condition
     )
-    classifier.fit(rows.x, rows.labels)
+    classifier.fit(x, labels)
     return classifier, {"fit": time.process_time() - started, **chosen}
+
+
+def made_table(seed: int) -> Rows:
+    """Ten thousand rows of twenty numbers, of which four decide, with some chance."""
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(MADE_ROWS, MADE_COLUMNS))
+    score = values[:, 0] + values[:, 1] * values[:, 2] + np.abs(values[:, 3])
+    labels = np.where(score + rng.normal(size=MADE_ROWS) > score.mean(), "yes", "no")
+    frame = pd.DataFrame(values, columns=[f"c{i}" for i in range(MADE_COLUMNS)])
+    return frame, labels.astype(object)
+
+
+def seconds_of_fits(
+    methods: Sequence[str], seeds: int, path: Path, condition: Condition
+) -> pd.DataFrame:
+    """Processor time to fit the made table, a line per method and seed; what the file has is not
+    measured again.
+    """
+    done = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["method", "seed"])
+    for seed in range(seeds):
+        for method in methods:
+            if ((done["method"] == method) & (done["seed"] == seed)).any():
+                continue
+            _, fitting = fit(*made_table(seed), method, seed, gate=condition.gate)
+            line = pd.DataFrame(
+                {"method": [method], "seed": [seed], "seconds": [fitting["fit"]]}
+            )
+            done = pd.concat([done, line]) if len(done) else line
+            done.to_csv(path, index=False, float_format="%.4g")
+    return done
 
 
 def ask(rows: Cut, classifier: ct.CounterfactualClassifier, refits: list[Any]) -> Advice:
@@ -334,7 +368,7 @@ def measure(
     lines = []
     first: Advice | None = None
     for method in methods:
-        classifier, fitting = fit(rows, method, seed, **condition)
+        classifier, fitting = fit(rows.x, rows.labels, method, seed, **condition)
         judges = refits(classifier, rows.x, rows.labels, REFITS, 100 + seed)
         advice = ask(rows, classifier, judges)
         first = first or advice
@@ -496,36 +530,79 @@ TABLE_CONDITIONS = (
     ("no table more than a point of accuracy lower, beyond its uncertainty", "accuracy", -1.0),
     ("no table with significantly less robust accuracy", "PGD", 0.0),
 )
+# Ratios of costs, which a single table may pull far from the others.
+COSTS = ("cost at equal refits", "cost at equal jury", "cost")
 OTHERS = ("FGSM", "answered", "refits", "cost", "explain")
 
 
-def decision_table(done: pd.DataFrame) -> list[str]:
+def numbers(values: pd.Series) -> str:
+    """Mean and interval of a line; of costs also the median over the tables."""
+    text = "{:+.3g} ({:+.3g} … {:+.3g})".format(*interval(values))
+    if values.name in COSTS:
+        text += f", median {by_table(values).median():.3g}"
+    return text
+
+
+def by_table(values: pd.Series) -> pd.Series:
+    """The mean over the seeds of every table that has a value."""
+    return values.dropna().groupby("table", sort=False).mean()
+
+
+def num_tables(every: dict[str, pd.DataFrame], column: str) -> str:
+    """On how many tables a line rests; of how many of the values, if seeds of them are missing."""
+    parts = []
+    for frame in every.values():
+        values = frame[column]
+        text = str(len(by_table(values)))
+        if values.isna().any():
+            text += f" ({values.notna().sum()} of {len(values)} values)"
+        parts.append(text)
+    if len(set(parts)) == 1:
+        return parts[0]
+    return " / ".join(parts)
+
+
+def fit_line(timed: pd.DataFrame, methods: Sequence[str]) -> str:
+    """Whether a fit of the made table is fast enough."""
+    cells = []
+    for method in methods:
+        seconds = timed.loc[timed["method"] == method, "seconds"]
+        met = "yes" if seconds.mean() <= MOST_SECONDS else "**no**"
+        cells.append(f"{seconds.mean():.3g} ({seconds.min():.3g} … {seconds.max():.3g}) {met}")
+    name = (
+        f"fit of {MADE_ROWS:,} rows × {MADE_COLUMNS} columns, seconds of processor time, lowest "
+        f"and highest of {timed['seed'].nunique()}: at most {MOST_SECONDS:g}"
+    )
+    return f"| {name} | {' | '.join(cells)} | a made one |"
+
+
+def decision_table(done: pd.DataFrame, timed: pd.DataFrame) -> list[str]:
     """Every condition, and whether each method meets it."""
     methods = list(done["method"].unique())[1:]
     every = {method: changes(done, method) for method in methods}
     lines = [
-        f"| condition | {' | '.join(methods)} |",
-        f"|---|{'--:|' * len(methods)}",
+        f"| condition | {' | '.join(methods)} | tables |",
+        f"|---|{'--:|' * (len(methods) + 1)}",
     ]
     for condition in CONDITIONS:
         cells = []
         for frame in every.values():
-            mean, low, high = interval(frame[condition.column])
-            met = condition.least <= mean <= condition.most
-            cells.append(f"{mean:+.3g} ({low:+.3g} … {high:+.3g}) {'yes' if met else '**no**'}")
-        lines.append(f"| {condition.name} | {' | '.join(cells)} |")
+            values = frame[condition.column]
+            met = condition.least <= interval(values)[0] <= condition.most
+            cells.append(f"{numbers(values)} {'yes' if met else '**no**'}")
+        lines.append(
+            f"| {condition.name} | {' | '.join(cells)} | {num_tables(every, condition.column)} |"
+        )
+    lines.append(fit_line(timed, methods))
     for name, column, limit in TABLE_CONDITIONS:
         cells = []
         for frame in every.values():
             below = surely_below(frame[column], limit)
             cells.append("**no**: " + "; ".join(below) if below else "yes")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {num_tables(every, column)} |")
     for column in OTHERS:
-        cells = [
-            "{:+.3g} ({:+.3g} … {:+.3g})".format(*interval(frame[column]))
-            for frame in every.values()
-        ]
-        lines.append(f"| *{column}* | {' | '.join(cells)} |")
+        cells = [numbers(frame[column]) for frame in every.values()]
+        lines.append(f"| *{column}* | {' | '.join(cells)} | {num_tables(every, column)} |")
     return lines
 
 
@@ -547,14 +624,15 @@ Changes against the conventional network {beside}, means over the tables; in bra
 logistic regression, support vectors and 15 neighbours, fitted to rows that no network saw; *refits*
 are three trainings of the same kind on bootstrap samples. Costs are L1 in standardised columns; at
 equal acceptance they are compared where both methods, asked for more and more confidence, are
-believed alike. Lines in italics are no conditions."""
+believed alike, which needs eight people whom both answer at every bar: the last column says of how
+many tables that is known. Lines in italics are no conditions."""
 _HELD_OUT = """\
 No number of a method was chosen on these tables; the network that all methods share once was, on
 two of them (HI, flchain)."""
 _LOOKED_AT = "The numbers of the methods were chosen on these tables."
 
 
-def page(done: pd.DataFrame, command: str, study: Study) -> str:
+def page(done: pd.DataFrame, timed: pd.DataFrame, command: str, study: Study) -> str:
     seeds = done["seed"].nunique()
     lines = [f"# {study.title}\n", f"`{command}`, {origin()}.\n"]
     beside = "behind the same gate"
@@ -562,7 +640,7 @@ def page(done: pd.DataFrame, command: str, study: Study) -> str:
         beside = "without a gate"
     about = f"{_ABOUT.format(beside=beside)} {_LOOKED_AT if study.flags else _HELD_OUT}"
     lines.append(f"{done['table'].nunique()} tables, seeds: {seeds}. {about}\n")
-    lines += decision_table(done)
+    lines += decision_table(done, timed)
     if "weight" in done:
         weighed = done[done["weight"].notna()]
         cells = [
@@ -601,11 +679,13 @@ def main() -> None:
         loaders = {name: loaders[name] for name in PROTECTED}
     path = chosen.out / f"{study.name}.csv"
     done = run(loaders, methods, chosen.seeds, path, study.condition)
+    timings = chosen.out / f"{study.name}_fit.csv"
+    timed = seconds_of_fits(methods, TIMED, timings, study.condition)
     flags = study.flags
     if methods != study.methods:
         flags += " --methods " + " ".join(f"'{method}'" for method in methods)
     command = f"python -m lab.decision DIR results{flags} --seeds {chosen.seeds}"
-    atomic_write(chosen.out / f"{study.name}.md", page(done, command, study).encode())
+    atomic_write(chosen.out / f"{study.name}.md", page(done, timed, command, study).encode())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pandas as pd
 from sklearn.base import clone
 
 from counterfactual_training import CounterfactualClassifier
+from counterfactual_training.training.callbacks import EpochsOfMembers
 
 # Draws of a sample until every class is in it.
 _DRAWS = 100
@@ -27,7 +28,8 @@ def refits(
 ) -> list[CounterfactualClassifier]:
     """So many classifiers with the same parameters, each fitted to a bootstrap sample of the rows.
 
-    They train for as many epochs as the classifier did up to its best one: rows that a sample has
+    Each network trains for as many epochs as that of the classifier did up to its best one, the
+    first of a bag like the first of the classifier's: rows that a sample has
     twice, once to train on and once to stop by, would let them learn it by heart. They have no
     gate, because they are asked for decisions, not for advice.
 
@@ -38,6 +40,7 @@ def refits(
         seed: of the samples and of the trainings.
     """
     rng = np.random.default_rng(seed)
+    epochs = [network.best for network in classifier.epochs_]
     made = []
     for i in range(num):
         rows = _sample(labels, rng)
@@ -46,21 +49,14 @@ def refits(
             progress=False,
             random_state=seed + 1000 + i,
             early_stopping=False,
-            epochs=_best_epoch(classifier),
+            epochs=max(epochs),
+            callbacks=[EpochsOfMembers(epochs)],
         )
         with warnings.catch_warnings():
             # Said when the classifier itself was fitted.
             warnings.simplefilter("ignore", UserWarning)
             made.append(again.fit(frame.iloc[rows], labels[rows]))
     return made
-
-
-def _best_epoch(classifier: CounterfactualClassifier) -> int:
-    """How many epochs it trained for, without those that brought nothing before it stopped."""
-    history = classifier.history_.to_frame()
-    if history["validation_loss"].isna().all():
-        return len(history)
-    return int(history["validation_loss"].to_numpy().argmin()) + 1
 
 
 def _sample(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:

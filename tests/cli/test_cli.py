@@ -160,6 +160,15 @@ def test_training_without_counterfactuals_says_null_of_mature_ones(capsys, tmp_p
     assert document["share_mature"] is None and document["method"] == "bag"
 
 
+def test_nascent_counterfactuals_are_not_said_to_be_immature(capsys, tmp_path):
+    arguments = ["loan", "--epochs", "1", "--gate", "none", "--out", str(tmp_path / "m")]
+    shares = {
+        method: ask(capsys, "train", *arguments, "--method", method)["share_mature"]
+        for method in ("ct(members=2)", "ct_published")
+    }
+    assert shares["ct(members=2)"] is None and shares["ct_published"] is not None
+
+
 def test_witnesses_say_how_long_advice_lasts(capsys, tmp_path):
     path = str(tmp_path / "asked.safetensors")
     options = ["--immutable", "age", "--epochs", "10", "--gate", "none", "--witnesses", "4"]

@@ -117,6 +117,25 @@ def test_a_class_that_no_row_has_is_not_waited_for():
     assert set(y[drawn].tolist()) == {0, 2}
 
 
+def test_rows_without_weight_do_not_count_as_drawn():
+    y = torch.arange(300) % 3
+    weight = torch.zeros(300)
+    weight[6] = 2.0  # of class 0, none of class 1, and of class 2 a few
+    weight[[2, 5, 8]] = 1.0
+    for seed in range(100):
+        rng = torch.Generator().manual_seed(seed)
+        drawn = draw_with_replacement(y, rng, weight)
+        assert 6 in drawn and weight[drawn][y[drawn] == 2].any()
+        assert y[drawn].unique().tolist() == [0, 1, 2]
+        assert weight[draw_with_replacement(y / 3.5, rng, weight)].any()
+    # With weights everywhere it is the draw that it was.
+    plain, heavy = (
+        draw_with_replacement(y, torch.Generator().manual_seed(5), weight)
+        for weight in (None, torch.ones(300))
+    )
+    assert torch.equal(plain, heavy)
+
+
 def test_numbers_are_drawn_too():
     y = torch.linspace(0, 1, 50)
     drawn = draw_with_replacement(y, torch.Generator().manual_seed(0))
@@ -194,31 +213,39 @@ class Shared(torch.nn.Linear):
         return self
 
 
+@pytest.mark.parametrize("method", ["bag", "ct"])
 @pytest.mark.parametrize("kind", [Uncopied, Shared])
-def test_a_model_that_cannot_be_copied_trains_alone_and_says_so(kind):
+def test_a_model_that_cannot_be_copied_trains_alone_and_says_so(kind, method):
     x, y = blobs()
     lone = kind(2, 3).double()
     with pytest.warns(InputWarning, match=rf"instead of 5: {kind.__name__} cannot be copied"):
-        assert ct.train(lone, x, y, "ct(epochs=1)").model is lone
-    for text in ("bag", "ct(members=3)"):
-        with pytest.raises(ModelError, match=r"cannot be copied. Pass ct.Ensemble"):
+        assert ct.train(lone, x, y, f"{method}(epochs=1)").model is lone
+    for text in (f"{method}(members=3)", "ensemble"):
+        with pytest.raises(
+            ModelError, match=r"(cannot be copied|would learn alike). Pass ct.Ensemble"
+        ):
             ct.train(lone, x, y, text)
 
 
-def test_where_copies_would_not_do():
+@pytest.mark.parametrize("name", ["bag", "ct"])
+def test_where_copies_would_not_do(name):
     x, y = blobs()
     with pytest.warns(InputWarning, match="would learn alike"):
-        ct.train(model_of(0), x, y, "ct(epochs=1, bootstrap=False)")
+        ct.train(model_of(0), x, y, f"{name}(epochs=1, bootstrap=False)")
     with pytest.warns(InputWarning, match="the optimizer belongs to one network"):
-        ct.train(model_of(0), x, y, "ct(epochs=1)", optimizer=torch.optim.SGD)
+        ct.train(model_of(0), x, y, f"{name}(epochs=1)", optimizer=torch.optim.SGD)
     data = torch.utils.data.TensorDataset(x, y)
     with pytest.warns(InputWarning, match="not from a data set"):
-        ct.train(model_of(0), data, method="ct(epochs=1)")
+        ct.train(model_of(0), data, method=f"{name}(epochs=1)")
     rare = y.clone()
     rare[rare == 2] = 0
     rare[0] = 2
     with pytest.warns(InputWarning, match="class 2 has one row"):
-        ct.train(model_of(0), x, rare, "ct(epochs=1)")
+        ct.train(model_of(0), x, rare, f"{name}(epochs=1)")
+    # Who made several keeps them, and is told what they are worth.
+    several = ct.Ensemble([model_of(i) for i in range(5)])
+    with pytest.warns(InputWarning, match="Class 2 has one row, which every member of the bag"):
+        assert len(ct.train(several, x, rare, f"{name}(epochs=1)").model.members) == 5
     with pytest.raises(ModelError, match="would learn alike"):
         ct.train(model_of(0), x, y, "ensemble")
 
@@ -247,11 +274,12 @@ def test_constraints_that_leave_no_counterfactual():
     assert record["mean_steps"] == 0 and 0 < record["adversarial"] < 3
 
 
-def test_a_member_of_a_fleet_is_one_network_on_all_rows():
+@pytest.mark.parametrize("name", ["bag", "ct"])
+def test_a_member_of_a_fleet_is_one_network_and_says_so(name):
     x, y = blobs()
     alone, fleet = model_of(0), [model_of(0), model_of(1)]
-    ct.train(alone, x, y, "ct(epochs=2, members=1)")
-    ct.Fleet([ct.Member(model, "ct(epochs=2)") for model in fleet]).train(x, y)
+    ct.train(alone, x, y, f"{name}(epochs=2, members=1)")
+    ct.Fleet([ct.Member(model, f"{name}(epochs=2, members=1)") for model in fleet]).train(x, y)
     assert_close(weights_of(fleet[0]), weights_of(alone), atol=1e-9, rtol=1e-7)
-    with pytest.raises(InputError, match="is an ensemble"):
-        ct.Fleet([ct.Member(model_of(0), "ct(members=5)")])
+    with pytest.raises(InputError, match=r"Member 0 is an ensemble: .* 5 networks.* members=1"):
+        ct.Fleet([ct.Member(model_of(0), name)])

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from counterfactual_training import Constraints, TrainConfig, methods, mlp, train
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, ModelError, StoppedWarning
 from counterfactual_training.training import fleet as fleet_module
 from counterfactual_training.training import run as run_module
 from counterfactual_training.training.callbacks import Callback
@@ -300,6 +300,68 @@ def test_memory_counts_the_shuffled_rows_and_the_limit_of_a_container(tmp_path, 
     left = fleet_module._container(tmp_path)
     monkeypatch.setattr(fleet_module, "_container", lambda: left)
     assert fleet_module.free_memory(torch.device("cpu")) == 350
+
+
+# ---- outputs that are no numbers, of weights that are some ---------------------------------------
+
+
+def steep(rate, epochs=1):
+    """A member whose two updates are too few for a streak of bad ones to be noticed."""
+    torch.manual_seed(0)
+    model = mlp(2, 2, (5,))
+    return Member(model, methods.conventional(epochs=epochs, learning_rate=rate, batch_size=30))
+
+
+def test_a_member_that_returns_no_numbers_is_left_out():
+    x, y = rows()
+    x = x.float()
+    fleet = Fleet([steep(1e30), steep(1e-3)])
+    with pytest.warns(StoppedWarning, match="Member 0 of the fleet cannot be used"):
+        results = fleet.train(x, y)
+    assert all(torch.isfinite(p).all() for p in results[0].model.parameters())
+    assert results[0].history.diverged and not results[0].history.usable
+    assert not results[1].history.diverged and results[1].history.usable
+    with pytest.warns(UserWarning, match="Of 2 members 1 diverged and are left out"):
+        assert fleet_module.sound_members(results) == [1]
+    # None is sound, but one returns numbers.
+    results[1].history.diverged = True
+    assert fleet_module.sound_members(results) == [1]
+
+
+def test_a_lone_model_that_returns_no_numbers_is_told():
+    x, y = rows()
+    member = steep(1e30)
+    with pytest.warns(StoppedWarning, match="The trained model cannot be used"):
+        history = train(member.model, x.float(), y, member.method).history
+    assert history.diverged and "not finite numbers" in history.stopped
+
+
+def test_models_whose_first_outputs_overflow_are_told_as_such():
+    x, y = rows()
+    models = [mlp(2, 2, (5,)) for _ in range(2)]
+    with torch.no_grad():
+        for parameter in models[1].parameters():
+            parameter.fill_(1e30)
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        Fleet([Member(model, methods.conventional(epochs=1)) for model in models]).train(
+            x.float(), y
+        )
+
+
+def test_who_diverged_is_remembered_by_a_checkpoint(tmp_path):
+    x, y = rows()
+    path = tmp_path / "fleet.safetensors"
+
+    def ends(run):
+        if run.epoch == 1:
+            run.fail(0, 1, "made to fail")
+        if run.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.warns(StoppedWarning), contextlib.suppress(KeyboardInterrupt):
+        Fleet([member(0), member(1)]).train(x, y, callbacks=[After(ends)], checkpoint=path)
+    first, second = Fleet([member(0), member(1)]).train(x, y, checkpoint=path)
+    assert first.history.diverged and not second.history.diverged
 
 
 def with_dropout():

@@ -20,6 +20,7 @@ from counterfactual_training.tables.estimators.validation import ValidationRows
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.fleet import Fleet, Member
 from counterfactual_training.training.method import Method
+from counterfactual_training.training.registry import of_one_network
 from counterfactual_training.training.run import History, Run, TrainResult
 
 # Trials of one objective are compared with earlier ones after these shares of the epochs.
@@ -108,7 +109,10 @@ def train_batch(
             for i in range(task.num_seeds)
         ]
         fleet = Fleet(
-            [Member(task.make_model(seed), method.seeded(seed)) for method, seed in every]
+            [
+                Member(task.make_model(seed), of_one_network(method).seeded(seed))
+                for method, seed in every
+            ]
         )
         watcher = _Watcher(places, task.num_seeds, watch)
         callbacks = [*task.callbacks(), watcher]

@@ -151,10 +151,19 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
         "test_rows": len(held_out),
         "accuracy": float(tested),
         "training_accuracy": classifier.history_.last("accuracy"),
-        "share_mature": classifier.history_.last("share_mature"),
+        "share_mature": _share_mature(classifier),
         "trained": classifier.trained_,
         "out": arguments.out,
     }
+
+
+def _share_mature(classifier: Any) -> float:
+    """Of the counterfactuals of the last epoch; NaN of a method that learns from nascent ones only,
+    which are not meant to mature, and without any.
+    """
+    if classifier.method_.minimised.needs_divergence:
+        return classifier.history_.last("share_mature")
+    return float("nan")
 
 
 def _protected(arguments: argparse.Namespace) -> tuple[str, ...]:

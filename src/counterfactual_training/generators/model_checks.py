@@ -123,10 +123,24 @@ def finite_logits(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Te
     return logits
 
 
+class UnusableModelError(ModelError):
+    """A model returned NaN or infinity.
+
+    Attributes:
+        unusable: ``(members,)`` mask of the models of a stack that did, whose logits are
+            ``(members, n, k)``; one alone is ``(1,)``.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__("The model returned NaN or infinity; its weights are unusable.")
+        stack = logits.reshape(-1, *logits.shape[-2:])
+        self.unusable = ~torch.isfinite(stack).flatten(1).all(-1)
+
+
 def check_finite_logits(logits: Tensor) -> None:
     """Raise if a model's output, of any shape, holds NaN or infinity."""
     if not bool(torch.isfinite(logits).all()):
-        raise ModelError("The model returned NaN or infinity; its weights are unusable.")
+        raise UnusableModelError(logits)
 
 
 def check_logits(logits: Tensor, y: Tensor, num_classes: int | None = None) -> None:

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -470,6 +470,25 @@ class EarlyStopping(BestEpoch):
 
     def __init__(self, patience: int = 10, **options: Any) -> None:
         super().__init__(patience=patience, **options)
+
+
+class EpochsOfMembers(Callback):
+    """Train every member of a fleet for epochs of its own, again from the first where there are
+    more members than numbers.
+
+    Args:
+        epochs: of each member; no more than those of the run.
+    """
+
+    def __init__(self, epochs: Sequence[int]) -> None:
+        self.epochs = list(epochs)
+
+    def on_epoch_end(self, run: Run) -> None:
+        """Stop the members whose epochs are done."""
+        for i in run.running:
+            own = self.epochs[run.members[i] % len(self.epochs)]
+            if run.epoch == own < run.epochs:
+                run.stop(f"its {own} epochs are done", i)
 
 
 def column(run: Run, i: int, name: str) -> float:

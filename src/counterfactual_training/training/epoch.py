@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from counterfactual_training.errors import InputError, ModelError
+from counterfactual_training.generators.model_checks import UnusableModelError
 from counterfactual_training.training.network import Gradients
 from counterfactual_training.training.objective import Batch, CounterfactualBatch
 from counterfactual_training.training.round import Round
@@ -179,7 +180,7 @@ class Attempt(AbstractContextManager["Attempt"]):
     def stop(self, error: ModelError) -> bool:
         """Stop the members that failed; whether training is the cause."""
         run = self.epoch.run
-        broken = self.broken()
+        broken = self.broken(error)
         # Before the first update, training is not the cause.
         if not broken or (run.epoch == 0 and not self.epoch.tally.bad):
             return False
@@ -189,7 +190,7 @@ class Attempt(AbstractContextManager["Attempt"]):
         self.epoch.tally.notice_stops()
         return True
 
-    def broken(self) -> list[int]:
+    def broken(self, error: ModelError) -> list[int]:
         """Rows of the stack that failed."""
         return [0]
 
@@ -218,10 +219,14 @@ class FleetAttempt(Attempt):
         self._choose_members()
         return training
 
-    def broken(self) -> list[int]:
+    def broken(self, error: ModelError) -> list[int]:
         run = self.epoch.run
         explaining = run.explaining()
-        return [slot for slot in _unusable(run) if explaining[slot]]
+        unusable = set(_unusable(run))
+        # At the edge of overflow it depends on the order of a sum who returns infinity.
+        if isinstance(error, UnusableModelError) and len(error.unusable) == len(explaining):
+            unusable |= set(error.unusable.nonzero().flatten().tolist())
+        return [slot for slot in sorted(unusable) if explaining[slot]]
 
 
 def find_by_method(run: Run, batch: Batch, rng: Streams) -> Any:

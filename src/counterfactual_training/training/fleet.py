@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import constraint_structure
-from counterfactual_training.errors import InputError, from_outside
+from counterfactual_training.errors import InputError, InputWarning, from_outside
 from counterfactual_training.generators import Generator
 from counterfactual_training.generators.stack_generators import compatible, generator_structure
-from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.models.stack import StackedModel, UnstackableError, check_stackable
 from counterfactual_training.torch_modes import ordinary, with_gradients
 from counterfactual_training.training import arguments
@@ -33,12 +33,13 @@ from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.method import FromRows, Method
 from counterfactual_training.training.methods import ct_published
 from counterfactual_training.training.objective import Objective
-from counterfactual_training.training.registry import make_method, of_one_network
+from counterfactual_training.training.registry import make_method
 from counterfactual_training.training.rows import (
     DrawnRows,
     FetchedRows,
     TrainingRows,
     draw_with_replacement,
+    too_rare,
 )
 from counterfactual_training.training.run import Run, TrainResult, stated
 from counterfactual_training.training.train_config import TrainConfig
@@ -73,34 +74,68 @@ class Member:
     rows: Tensor | None = None
 
     def __post_init__(self) -> None:
-        method = make_method(self.method)
-        if not isinstance(self.model, Ensemble):
-            method = of_one_network(method)
-        object.__setattr__(self, "method", method)  # the class is frozen
+        object.__setattr__(self, "method", make_method(self.method))  # the class is frozen
 
 
-def members_of(models: Sequence[nn.Module], method: Method, y: Tensor | None) -> list[Member]:
+def members_of(
+    models: Sequence[nn.Module],
+    method: Method,
+    y: Tensor | None,
+    weight: Tensor | None = None,
+    labels: Sequence[Any] | None = None,
+) -> list[Member]:
     """The members of an ensemble or a bag: each with a seed of its own, as if it trained alone,
     and in a bag with a sample of the rows, of classes y ``(n,)``.
+
+    Args:
+        weight: ``(n,)`` of the rows; samples hold some that have one.
+        labels: of the classes, for a warning.
     """
+    if method.bootstrap and y is not None:
+        _warn_of_rare(y, labels)
     first = method.training.seed
-    return [member_of(model, method.seeded(first + i), y) for i, model in enumerate(models)]
+    return [
+        member_of(model, method.seeded(first + i), y, weight) for i, model in enumerate(models)
+    ]
 
 
-def member_of(model: nn.Module, method: Method, y: Tensor | None) -> Member:
+def _warn_of_rare(y: Tensor, labels: Sequence[Any] | None) -> None:
+    """Say that all samples share what one row tells of its class, if there is such a class."""
+    rare = too_rare(y)
+    if rare is None:
+        return
+    name: Any = rare
+    if labels is not None:
+        name = repr(labels[rare])
+    warnings.warn(
+        InputWarning(
+            f"Class {name} has one row, which every member of the bag draws: of this class, "
+            "their mean says no more than one of them."
+        ),
+        stacklevel=from_outside(),
+    )
+
+
+def member_of(
+    model: nn.Module, method: Method, y: Tensor | None, weight: Tensor | None = None
+) -> Member:
     """One network of an ensemble or a bag, whose seed also draws the rows of a bag."""
     rows = None
     if method.bootstrap and y is not None:
-        rows = draw_with_replacement(y, torch.Generator().manual_seed(method.training.seed))
+        rng = torch.Generator().manual_seed(method.training.seed)
+        rows = draw_with_replacement(y, rng, weight)
     return Member(model, replace(method, members=1, bootstrap=False), rows)
 
 
-def sound_members(results: Sequence[TrainResult]) -> list[TrainResult]:
-    """Those that did not diverge, with a warning about the others; all, if none is left."""
-    sound = [result for result in results if not result.history.diverged]
+def sound_members(results: Sequence[TrainResult]) -> list[int]:
+    """Places of those that did not diverge, with a warning about the others; if none is left, of
+    those that return numbers at least; or of all.
+    """
+    everyone = range(len(results))
+    sound = [i for i in everyone if not results[i].history.diverged]
     if not sound:
         # Each has said so; the weights of the last sound epochs are what there is.
-        return list(results)
+        return [i for i in everyone if results[i].history.usable] or list(everyone)
     if len(sound) < len(results):
         warnings.warn(
             f"Of {len(results)} members {len(results) - len(sound)} diverged and are left out; "
@@ -150,8 +185,9 @@ class Fleet:
                 )
             if member.method.members > 1:
                 raise InputError(
-                    f"Member {i} is an ensemble; give ct.train one at a time, or its networks as "
-                    "members."
+                    f"Member {i} is an ensemble: {member.method.name!r} trains "
+                    f"{member.method.members} networks. Give ct.train one at a time, or state "
+                    "members=1 for one network on all rows."
                 )
             for name, mine in vars(first).items():
                 its = getattr(member.method.training, name)
@@ -377,6 +413,9 @@ def _check_stacked(models: Sequence[nn.Module], data: TrainingRows) -> None:
                 alone = (clone if training and clone.training else clone.train(training))(
                     some[i]
                 )
+                # Which side of overflow a sum ends on depends on its order.
+                if not bool(torch.isfinite(alone).all()):
+                    continue
                 if alone.dtype.itemsize < 8:
                     slack = 1e-3
                 else:

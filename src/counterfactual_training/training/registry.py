@@ -205,7 +205,7 @@ def _several(
     usual = {
         path: value
         for path, value in SEVERAL[kind].items()
-        if not path.startswith("training.") or not one.states(path)
+        if path not in one.stated and (not path.startswith("training.") or not one.states(path))
     }
     several = replace(
         one.replace(usual),
@@ -238,11 +238,11 @@ def is_known(spec: str | Mapping[str, Any] | Method) -> bool:
 
 
 def of_one_network(method: Method) -> Method:
-    """The training of one network on all rows, of a method that would rather have several; others,
-    and those whose user wants several, as they are.
+    """The training of one network on all rows, of a method that would rather have several, each on
+    rows of its own; others, and those whose user states how many, as they are.
     """
     kind, _ = kind_and_method(method.name)
-    stated = kind is not None or method.make is None or "members" in method.stated
+    stated = kind == "ensemble" or method.make is None or "members" in method.stated
     if stated or method.members == 1:
         return method
     return replace(method, members=1, bootstrap=False)

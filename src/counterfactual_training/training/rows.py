@@ -191,18 +191,23 @@ class DrawnRows(TrainingRows):
         return TrainingRows(x, y, self.num_classes, weight)
 
 
-def draw_with_replacement(y: Tensor, rng: torch.Generator) -> Tensor:
-    """As many rows ``(n,)`` as there are, drawn with replacement, and of every class at least one.
+def draw_with_replacement(
+    y: Tensor, rng: torch.Generator, weight: Tensor | None = None
+) -> Tensor:
+    """As many rows ``(n,)`` as there are, drawn with replacement, and of every class at least one;
+    if some of its rows have a weight, one of these.
 
     A draw that misses a class is made again. Where a class is so rare that this would hardly end,
-    one of its rows takes the place of the last that was drawn. Numbers have no classes.
+    one of its rows takes the place of the last that was drawn. Numbers are of one class.
     """
     n = len(y)
     places = torch.randint(n, (n,), generator=rng)
-    if y.is_floating_point():
+    if y.is_floating_point() and weight is None:
         return places
-    label = y.cpu()
+    label = _labels_that_count(y, weight)
     present = label.bincount() > 0
+    # Rows that do not count are no class, and are not waited for.
+    present[0] = False
     for _ in range(_DRAWS):
         if not _missing(label, places, present).any():
             return places
@@ -211,6 +216,21 @@ def draw_with_replacement(y: Tensor, rng: torch.Generator) -> Tensor:
         rows = (label == missing).nonzero().flatten()
         places[-1 - at] = rows[torch.randint(len(rows), (1,), generator=rng)]
     return places
+
+
+def _labels_that_count(y: Tensor, weight: Tensor | None) -> Tensor:
+    """Of each row its class, from 1 on; 0 of a row without a weight, if others of its class have
+    one.
+    """
+    if y.is_floating_point():
+        label = torch.ones(len(y), dtype=torch.long)
+    else:
+        label = y.cpu() + 1
+    if weight is None:
+        return label
+    heavy = weight.cpu() > 0
+    some_heavy = label[heavy].bincount(minlength=int(label.max()) + 1) > 0
+    return torch.where(heavy | ~some_heavy[label], label, 0)
 
 
 def too_rare(y: Tensor) -> int | None:

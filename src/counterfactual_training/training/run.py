@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from counterfactual_training.constraints import Constraints
 from counterfactual_training.constraints.stack_constraints import stack_constraints
 from counterfactual_training.core.broadcast import Number
 from counterfactual_training.core.precision import at_least_single
-from counterfactual_training.errors import InputError, StoppedWarning
+from counterfactual_training.errors import InputError, StoppedWarning, from_outside
 from counterfactual_training.generators import SearchResult, evaluating
 from counterfactual_training.generators.search import search_rows
 from counterfactual_training.generators.stack_generators import stack_generators
@@ -35,6 +36,8 @@ from counterfactual_training.training.rows import TrainingRows
 # Stopped members stay in the stack, ignored, until so small a share still trains: restacking costs
 # time.
 _COMPACT_AT = 0.75
+# That a trained model is asked about at once.
+_BLOCK_ROWS = 4096
 
 
 class Saver(Protocol):
@@ -59,7 +62,8 @@ class History:
     Attributes:
         records: one dict per epoch.
         stopped: the reason; ``None`` if all epochs were run.
-        diverged: whether the reason is that losses or weights became non-finite.
+        diverged: whether the reason is that losses, weights or outputs became non-finite.
+        usable: whether the trained model returns finite numbers for the training rows.
 
     Examples:
         >>> import counterfactual_training as ct
@@ -77,10 +81,20 @@ class History:
     records: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
     diverged: bool = False
+    usable: bool = True
 
     def to_frame(self) -> pd.DataFrame:
         """One row per epoch."""
         return pd.DataFrame(self.records)
+
+    @property
+    def best_epoch(self) -> int:
+        """Epochs up to the lowest validation loss; all of them without validation rows."""
+        losses = [record["validation_loss"] for record in self.records]
+        known = [loss for loss in losses if not math.isnan(loss)]
+        if not known:
+            return len(self.records)
+        return losses.index(min(known)) + 1
 
     def last(self, column: str) -> float:
         """The value of the last epoch; NaN without any."""
@@ -501,9 +515,33 @@ class Run:
         if self.lead:  # a stack has copies of the weights
             for i, model in enumerate(self.models):
                 model.load_state_dict(self.weights(i))
+        for i, model in enumerate(self.models):
+            if not self._returns_numbers(i, model.eval()):
+                self._tell_unusable(i)
         return [
             TrainResult(m.eval(), h) for m, h in zip(self.models, self.histories, strict=True)
         ]
+
+    @torch.no_grad()
+    def _returns_numbers(self, i: int, model: nn.Module) -> bool:
+        """Whether a trained model returns finite numbers for training rows."""
+        # Of members that left a stack, whose own rows are gone, for those of another one.
+        row = self.slots.index(i) if i in self.slots else 0
+        blocks = self.data.possible(row).split(_BLOCK_ROWS)
+        return all(bool(torch.isfinite(model(block)).all()) for block in blocks)
+
+    def _tell_unusable(self, i: int) -> None:
+        """Mark the history of a model that does not, and say so, unless it was said before."""
+        history = self.histories[i]
+        history.usable = False
+        history.diverged = True
+        reason = "its outputs for training rows are not finite numbers"
+        history.stopped = history.stopped or reason
+        who = "The trained model"
+        if len(self.members) > 1:
+            who = f"Member {self.members[i]} of the fleet"
+        text = f"{who} cannot be used: {reason}. A smaller learning rate usually helps."
+        warnings.warn(text, StoppedWarning, stacklevel=from_outside())
 
     def state(self) -> dict[str, Any]:
         """Everything a resumed run needs, as nested dicts of tensors and plain values."""
@@ -514,6 +552,7 @@ class Run:
             "strength": self.strength,
             "records": [history.records for history in self.histories],
             "stopped": [history.stopped for history in self.histories],
+            "diverged": [history.diverged for history in self.histories],
             "model": self.model.state_dict(),
             "good": self.good,
             "ended": self.ended,
@@ -539,8 +578,8 @@ class Run:
         self.memory = {
             name: state["memory"][name].to(value) for name, value in self.memory.items()
         }
-        pairs = zip(state["records"], state["stopped"], strict=True)
-        self.histories = [History(records, reason) for records, reason in pairs]
+        parts = zip(state["records"], state["stopped"], state["diverged"], strict=True)
+        self.histories = [History(*part) for part in parts]
 
     def _place(self, slot: int) -> int | EllipsisType:
         """The index of a row of the stack in tensors ``(*lead, …)``."""

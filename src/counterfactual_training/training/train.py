@@ -192,8 +192,11 @@ def _train_members(
     y = arguments_of_fleet["y"]
     if method.bootstrap and not isinstance(y, Tensor):
         raise InputError("A bag draws its rows: give x and y as tensors, not as a data set.")
-    results = Fleet(members_of(list(model.members), method, y)).train(**arguments_of_fleet)
+    weight = arguments_of_fleet["sample_weight"]
+    results = Fleet(members_of(list(model.members), method, y, weight)).train(
+        **arguments_of_fleet
+    )
     sound = sound_members(results)
     if len(sound) < len(results):
-        model = Ensemble([result.model for result in sound])
-    return TrainResult(model.eval(), sound[0].history)
+        model = Ensemble([results[i].model for i in sound])
+    return TrainResult(model.eval(), results[sound[0]].history)

@@ -248,6 +248,26 @@ def test_a_member_that_diverges_is_left_out(loans, make_quick, monkeypatch):
     assert np.isfinite(bag.predict_proba(frame)).all()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", ["bag", "ct"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_members_that_overflow_are_left_out(make_quick, method, seed):
+    """At this rate some members' logits overflow, in a search or after the last update."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(200, 2)), columns=["a", "b"])
+    params = {"learning_rate": 1e12, "epochs": 100, "random_state": seed}
+    bag = make_quick(method, **params).fit(frame, frame["a"] + frame["b"] > 0)
+    assert 1 <= len(bag.model_.members) < 5
+    assert np.isfinite(bag.predict_proba(frame)).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("method", ["conventional", "bag"])
+def test_a_classifier_that_returns_no_numbers_is_none(loans, make_quick, method):
+    with pytest.raises(ModelError, match="State a smaller learning_rate"):
+        make_quick(method, gate="none", epochs=1, learning_rate=1e30).fit(*loans)
+
+
 def test_training_goes_on_with_the_members_that_are_left(loans, make_quick):
     bag = make_quick("bag", gate="none", epochs=1).fit(*loans)
     del bag.model_.members[3]
@@ -273,6 +293,7 @@ def test_a_network_of_ones_own_may_be_an_ensemble(loans, make_quick):
 
     bag = make_quick("bag(members=2)", model=make, gate="none", epochs=1).fit(*loans)
     assert [len(member.members) for member in bag.model_.members] == [3, 3]
+    assert "mean of 2: Ensemble" in bag.trained_
 
 
 @pytest.mark.parametrize("method", ["bag", "ct"])
@@ -291,6 +312,7 @@ def test_a_class_with_few_rows(method, rows, make_quick, recwarn):
     assert bag.method_.members == (1 if alone else 5) and len(told) == alone
     assert all("instead of 5: 'yes' has one row to train on" in text for text in told)
     assert isinstance(bag.model_, ct.Ensemble) != alone
+    assert ("but as one network on all rows" in bag.trained_) == alone
     # It stays what it is.
     assert bag.fit(x, y).partial_fit(x, y).method_.members == (1 if alone else 5)
 

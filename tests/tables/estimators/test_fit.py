@@ -13,6 +13,7 @@ from counterfactual_training.errors import InputError, InputWarning
 from counterfactual_training.tables.estimators import fit, inputs
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
 from counterfactual_training.tables.estimators.fit import prepare, validation_split
+from counterfactual_training.training.run import History, TrainResult
 
 QUICK = {
     "method": "ct_published(num_counterfactuals=30)",
@@ -259,12 +260,12 @@ def test_a_restart_without_counterfactuals_is_the_last_choice(small, monkeypatch
         CounterfactualClassifier(model="linear", mutability={}).get_params(), *small, 0
     )
     measured = [{"accuracy": 0.9, "implausibility": value} for value in (np.nan, 2.0, 1.0)]
-    results = [SimpleNamespace(model=name, history=None) for name in ("none", "far", "near")]
+    results = [TrainResult(name, History()) for name in ("none", "far", "near")]
     monkeypatch.setattr(
         fit, "Fleet", lambda members: SimpleNamespace(train=lambda *rows, **options: results)
     )
     monkeypatch.setattr(fit, "ValidationRows", lambda *rows: lambda models: measured)
-    assert fit.best_restart(prepared, 3, False)[0] == "near"
+    assert fit.best_restart(prepared, 3, False).model == "near"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
 """fit with weights, warm starts, partial_fit, and what training tells while it runs."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 import counterfactual_training as ct
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, InputWarning
+from counterfactual_training.tables.estimators import fit
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
+from lab.refits import refits
 
 
 def quick(**params):
@@ -70,6 +74,32 @@ def test_equal_weights_change_nothing(loans):
 def test_weights_that_make_no_sense(loans, given, match):
     with pytest.raises(InputError, match=match):
         quick().fit(*loans, sample_weight=given)
+
+
+@pytest.mark.parametrize("way", ["fit", "partial_fit"])
+@pytest.mark.parametrize("method", ["bag", "ct"])
+def test_every_member_learns_from_the_few_rows_with_a_weight(loans, method, way):
+    frame, y = loans
+    weight = np.zeros(len(frame))
+    weight[0] = 1.0
+    bag = quick(method=method, gate="none", epochs=40, learning_rate=0.05)
+    for _ in range(30 if way == "partial_fit" else 1):
+        getattr(bag, way)(frame, y, sample_weight=weight)
+    encoded = bag._encoded(frame.head(1))
+    known = bag.classes_.tolist().index(y[0])
+    assert len(bag.model_.members) == 5
+    for member in bag.model_.members:
+        assert float(member(encoded).softmax(-1)[0, known]) > 0.9
+
+
+def test_five_networks_that_go_on_with_one_row_of_a_class_are_told(loans):
+    frame, y = loans
+    bag = quick(method="bag", gate="none", epochs=1, warm_start=True).fit(frame, y)
+    rare = np.full(len(y), y[0], dtype=object)
+    rare[3] = next(label for label in np.unique(y) if label != y[0])
+    for learn in (bag.partial_fit, bag.fit):
+        with pytest.warns(InputWarning, match=f"Class '{rare[3]}' has one row, which every"):
+            learn(frame, rare)
 
 
 # ---- going on ------------------------------------------------------------------------------------
@@ -198,3 +228,55 @@ def test_verbose_prints_the_loss(loans, capsys):
     ]
     quick(gate="none", epochs=1).fit(*loans)
     assert capsys.readouterr().out == ""
+
+
+# ---- how long each network trained ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """A bag whose members stop at different epochs, because much of what they see is chance."""
+    people = ct.loan(300)
+    y = people.labels.copy()
+    rng = np.random.default_rng(0)
+    wrong = rng.random(300) < 0.3
+    y[wrong] = rng.permutation(y[wrong])
+    return quick(method="bag", epochs=100).fit(people.frame, y), people.frame, y
+
+
+def test_each_member_tells_its_own_epochs(noisy, tmp_path):
+    bag, _, _ = noisy
+    runs = [epochs.run for epochs in bag.epochs_]
+    assert len(runs) == 5 and min(runs) < max(runs) < 100
+    assert runs[0] == len(bag.history_.records)
+    losses = bag.history_.to_frame()["validation_loss"]
+    assert bag.epochs_[0].best == losses.idxmin() + 1
+    # Stopped after ten epochs that brought nothing.
+    assert all(epochs.run - epochs.best == 10 for epochs in bag.epochs_)
+    assert bag.trained_.endswith(f"{min(runs)} to {max(runs)} epochs on 300 rows")
+    bag.save(tmp_path / "bag.safetensors")
+    loaded = CounterfactualClassifier.load(tmp_path / "bag.safetensors")
+    assert loaded.epochs_ == bag.epochs_
+
+
+def test_training_that_goes_on_adds_to_the_epochs_of_each_member(noisy):
+    bag, frame, y = noisy
+    more = copy.deepcopy(bag).partial_fit(frame, y)
+    for before, after in zip(bag.epochs_, more.epochs_, strict=True):
+        assert after == (before.run + 1, before.best + 1)
+
+
+def test_a_member_left_out_takes_its_epochs_along(noisy, monkeypatch):
+    bag, frame, y = noisy
+    sound = fit.sound_members
+    monkeypatch.setattr(fit, "sound_members", lambda results: sound(results)[1:])
+    fewer = copy.deepcopy(bag).partial_fit(frame, y)
+    assert [epochs.best for epochs in fewer.epochs_] == [
+        epochs.best + 1 for epochs in bag.epochs_[1:]
+    ]
+
+
+def test_a_refit_of_the_laboratory_trains_as_long_member_by_member(noisy):
+    bag, frame, y = noisy
+    (again,) = refits(bag, frame, y, 1, seed=0)
+    assert [epochs.run for epochs in again.epochs_] == [epochs.best for epochs in bag.epochs_]

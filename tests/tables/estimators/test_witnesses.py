@@ -13,6 +13,7 @@ import counterfactual_training as ct
 from counterfactual_training.errors import InputError
 from counterfactual_training.models.ensemble import Ensemble
 from counterfactual_training.tables.estimators import witnesses as module
+from counterfactual_training.tables.estimators.fit import Epochs
 from counterfactual_training.tables.estimators.witnesses import Refits, refit
 
 PEOPLE = ct.loan(300)
@@ -93,6 +94,26 @@ def test_members_of_a_bag_draw_from_what_their_witness_drew(bag, monkeypatch):
     for first, second in zip(members[::2], members[1::2], strict=True):
         both = set(first.rows.tolist()) | set(second.rows.tolist())
         assert len(both) / 300 < 0.67, "both are of the same sample"
+
+
+def test_members_of_a_bag_train_as_long_as_those_of_the_classifier(bag, monkeypatch):
+    grown = copy.deepcopy(bag)
+    grown.epochs_ = [Epochs(20, 2), Epochs(17, 7)]
+    results = []
+
+    class Fleet(ct.Fleet):
+        def train(self, *rows, **options):
+            results.extend(super().train(*rows, **options))
+            return results
+
+    monkeypatch.setattr(module, "Fleet", Fleet)
+    refit(grown, PEOPLE.frame, PEOPLE.labels, 4)
+    assert [len(one.history.records) for one in results] == [2, 7] * 4
+    results.clear()
+    # No callback where all train equally long.
+    grown.epochs_ = [Epochs(20, 2), Epochs(17, 2)]
+    refit(grown, PEOPLE.frame, PEOPLE.labels, 4)
+    assert [one.history.stopped for one in results] == [None] * 8
 
 
 def test_together_they_say_what_each_says_alone(classifier, bag, encoded):

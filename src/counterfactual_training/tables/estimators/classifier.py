@@ -31,6 +31,7 @@ from counterfactual_training.tables.estimators.file import (
     load_classifier,
     save_classifier,
 )
+from counterfactual_training.tables.estimators.fit import Epochs
 from counterfactual_training.tables.estimators.inputs import (
     frame_of,
     restate,
@@ -137,7 +138,9 @@ class CounterfactualClassifier(
         generator_: of the counterfactuals in training.
         gate_: judges how much a row looks like a real one of each class; ``None`` without a gate.
         witnesses_: say how long advice lasts, see :meth:`add_witnesses`; ``None`` without any.
-        history_: metrics by epoch; of an ensemble's first member.
+        history_: metrics by epoch; of several networks, those of the first.
+        epochs_: of each network, how many epochs it trained for (``run``), and how many of them
+            made its weights (``best``).
         tuning_: all trials, if :meth:`tune` made this classifier.
         origin_: of a model that ``ct train`` made, the column of the class, the class that people
             want, and which rows it was trained on; files keep it, another ``fit`` drops it.
@@ -296,7 +299,7 @@ class CounterfactualClassifier(
         labels = np.array(classes, dtype=object)
         # The default n_σ: advice stays inside the range of the data.
         method = parameters.method_of(classifier.get_params(deep=False))
-        classifier._adopt(encoder, labels, model.eval(), History(), method)
+        classifier._adopt(encoder, labels, model.eval(), History(), (), method)
         classifier.n_features_in_ = encoder.n_features_in_
         classifier.feature_names_in_ = encoder.feature_names_in_
         return classifier
@@ -309,6 +312,7 @@ class CounterfactualClassifier(
         classes: np.ndarray,
         model: nn.Module,
         history: History,
+        epochs: Sequence[Epochs],
         method: Method,
         gate: Gate | None = None,
     ) -> None:
@@ -323,6 +327,7 @@ class CounterfactualClassifier(
         self.constraints_ = advice_constraints(encoder, method.num_std)
         self.model_ = model
         self.history_ = history
+        self.epochs_ = list(epochs)
         self.gate_ = gate
         # Kept, because it learns much of the columns that every question needs.
         self._finder_of_fit = Finder(model, encoder, self.constraints_, gate)
@@ -340,7 +345,7 @@ class CounterfactualClassifier(
             encoder, num_std = restate(
                 params, self._stated, self.encoder_, self.method_.num_std
             )
-            learned = (self.classes_, self.model_, self.history_)
+            learned = (self.classes_, self.model_, self.history_, self.epochs_)
             origin = self.origin_
             witnesses = self.witnesses_
             method = replace(self.method_, num_std=num_std)

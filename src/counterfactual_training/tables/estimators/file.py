@@ -5,7 +5,7 @@ executes anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from counterfactual_training.models.vae import VAE
 from counterfactual_training.persistence import blaming_file, load_file, load_weights, save_file
 from counterfactual_training.tables.advice.testimony import check_enough
 from counterfactual_training.tables.columns.encode import Encoder
+from counterfactual_training.tables.estimators.fit import Epochs
 from counterfactual_training.tables.estimators.networks import MODELS
 from counterfactual_training.tables.estimators.parameters import learned_by, method_of
 from counterfactual_training.tables.estimators.witnesses import Refits
@@ -72,6 +73,7 @@ def save_classifier(path: str | Path, classifier: Any) -> None:
             "records": without_seconds(classifier.history_),
             "stopped": classifier.history_.stopped,
         },
+        "epochs": classifier.epochs_,
         "num_std": classifier.num_std_,
         "trained": getattr(classifier, "trained_", None),
         "vae": None
@@ -164,7 +166,9 @@ def _assembled(
         gate = None
     else:
         gate = _gate(spec, *sizes, under(_GATE, tensors), source)
-    classifier._adopt(encoder, classes, model, history, replace(method, num_std=num_std), gate)
+    epochs = epochs_from_file(content["epochs"])
+    method = replace(method, num_std=num_std)
+    classifier._adopt(encoder, classes, model, history, epochs, method, gate)
     _take_witnesses(classifier, content, sizes, own_model, tensors, source)
     if "origin" in content:
         classifier.origin_ = Origin.from_file(under(_ORIGIN, tensors), content["origin"])
@@ -346,6 +350,14 @@ def without_seconds(history: History) -> list[dict[str, Any]]:
         {name: value for name, value in record.items() if name != "seconds"}
         for record in history.records
     ]
+
+
+def epochs_from_file(content: Sequence[Sequence[int]]) -> list[Epochs]:
+    """How long each network trained."""
+    made = [Epochs(int(run), int(best)) for run, best in content]
+    if any(not 0 <= one.best <= one.run for one in made):
+        raise ValueError("it does not say how long its networks trained")
+    return made
 
 
 def _named(value: Any) -> dict[str, Any]:

@@ -56,6 +56,44 @@ _HARDLY = 0.01
 VALIDATION_SHARE = 0.2
 
 
+class Epochs(NamedTuple):
+    """How long a network trained.
+
+    Attributes:
+        run: epochs.
+        best: those of them that made its weights, if it went back to the best one.
+    """
+
+    run: int
+    best: int
+
+
+class Trained(NamedTuple):
+    """What was trained.
+
+    Attributes:
+        model: a network, or the ensemble of those that did not diverge.
+        histories: of each network.
+        places: of each network, among those that were to be trained.
+    """
+
+    model: nn.Module
+    histories: Sequence[History]
+    places: Sequence[int] = (0,)
+
+    def epochs(self, before: Sequence[Epochs] = ()) -> list[Epochs]:
+        """Of each network, on top of what those that training went on from had ``before``."""
+        made = []
+        for place, history in zip(self.places, self.histories, strict=True):
+            run = len(history.records)
+            best = history.best_epoch
+            if place < len(before):
+                run += before[place].run
+                best += before[place].best
+            made.append(Epochs(run, best))
+        return made
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedFit:
     """A classifier about to be trained.
@@ -115,11 +153,24 @@ class PreparedFit:
         return replace(self, method=once, held_out=self.held_out[:0], patience=None)
 
     def train(
-        self, progress: bool | None, optimizer: torch.optim.Optimizer | None = None
-    ) -> History:
-        """Train the model, in place."""
+        self,
+        progress: bool | None,
+        networks: Sequence[nn.Module] | None = None,
+        optimizers: Sequence[torch.optim.Optimizer] | None = None,
+    ) -> Trained:
+        """Train the model, in place, or the members of an ensemble, as one fleet.
+
+        Args:
+            networks: members to train; new ones by default.
+            optimizers: one for each network. Members then train one by one, and what the optimizers
+                remember goes on.
+        """
+        if self.method.members > 1:
+            return self._train_members(progress, networks, optimizers)
         x, y, options = self.rows()
-        options |= {"progress": progress, "optimizer": optimizer}
+        options["progress"] = progress
+        if optimizers is not None:
+            options["optimizer"] = optimizers[0]
         network = self.model
         if self._squashes_alone(network):
             # The same weights behind inputs that are squashed once, instead of in every epoch.
@@ -127,7 +178,9 @@ class PreparedFit:
             squash(x)
             if "validation" in options:
                 squash(options["validation"][0])
-        return train(network, x, y, self.method, **options).history
+        return _usable(
+            Trained(self.model, [train(network, x, y, self.method, **options).history])
+        )
 
     def _squashes_alone(self, network: nn.Module) -> TypeGuard[nn.Sequential]:
         """Whether training asks for nothing but outputs for whole rows, of a network that first
@@ -146,20 +199,18 @@ class PreparedFit:
             and not any(map(module_hooked, (network, network[0])))
         )
 
-    def train_members(
+    def _train_members(
         self,
         progress: bool | None,
-        networks: Sequence[nn.Module] | None = None,
-        optimizers: Sequence[torch.optim.Optimizer] | None = None,
-    ) -> tuple[Ensemble, History]:
-        """Train the members of an ensemble, as one fleet; together with the history of the first.
-
-        With an optimizer for each they train one by one, and what the optimizers remember goes on.
-        """
+        networks: Sequence[nn.Module] | None,
+        optimizers: Sequence[torch.optim.Optimizer] | None,
+    ) -> Trained:
         x, y, options = self.rows()
         if networks is None:
             networks = self.networks()
-        members = members_of(networks, self.method, y)
+        weight = options["sample_weight"]
+        labels = [*self.classes.tolist()] or None
+        members = members_of(networks, self.method, y, weight, labels)
         if optimizers is None:
             results = Fleet(members).train(x, y, progress=progress, **options)
         else:
@@ -168,7 +219,8 @@ class PreparedFit:
                 for member, optimizer in zip(members, optimizers, strict=True)
             ]
         sound = sound_members(results)
-        return Ensemble([result.model for result in sound]), sound[0].history
+        model = Ensemble([results[i].model for i in sound])
+        return _usable(Trained(model, [results[i].history for i in sound], sound))
 
     def of_one_network(self) -> PreparedFit:
         """The same for one network that trains on all rows."""
@@ -242,6 +294,16 @@ class PreparedFit:
         if message is not None:
             warnings.warn(message, stacklevel=from_outside())
         return gate
+
+
+def _usable(trained: Trained) -> Trained:
+    """The same; raise if it would predict NaN."""
+    if not any(history.usable for history in trained.histories):
+        raise ModelError(
+            "Training diverged: what was trained returns NaN or infinity for the rows that it was "
+            "trained on. State a smaller learning_rate."
+        )
+    return trained
 
 
 def _trained_alone(
@@ -508,9 +570,7 @@ def _copied(model: nn.Module, seed: int) -> nn.Module:
 # ---- restarts ------------------------------------------------------------------------------------
 
 
-def best_restart(
-    prepared: PreparedFit, num: int, progress: bool | None
-) -> tuple[nn.Module, History]:
+def best_restart(prepared: PreparedFit, num: int, progress: bool | None) -> Trained:
     """Train as a fleet from ``num`` seeds on four fifths of the rows; keep one by the others.
 
     The choice is the most plausible model among those whose validation accuracy is within one
@@ -538,16 +598,17 @@ def best_restart(
         progress=progress,
         checkpoint=prepared.checkpoint,
     )
+    results = [one for one in results if one.history.usable] or results
     measured = ValidationRows(*validation, prepared.constraints)(
         [[result.model] for result in results]
     )
     accuracy = [metrics["accuracy"] for metrics in measured]
     # The binomial standard error of the best accuracy: differences below it are chance.
     error = math.sqrt(max(accuracy) * (1 - max(accuracy)) / len(held_out))
-    good = [i for i in range(num) if accuracy[i] >= max(accuracy) - error]
+    good = [i for i in range(len(results)) if accuracy[i] >= max(accuracy) - error]
     # Ties go to the more accurate model, then to the first seed: the same choice in every run.
     best = min(good, key=lambda i: (_or_worst(measured[i]["implausibility"]), -accuracy[i], i))
-    return results[best].model, results[best].history
+    return _usable(Trained(results[best].model, [results[best].history]))
 
 
 def _or_worst(value: float) -> float:

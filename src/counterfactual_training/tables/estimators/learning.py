@@ -22,8 +22,10 @@ from counterfactual_training.tables.advice.testimony import Witnesses
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.fit import (
     VALIDATION_SHARE,
+    Epochs,
     PreparedFit,
     Start,
+    Trained,
     best_restart,
     prepare,
 )
@@ -51,6 +53,7 @@ class LearningMethods:
     gate_: Gate | None
     witnesses_: Witnesses | None
     history_: History
+    epochs_: list[Epochs]
     method_: Method
     tuning_: Any
     trained_: str
@@ -98,18 +101,13 @@ class LearningMethods:
         prepared = replace(self._prepared(X, y, sample_weight, going_on), checkpoint=checkpoint)
         if not going_on:
             prepared = prepared.with_enough_rows()
-        model = prepared.model
         if num_restarts > 1:
-            model, history = best_restart(prepared, num_restarts, self._shown)
-        elif prepared.method.members > 1:
-            model, history = prepared.train_members(self._shown)
+            trained = best_restart(prepared, num_restarts, self._shown)
         else:
-            history = prepared.train(self._shown)
-        gate = prepared.fit_gate(model)
-        if going_on:
-            history = _joined(self.history_, history)
+            trained = prepared.train(self._shown)
+        gate = prepared.fit_gate(trained.model)
         # Only now: a fit that fails or is interrupted leaves what was learned before.
-        self._take_over(prepared, model, history, gate)
+        self._take_over(prepared, trained, gate, going_on)
         # Adam's memory of an earlier partial_fit belongs to weights that have changed since.
         vars(self).pop("_optimizer", None)
         return self
@@ -143,24 +141,17 @@ class LearningMethods:
                 f"classes lists {np.unique(classes).tolist()}, but the rows of the first call hold "
                 f"{prepared.classes.tolist()}; every call needs rows of all classes."
             )
-        several = prepared.method.members > 1
-        if several:
+        if prepared.method.members > 1:
             networks = prepared.networks()
         else:
             networks = [prepared.model]
         optimizers = self._optimizers(networks, prepared.method.training.learning_rate)
-        model = prepared.model
-        if several:
-            model, history = prepared.train_members(self._shown, networks, optimizers)
-        else:
-            history = prepared.train(self._shown, optimizers[0])
+        trained = prepared.train(self._shown, networks, optimizers)
         if first:
-            gate = prepared.fit_gate(model)
+            gate = prepared.fit_gate(trained.model)
         else:
             gate = self.gate_
-        if not first:
-            history = _joined(self.history_, history)
-        self._take_over(prepared, model, history, gate)
+        self._take_over(prepared, trained, gate, going_on=not first)
         self._optimizer = [optimizer.state_dict() for optimizer in optimizers]
         return self
 
@@ -263,7 +254,7 @@ class LearningMethods:
         return best
 
     def _take_over(
-        self, prepared: PreparedFit, model: nn.Module, history: History, gate: Gate | None
+        self, prepared: PreparedFit, trained: Trained, gate: Gate | None, going_on: bool
     ) -> None:
         """Become what was trained, and say so."""
         dropped = getattr(self, "witnesses_", None)
@@ -273,7 +264,12 @@ class LearningMethods:
                 "add_witnesses again.",
                 stacklevel=from_outside(),
             )
-        learned = (prepared.encoder, prepared.classes, model.eval(), history)
+        history = trained.histories[0]
+        epochs = trained.epochs()
+        if going_on:
+            history = _joined(self.history_, history)
+            epochs = trained.epochs(self.epochs_)
+        learned = (prepared.encoder, prepared.classes, trained.model.eval(), history, epochs)
         self._adopt(*learned, prepared.method, gate)
         self._say(len(prepared.y))
 
@@ -332,4 +328,4 @@ def _joined(before: History, after: History) -> History:
     else:
         last = 0
     records = [{**record, "epoch": last + record["epoch"]} for record in after.records]
-    return History([*before.records, *records], after.stopped)
+    return History([*before.records, *records], after.stopped, after.diverged, after.usable)

@@ -91,15 +91,17 @@ class NestedMethod(BaseEstimator):
         gate = "no gate"
         if params["gate"] != "none":
             gate = f"{params['gate']} gate"
-        epochs = len(self.history_.records)
-        if epochs == 1:
+        said = self._method_in_words()
+        if self._resolved_method().members > 1 and not isinstance(self.model_, Ensemble):
+            # Of a class there are too few rows to draw samples of.
+            said += ", but as one network on all rows"
+        runs = sorted({epochs.run for epochs in self.epochs_})
+        if runs == [1]:
             passes = "1 epoch"
         else:
-            passes = f"{epochs} epochs"
-        self.trained_ = (
-            f"Trained by {self._method_in_words()}: {network}, {gate}, {passes} on "
-            f"{num_rows:,} rows"
-        )
+            ends = dict.fromkeys((runs[0], runs[-1]))
+            passes = f"{' to '.join(map(str, ends))} epochs"
+        self.trained_ = f"Trained by {said}: {network}, {gate}, {passes} on {num_rows:,} rows"
         shown = self._shown
         if shown or (shown is None and sys.stderr.isatty()) or self.verbose:
             print(f"{self.trained_}.", file=sys.stderr)

@@ -32,7 +32,7 @@ from counterfactual_training.tables.columns.model_space import device_and_dtype,
 from counterfactual_training.tables.columns.schema import Schema
 from counterfactual_training.tables.estimators import parameters
 from counterfactual_training.tables.estimators.classifier import CounterfactualClassifier
-from counterfactual_training.tables.estimators.fit import prepare
+from counterfactual_training.tables.estimators.fit import Epochs, prepare
 from counterfactual_training.tables.estimators.inputs import (
     frame_of,
     numbers_of,
@@ -106,7 +106,9 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             to; some of many.
         method_: how it was trained, with all sizes.
         trained_: what ``fit`` trained, in one line; shown with the progress.
-        history_: metrics by epoch.
+        history_: metrics by epoch; of several networks, those of the first.
+        epochs_: of each network, how many epochs it trained for (``run``), and how many of them
+            made its weights (``best``).
 
     Examples:
         >>> import counterfactual_training as ct
@@ -177,7 +179,6 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
                 out ignore them.
             checkpoint: a file to save to while training, and to resume from if it exists.
         """
-        members = self._resolved_method().members
         frame, values, name = numeric_rows(self, X, y)
         mean = float(values.mean())
         scale = float(values.std())
@@ -187,12 +188,8 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             self._as_classifier(), frame, (values - mean) / scale, seed, weights, values=True
         )
         prepared = replace(prepared, checkpoint=checkpoint)
-        shown = self._shown
-        model = prepared.model
-        if members > 1:
-            model, history = prepared.train_members(shown)
-        else:
-            history = prepared.train(shown)
+        trained = prepared.train(self._shown)
+        model = trained.model
         in_training = (
             torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))[:_KEPT]
             .sort()
@@ -207,12 +204,12 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
         self._adopt(
             prepared.encoder,
             model.eval(),
-            history,
+            trained.histories[0],
+            trained.epochs(),
             prepared.method,
             rows,
             name,
-            mean,
-            scale,
+            (mean, scale),
         )
         self._say(len(values))
         return self
@@ -351,11 +348,11 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
         encoder: Encoder,
         model: nn.Module,
         history: History,
+        epochs: Sequence[Epochs],
         method: Method,
         rows: tuple[Tensor, Tensor],
         name: str,
-        mean: float,
-        scale: float,
+        mean_and_scale: tuple[float, float],
     ) -> None:
         """Set the fitted attributes; the only place that does."""
         self.encoder_ = encoder
@@ -366,10 +363,10 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
         self.constraints_ = advice_constraints(encoder, method.num_std)
         self.model_ = model
         self.history_ = history
+        self.epochs_ = list(epochs)
         self.rows_ = rows
         self.target_name_ = name
-        self.y_mean_ = mean
-        self.y_scale_ = scale
+        self.y_mean_, self.y_scale_ = mean_and_scale
         self._gates: dict[Interval, Gate | None] = {}
         # Remembered as text, to notice what set_params changes later.
         self._stated = stated_rules(self.get_params(deep=False))
@@ -385,9 +382,10 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
             encoder, num_std = restate(
                 self._as_classifier(), self._stated, self.encoder_, self.method_.num_std
             )
-            learned = (self.rows_, self.target_name_, self.y_mean_, self.y_scale_)
+            learned = (self.rows_, self.target_name_, (self.y_mean_, self.y_scale_))
             method = replace(self.method_, num_std=num_std)
-            self._adopt(encoder, self.model_, self.history_, method, *learned)
+            trained = (self.model_, self.history_, self.epochs_, method)
+            self._adopt(encoder, *trained, *learned)
 
     def _asked(self, rows: Any) -> pd.DataFrame:
         check_is_fitted(self, "model_")

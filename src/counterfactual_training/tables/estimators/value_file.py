@@ -17,6 +17,7 @@ from counterfactual_training.models.shapes import describe, make_network
 from counterfactual_training.persistence import blaming_file, load_file, save_file
 from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.estimators.file import (
+    epochs_from_file,
     from_json,
     load_model,
     must_be_json,
@@ -53,6 +54,7 @@ def save_regressor(path: str | Path, regressor: Any) -> None:
             "records": without_seconds(regressor.history_),
             "stopped": regressor.history_.stopped,
         },
+        "epochs": regressor.epochs_,
         "num_std": regressor.num_std_,
     }
     if not callable(regressor.get_params(deep=False)["model"]):
@@ -110,10 +112,11 @@ def _assembled(
         encoder,
         model,
         history,
+        epochs_from_file(content["epochs"]),
         replace(method, num_std=numbers[2]),
         (x, y),
         str(content["target"]["name"]),
-        *numbers[:2],
+        (numbers[0], numbers[1]),
     )
     regressor.n_features_in_ = encoder.n_features_in_
     if content["named_columns"]:

@@ -23,6 +23,7 @@ from counterfactual_training.tables.columns.encode import Encoder
 from counterfactual_training.tables.columns.model_space import device_and_dtype, encode_rows
 from counterfactual_training.tables.estimators.fit import PreparedFit, Start, prepare
 from counterfactual_training.tables.estimators.inputs import frame_and_labels, row_weights
+from counterfactual_training.training.callbacks import EpochsOfMembers
 from counterfactual_training.training.fleet import Fleet, Member, member_of
 from counterfactual_training.training.rows import draw_with_replacement
 from counterfactual_training.training.run import TrainResult
@@ -117,7 +118,8 @@ def refit(
     """So many networks like those of a fitted classifier, each trained on a bootstrap sample of the
     rows; all of them as one fleet.
 
-    They train for as many epochs as the classifier did up to its best one: rows that a sample has
+    Each network trains for as many epochs as that of the classifier did up to its best one, the
+    first of a bag like the first of the classifier's: rows that a sample has
     twice, once to train on and once to stop by, would let them learn it by heart. A method with a
     budget of accuracy keeps it on rows that none of them is trained on. Of several restarts, a
     refit has one.
@@ -155,16 +157,19 @@ def _prepared(
     seed: int,
 ) -> PreparedFit:
     """A training like that of the classifier, from new weights and in its encoding."""
+    epochs = _best_epochs(classifier)
     params = classifier.get_params(deep=False) | {
         "gate": "none",
         "early_stopping": False,
-        "epochs": _best_epoch(classifier),
+        "epochs": max(epochs),
         "verbose": False,
     }
     model = classifier.model_
     start = Start(
         classifier.encoder_, classifier.classes_, model, classifier.generator_, copied=False
     )
+    if len(set(epochs)) > 1:
+        params["callbacks"] = [*(params["callbacks"] or ()), EpochsOfMembers(epochs)]
     prepared = prepare(params, frame, labels, seed, weight, start)
     # A bag that had too few rows to draw from is one network.
     if not isinstance(model, Ensemble) and classifier.method_.members == 1:
@@ -172,31 +177,32 @@ def _prepared(
     return prepared
 
 
-def _best_epoch(classifier: Any) -> int:
-    """How many epochs it trained for, without those that brought nothing before it stopped."""
-    history = classifier.history_.to_frame()
-    if not len(history):
+def _best_epochs(classifier: Any) -> list[int]:
+    """How many epochs each of its networks trained for, without those that brought nothing before
+    it stopped.
+    """
+    if not classifier.epochs_:
         raise InputError(
             "This classifier was trained elsewhere, so it cannot be trained again like that: give "
             "an Explainer other models as witnesses=."
         )
-    if history["validation_loss"].isna().all():
-        return len(history)
-    return int(history["validation_loss"].to_numpy().argmin()) + 1
+    return [epochs.best for epochs in classifier.epochs_]
 
 
 def _trained(prepared: PreparedFit, num: int, seed: int) -> list[nn.Module]:
     """The refits that did not diverge; members of bags draw from what their refit has drawn."""
     x, y, options = prepared.rows()
     method = prepared.method
+    weight = options["sample_weight"]
     rng = torch.Generator().manual_seed(seed)
     members: list[Member] = []
     for _ in range(num):
-        sample = draw_with_replacement(y, rng)
+        sample = draw_with_replacement(y, rng, weight)
         seeds = torch.randint(_SEEDS, (method.members,), generator=rng)
         for seed_of_member in seeds.tolist():
             model = prepared.make_model(seed_of_member)
-            one = member_of(model, method.seeded(seed_of_member), y.cpu()[sample])
+            drawn = (y.cpu()[sample], None if weight is None else weight.cpu()[sample])
+            one = member_of(model, method.seeded(seed_of_member), *drawn)
             rows = sample if one.rows is None else sample[one.rows]
             members.append(replace(one, rows=rows))
     results = Fleet(members).train(x, y, progress=False, **options)
