@@ -147,7 +147,7 @@ def test_what_fit_was_told_still_holds(fitted, people):
         ({"confidence": 2}, "confidence must be a number above 0 and up to 1, got 2"),
         ({"confidence": "0.9"}, "confidence must be a number above 0 and up to 1, got '0.9'"),
         ({"max_steps": 0}, "max_steps must be a whole number of at least 1, got 0"),
-        ({"n_options": 0}, "n_options must be a whole number of at least 1"),
+        ({"n_options": 0}, "n_options must be a whole number from 1 to 100"),
     ],
 )
 def test_rules_that_make_no_sense(fitted, people, rules, words):

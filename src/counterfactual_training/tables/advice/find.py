@@ -118,10 +118,15 @@ class Finder(AdviceSpace):
         """How the numbers of a feature, by position, are written."""
         if feature not in self._notations:
             column = self.encoder.columns_[feature]
-            start = self.encoder.slices_[column.feature.name].start
-            low, high = (float(end[start] * column.scale + column.center) for end in self._ends)
-            self._notations[feature] = Notation.of(column, low, high, self.num_points)
+            self._notations[feature] = Notation.of(column, *self.ends(feature), self.num_points)
         return self._notations[feature]
+
+    def ends(self, feature: int) -> tuple[float, float]:
+        """Where advice on a feature, by position, ends, in the user's units."""
+        column = self.encoder.columns_[feature]
+        start = self.encoder.slices_[column.feature.name].start
+        low, high = (float(end[start] * column.scale + column.center) for end in self._ends)
+        return low, high
 
     @cached_property
     def _notations(self) -> dict[int, Notation]:
