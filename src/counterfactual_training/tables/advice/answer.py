@@ -380,6 +380,7 @@ def _explanation(
         distance=distance[order],
         obstacles=list(obstacles),
         max_changes=list(limits),
+        strangers=finder.strangers.among(x_cf, goal, finder),
         encoder=finder.encoder,
         notes=notes,
         several=num_options > 1,
@@ -432,6 +433,7 @@ def _of_nobody(
         distance=np.zeros((0, rows.shape[1])),
         obstacles=[],
         max_changes=[],
+        strangers=[],
         encoder=finder.encoder,
         several=num_options > 1,
     )

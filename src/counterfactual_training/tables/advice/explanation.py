@@ -81,6 +81,8 @@ class Explanation:
             the most harmful first; for an exhausted one, the few that matter most.
         max_changes: for each row, the limit on the number of columns to change; ``None`` without
             one.
+        strangers: of each row, a sentence if it has a category that cannot change and that no real
+            row of the target has; otherwise empty.
         encoder: knows the columns.
         notes: on rows that have fewer options than were asked for, and why; and on rows that break
             a relation between columns as they are.
@@ -123,6 +125,7 @@ class Explanation:
     distance: np.ndarray
     obstacles: list[Obstacles]
     max_changes: list[int | None]
+    strangers: list[str]
     encoder: Encoder
     notes: tuple[str, ...] = ()
     several: bool = False
@@ -352,6 +355,8 @@ class Explanation:
         if most is None and self.status[i] in ("exhausted", "infeasible"):
             most = _MOST_OF_EFFORTS
         text = self.outcome.sentence(self, i, self._moved(i, most), hurdles, plausibility)
+        if self.strangers[i] and self.answered[i] and self.status[i] != "already_there":
+            text += f" {self.strangers[i]}"
         # Witnesses are asked about answers.
         if self.lasting is not None and self.answered[i]:
             text += f" {self.lasting.sentence(i)}{self.lasting.alternative(self, i)}"

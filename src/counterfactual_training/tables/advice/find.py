@@ -31,6 +31,7 @@ from counterfactual_training.tables.advice.points import (
 from counterfactual_training.tables.advice.promise import promising
 from counterfactual_training.tables.advice.refine import Shortener, swap_categories
 from counterfactual_training.tables.advice.space import AdviceSpace
+from counterfactual_training.tables.advice.strangers import Strangers
 from counterfactual_training.tables.columns.encode import Encoder
 
 # A row that rounding took below τ is searched again, aiming at this share of the way from τ to 1.
@@ -54,6 +55,7 @@ _OF_ALL_QUESTIONS = (
     "movable",
     "pixels",
     "judge",
+    "strangers",
     "_notations",
     "_ends",
 )
@@ -127,6 +129,11 @@ class Finder(AdviceSpace):
         start = self.encoder.slices_[column.feature.name].start
         low, high = (float(end[start] * column.scale + column.center) for end in self._ends)
         return low, high
+
+    @cached_property
+    def strangers(self) -> Strangers:
+        """Who has a category that no real row of the wanted class has."""
+        return Strangers.of(self)
 
     @cached_property
     def _notations(self) -> dict[int, Notation]:
