@@ -81,8 +81,8 @@ def _plan(
         "values": row_values(frame, i),
         "changes": changes,
         "binding": [
-            {"column": features[j].name, "reason": in_short(kind)}
-            for j, kind in explanation.obstacles[i]
+            {"column": features[hurdle.feature].name, "reason": in_short(hurdle)}
+            for hurdle in explanation.obstacles[i]
         ],
     }
 

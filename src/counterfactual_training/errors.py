@@ -314,7 +314,7 @@ def check_count(name: str, value: Any, least: int = 1, most: int | None = None) 
         expected = f"a whole number from {least} to {most}"
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise bad_value(name, expected, value)
-    if most is not None and value > most:
+    if most is not None and int(value) > most:
         raise bad_value(name, expected, value)
     return int(value)
 

@@ -66,11 +66,13 @@ class Diagnosis(NamedTuple):
             category.
         obstacle: ``(n, d)`` values of :class:`Obstacle` worth reporting (the i-th relation is
             ``RELATION + i``); all ``NONE`` for rows that are not stuck.
+        hindered: ``(n, d)`` the same of all rows.
     """
 
     stuck: Tensor
     gain: Tensor
     obstacle: Tensor
+    hindered: Tensor
 
 
 def forbidding_rules(wish: Tensor, at_end: Tensor, constraints: Constraints) -> Tensor:
@@ -195,9 +197,9 @@ def diagnose_points(
     stuck = ~way_out.any(-1)
     # Where nothing at all may move, that is the reason, even if nothing would have helped either.
     reasons = hindered | (obstacle == int(Obstacle.FIXED)).all(-1, keepdim=True)
-    return Diagnosis(
-        stuck, gain, torch.where(reasons & stuck.unsqueeze(-1), obstacle, int(Obstacle.NONE))
-    )
+    hindrance = torch.where(reasons, obstacle, int(Obstacle.NONE))
+    binding = torch.where(stuck.unsqueeze(-1), hindrance, int(Obstacle.NONE))
+    return Diagnosis(stuck, gain, binding, hindrance)
 
 
 def _gains(

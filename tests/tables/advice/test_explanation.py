@@ -175,7 +175,7 @@ def test_years_and_codes_have_no_thousands_separators(make_finder, sentence):
             "share": years + 0.5,
         }
     )
-    finder = make_finder(frame, [1.0] * 8, bias=-30.0)
+    finder = make_finder(frame, [1.0] * 8, bias=-11.0)
     told = sentence(finder, frame.iloc[[frame["income"].argmin()]])
     text = told.changes()[0]
     assert set(told.changed.columns[told.changed.to_numpy()[0]]) == set(frame.columns)

@@ -1,9 +1,17 @@
 """What is in the way of rows that miss their target, with a model made by hand."""
 
+import re
+
+import numpy as np
+import pandas as pd
 import pytest
 
+from counterfactual_training.generators import generic
 from counterfactual_training.generators.diagnosis import Obstacle
-from counterfactual_training.tables.advice.why import listed
+from counterfactual_training.tables.advice import Question, explain_rows
+from counterfactual_training.tables.advice.hurdles import Hurdle, in_words
+from counterfactual_training.tables.advice.rules import Rules
+from counterfactual_training.tables.advice.words import listed
 
 
 def test_nothing_may_change(by_hand, sentence):
@@ -31,13 +39,12 @@ def test_what_is_in_the_way(by_hand, sentence):
     )
     explanation = sentence(finder, frame.iloc[[10]])
     assert explanation.status.tolist() == ["infeasible"]
-    assert explanation.obstacles == [[(0, Obstacle.FIXED), (1, Obstacle.LIMIT)]]
+    assert explanation.obstacles == [
+        [(0, Obstacle.FIXED, "may not change"), (1, Obstacle.LIMIT, "")]
+    ]
     (text,) = explanation.changes()
     assert "age may not change; debt is at its limit of 0 thousand dollars." in text
-    assert (
-        "The closest, with debt 10.1 thousand dollars lower (from 10.1 to 0), reaches less than "
-        "0.01." in text
-    )
+    assert text.endswith(" Nothing comes near: the most that was found is less than 0.01.")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +72,112 @@ def test_a_category_out_of_reach(by_hand, sentence):
     assert explanation.status.tolist() == ["infeasible"]
     assert "branch may not become what would help" in explanation.changes()[0]
     assert sentence(finder, frame.iloc[[1]]).frame["branch"].tolist() == ["west"]
+
+
+def terms():
+    """Terms of 12, 24 and 48 months, income in hundreds, a rate and codes of who asks."""
+    rng = np.random.default_rng(0)
+    n = 240
+    return pd.DataFrame(
+        {
+            "term": rng.choice([12, 24, 48], n),
+            "income": 100 * rng.integers(100, 900, n),
+            "rate": rng.uniform(5, 15, n).round(2),
+            "asked": rng.integers(0, 60, n),
+            "age": rng.integers(20, 70, n),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (
+            {"vary": ["term"], "domain": {"term": (40, 45)}},
+            "confidence 0.5: term takes 12, 24 and 48 only, none of them from 40 to 45; ",
+        ),
+        (
+            {"vary": ["term"], "domain": {"term": (5, 15)}},
+            "confidence 0.5: term takes 12, 24 and 48 only, none of them but 12 from 5 to 15; ",
+        ),
+        (
+            {"vary": ["income"], "max_change": {"income": 50}},
+            "confidence 0.5: income changes in steps of 100, and max_change is 50; ",
+        ),
+        (
+            {"vary": ["rate"], "step": {"rate": 1000}},
+            r"confidence 0.5: rate takes multiples of 1,000 only, none of them from \d",
+        ),
+        (
+            {"vary": ["asked"], "max_change": {"asked": 0.5}},
+            "confidence 0.5: asked changes in steps of 1, and max_change is 0.5; ",
+        ),
+        (
+            {"vary": ["term"], "domain": {"term": (40, 45)}},
+            "income, rate and asked may not change, by vary; age may not change. As",
+        ),
+        (
+            {"vary": ["asked"], "max_changes": 1, "max_change": {"asked": 0.5}},
+            ", by vary; age may",
+        ),
+        (
+            {"lock": ["term", "income", "rate", "asked"], "max_changes": 2},
+            "2 more may not change, by lock; age may not change",
+        ),
+    ],
+)
+def test_the_rule_that_leaves_nothing_is_named_and_who_stated_it(make_finder, rules, words):
+    """Of columns that are held, the two that matter most."""
+    frame = terms()
+    finder = make_finder(frame, [-1.0, 3.0, -2.0, -0.5, 1.0], -15.0, mutability={"age": "none"})
+    row = frame[frame["term"] == 12].iloc[[0]]
+    question = Question(generic(decision_threshold=0.5))
+    groups = [(np.arange(1), Rules(**rules))]
+    told = explain_rows(
+        finder, row, np.array(["denied", "granted"]), "granted", question, groups
+    )
+    assert told.status.tolist() == ["infeasible"]
+    assert re.search(words, told.changes()[0]), told.changes()[0]
+
+
+def test_who_ran_out_of_ways_is_told_which_columns_stand_in_the_way(make_finder):
+    """Here one that may not change and lies far outside; of the others, only one may change."""
+    frame = terms()[["income", "rate", "age"]]
+    finder = make_finder(frame, [0.2, -0.2, -3.0], -2.0, mutability={"age": "none"})
+    row = frame.iloc[[0]].assign(age=100)
+    question = Question(generic(decision_threshold=0.5))
+    groups = [(np.arange(1), Rules(max_changes=1))]
+    told = explain_rows(
+        finder, row, np.array(["denied", "granted"]), "granted", question, groups
+    )
+    assert told.status.tolist() == ["exhausted"] and not told.answered.any()
+    assert told.obstacles == [[(2, Obstacle.FIXED, "may not change")]]
+    assert "with confidence 0.5; in the way: age may not change. Nothing" in told.changes()[0]
+
+
+def test_few_changes_of_a_best_effort_are_named(make_finder, sentence):
+    wide = pd.DataFrame({name: np.linspace(0, 10, 41) for name in "abcdef"})
+    finder = make_finder(wide, [1.0] * 6, bias=-10.5)
+    (text,) = sentence(finder, wide.iloc[[0]]).changes()
+    assert re.search(
+        r"The closest, with (\w 10 higher [^,]*, ){3}\w 10 .* and 2 more changes", text
+    )
+
+
+def test_of_many_columns_two_are_named():
+    hurdles = [Hurdle(j, Obstacle.FIXED, "may not change, by vary") for j in (4, 2, 0, 1)]
+    hurdles += [Hurdle(3, Obstacle.LIMIT, ""), Hurdle(5, "a <= f", 'is held by "a <= f"')]
+    text = in_words(hurdles, list("abcdef"), [f"{number}" for number in range(6)])
+    assert text == (
+        'e, c and 2 more may not change, by vary; d is at its limit of 3; "a <= f" keeps f at 5'
+    )
+
+
+def test_changes_of_a_best_effort_that_does_not_come_near_are_not_named(by_hand, sentence):
+    frame, finder = by_hand([0.1, -0.1, 0.0, 0.0, 0.0, 0.0], bias=-9.0)
+    (text,) = sentence(finder, frame.iloc[[10]]).changes()
+    assert " Nothing comes near: the most that was found is less than 0.01." in text
+    assert "with debt" not in text and "with age" not in text
 
 
 def test_lists():

@@ -218,7 +218,12 @@ def test_what_forbids_a_change_is_told(forest, loans, denied):
     )
     missed = np.flatnonzero(~told.answered)
     assert len(missed)
-    fixed = [j for i in missed for j, why in told.obstacles[i] if why == Obstacle.FIXED]
+    fixed = [
+        hurdle.feature
+        for i in missed
+        for hurdle in told.obstacles[i]
+        if hurdle.kind == Obstacle.FIXED
+    ]
     assert list(denied.columns).index("debt") in fixed
     assert "debt" in told.changes()[missed[0]] and "may not change" in told.changes()[missed[0]]
 

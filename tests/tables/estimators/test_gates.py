@@ -462,3 +462,37 @@ def test_warnings_name_the_line_that_called_fit():
         if "constant in" in str(one.message) or "Too few rows" in str(one.message)
     ]
     assert [one.filename for one in told] == [__file__] * 2
+
+
+def test_who_has_what_no_real_row_of_the_wanted_class_has_is_told(make_quick):
+    """Plausibility is judged given what cannot change, and may be high all the same."""
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame(
+        {
+            "state": rng.choice(["A", "B", "C"], n, p=[0.5, 0.1, 0.4]),
+            "phone": rng.choice([0, 1], n, p=[0.1, 0.9]),
+            "points": rng.normal(50, 10, n).round(),
+            "kids": rng.poisson(3, n),
+        }
+    )
+    wanted = (frame["state"] != "B") & (frame["phone"] == 1) & (frame["points"] > 50)
+    fixed = {"state": "none", "phone": "none"}
+    model = make_quick(epochs=20, mutability=fixed)
+    model.fit(frame, np.where(wanted, "yes", "no"))
+    denied = frame[model.predict(frame) == "no"]
+    told = model.explain(denied, target="yes")
+    of_yes = int(wanted.sum())
+    for i, text in enumerate(told.changes()):
+        missing = []
+        if told.original["state"].iloc[i] == "B":
+            missing.append("state 'B'")
+        if told.original["phone"].iloc[i] == 0:
+            missing.append("phone 0")
+        if missing and told.answered[i]:
+            said = f"Of {of_yes} real rows that reach this, none has {' or '.join(missing)}."
+            assert text.endswith(said)
+        else:
+            assert "none has" not in text
+    assert sum("none has" in text for text in told.changes()) > 5
+    assert sum("none has" not in text for text in told.changes()) > 5

@@ -13,8 +13,9 @@ pixels, ``find.py`` searches along gradients instead, and ``refine.py`` takes ch
 ``options.py`` chooses the answers to show.
 
 A ``space.py`` holds what a question needs of a model: threshold, rounding, cost. ``why.py``,
-``words.py`` and ``explanation.py`` word the answer, for classes (``outcome.py``) or numbers
-(``values.py``). ``lasting.py`` asks witnesses, who are in ``testimony.py``, whether it will hold.
+``hurdles.py``, ``strangers.py``, ``words.py`` and ``explanation.py`` word the answer, for classes
+(``outcome.py``) or numbers (``values.py``). ``lasting.py`` asks witnesses, who are in
+``testimony.py``, whether it will hold.
 """
 
 from counterfactual_training.tables.advice.answer import advice_constraints, explain_rows

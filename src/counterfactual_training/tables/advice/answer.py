@@ -18,6 +18,7 @@ from counterfactual_training.errors import InputError, ModelError, unknown
 from counterfactual_training.generators import Status
 from counterfactual_training.tables.advice.explanation import Explanation
 from counterfactual_training.tables.advice.find import Finder
+from counterfactual_training.tables.advice.hurdles import Sources
 from counterfactual_training.tables.advice.options import Question, find_options
 from counterfactual_training.tables.advice.points import Counterfactuals, Factuals, in_blocks
 from counterfactual_training.tables.advice.rules import Rules
@@ -39,7 +40,7 @@ class Answers:
         row: ``(e,)`` positions among all rows.
         own: the rows that these answer.
         found: of these entries.
-        obstacles: of each entry, empty unless it is infeasible.
+        obstacles: of each entry, empty if it is answered.
         max_changes: the limit on the number of columns, if there is one.
         finder: under the group's rules.
         frame: the entries in the user's units; they break no rule.
@@ -102,19 +103,12 @@ def explain_rows(
         )
         if under.related is not None:
             notes += under.related.notes(factuals.take(torch.as_tensor(rows)))
-        asked = replace(question, max_changes=rules.max_changes)
-        try:
-            answers += _answers(under, factuals, y, rows, asked, num_options)
-        # A row far beyond the data may have overflown; say so, which helps more than the model's
-        # own error.
-        except ModelError:
-            refuse_far(
-                finder.encoder,
-                frame,
-                factuals.x,
-                in_blocks(finder.searched, factuals.x).to(factuals.x),
-            )
-            raise
+        asked = replace(
+            question,
+            max_changes=rules.max_changes,
+            sources=Sources.of(rules, finder.encoder.schema_),
+        )
+        answers += _answers(under, factuals, y, rows, asked, num_options)
     notes += [note for part in answers for note in part.notes]
     explanation = _explanation(
         finder, factuals, classes, y, before, answers, question, num_options
@@ -159,6 +153,11 @@ def _answers(
     try:
         return [_answer(finder, factuals, y, rows, question, num_options)]
     except ModelError as error:
+        # A row far beyond the data may have overflown; say so, which helps more than the model's
+        # own error.
+        own = factuals.take(torch.as_tensor(rows, device=factuals.x.device))
+        logits = in_blocks(finder.searched, own.x).to(own.x)
+        refuse_far(finder.encoder, own.frame, own.x, logits)
         if len(rows) == 1:
             raise
         failure = error
@@ -208,17 +207,16 @@ def _answer(
     frame, notes = _judged(finder, people, answers, question.max_changes)
     # Only rows that nothing was found for are asked why.
     missed = (answers.status == int(Status.EXHAUSTED)).nonzero().squeeze(-1)
-    x = part.x[of[missed]]
-    x_cf = answers.x_cf[missed]
-    goal = y_part[of[missed]]
-    # Background rows exist only for models without gradients.
-    gradient_free = finder.background is not None
     stuck, why = find_obstacles(
-        finder.searched, finder.encoder, finder.constraints, x, x_cf, goal, gradient_free
+        finder,
+        part.take(of[missed]),
+        answers.x_cf[missed],
+        y_part[of[missed]],
+        question.sources,
     )
     # With a limit on the number of columns, others that may change would still help: not a matter
     # of their rules.
-    stuck = stuck & (question.max_changes is None)
+    stuck = stuck & (_num_free(finder) <= (question.max_changes or np.inf))
     # Stuck means that rules forbid what would help; all others simply ran out of ways.
     answers.status[missed[torch.as_tensor(stuck, device=y.device)]] = int(Status.INFEASIBLE)
     obstacles: list[Obstacles] = [[] for _ in range(len(of))]
@@ -233,6 +231,15 @@ def _answer(
         finder,
         frame,
         notes,
+    )
+
+
+def _num_free(finder: Finder) -> int:
+    """How many columns may change by themselves."""
+    following = finder.encoder.schema_.book.following
+    return sum(
+        not finder.judge.fixed(feature.name) and feature.name not in following
+        for feature in finder.encoder.schema_
     )
 
 
@@ -373,6 +380,7 @@ def _explanation(
         distance=distance[order],
         obstacles=list(obstacles),
         max_changes=list(limits),
+        strangers=finder.strangers.among(x_cf, goal, finder),
         encoder=finder.encoder,
         notes=notes,
         several=num_options > 1,
@@ -425,6 +433,7 @@ def _of_nobody(
         distance=np.zeros((0, rows.shape[1])),
         obstacles=[],
         max_changes=[],
+        strangers=[],
         encoder=finder.encoder,
         several=num_options > 1,
     )

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from counterfactual_training.tables.advice.hurdles import in_words
 from counterfactual_training.tables.advice.outcome import Decisions, Outcome
 from counterfactual_training.tables.advice.testimony import Lasting
-from counterfactual_training.tables.advice.why import Obstacles, in_words, listed
+from counterfactual_training.tables.advice.why import Obstacles
 from counterfactual_training.tables.advice.words import (
     cell_with_unit,
     cut_off,
     is_missing,
     is_special,
+    listed,
     plain_value,
     say_cell,
     say_change,
@@ -33,6 +35,8 @@ from counterfactual_training.text import align, one_line
 _MOST_ROWS = 20
 _MOST_NAMES = 20
 _MOST_NOTES = 5
+# Changes of a best effort that are named: nobody is to follow them.
+_MOST_OF_EFFORTS = 4
 _STATUS_ORDER = ("converged", "already_there", "exhausted", "infeasible", "implausible")
 _UNCHANGED = "–"
 _STYLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
@@ -73,9 +77,12 @@ class Explanation:
         num_steps: ``(n,)`` points that the model was asked about; of a generator, its steps.
         asked: the confidence asked for; ``None`` asked for the decision.
         distance: ``(n, m)`` the cost of each cell; 0 for columns that only follow others.
-        obstacles: for each infeasible row, the features that may not move as would help, and why.
+        obstacles: for each infeasible row, the features that may not move as would help, and why,
+            the most harmful first; for an exhausted one, the few that matter most.
         max_changes: for each row, the limit on the number of columns to change; ``None`` without
             one.
+        strangers: of each row, a sentence if it has a category that cannot change and that no real
+            row of the target has; otherwise empty.
         encoder: knows the columns.
         notes: on rows that have fewer options than were asked for, and why; and on rows that break
             a relation between columns as they are.
@@ -118,6 +125,7 @@ class Explanation:
     distance: np.ndarray
     obstacles: list[Obstacles]
     max_changes: list[int | None]
+    strangers: list[str]
     encoder: Encoder
     notes: tuple[str, ...] = ()
     several: bool = False
@@ -340,11 +348,15 @@ class Explanation:
     # ---- in words --------------------------------------------------------------------------------
 
     def _sentence(self, i: int, most: int | None, plausibility: bool = True) -> str:
-        if self.status[i] == "infeasible":
+        if self.status[i] == "infeasible" or self.obstacles[i]:
             hurdles = self._hurdles(i)
         else:
             hurdles = ""
+        if most is None and self.status[i] in ("exhausted", "infeasible"):
+            most = _MOST_OF_EFFORTS
         text = self.outcome.sentence(self, i, self._moved(i, most), hurdles, plausibility)
+        if self.strangers[i] and self.answered[i] and self.status[i] != "already_there":
+            text += f" {self.strangers[i]}"
         # Witnesses are asked about answers.
         if self.lasting is not None and self.answered[i]:
             text += f" {self.lasting.sentence(i)}{self.lasting.alternative(self, i)}"

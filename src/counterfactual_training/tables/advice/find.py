@@ -31,6 +31,7 @@ from counterfactual_training.tables.advice.points import (
 from counterfactual_training.tables.advice.promise import promising
 from counterfactual_training.tables.advice.refine import Shortener, swap_categories
 from counterfactual_training.tables.advice.space import AdviceSpace
+from counterfactual_training.tables.advice.strangers import Strangers
 from counterfactual_training.tables.columns.encode import Encoder
 
 # A row that rounding took below τ is searched again, aiming at this share of the way from τ to 1.
@@ -54,6 +55,7 @@ _OF_ALL_QUESTIONS = (
     "movable",
     "pixels",
     "judge",
+    "strangers",
     "_notations",
     "_ends",
 )
@@ -118,10 +120,20 @@ class Finder(AdviceSpace):
         """How the numbers of a feature, by position, are written."""
         if feature not in self._notations:
             column = self.encoder.columns_[feature]
-            start = self.encoder.slices_[column.feature.name].start
-            low, high = (float(end[start] * column.scale + column.center) for end in self._ends)
-            self._notations[feature] = Notation.of(column, low, high, self.num_points)
+            self._notations[feature] = Notation.of(column, *self.ends(feature), self.num_points)
         return self._notations[feature]
+
+    def ends(self, feature: int) -> tuple[float, float]:
+        """Where advice on a feature, by position, ends, in the user's units."""
+        column = self.encoder.columns_[feature]
+        start = self.encoder.slices_[column.feature.name].start
+        low, high = (float(end[start] * column.scale + column.center) for end in self._ends)
+        return low, high
+
+    @cached_property
+    def strangers(self) -> Strangers:
+        """Who has a category that no real row of the wanted class has."""
+        return Strangers.of(self)
 
     @cached_property
     def _notations(self) -> dict[int, Notation]:

@@ -348,7 +348,7 @@ _ARRAYS = (
     "num_steps",
     "distance",
 )
-_LISTS = ("obstacles", "max_changes")
+_LISTS = ("obstacles", "max_changes", "strangers")
 _FRAMES = ("original", "frame")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from counterfactual_training.generators import Generator, Status
 from counterfactual_training.tables.advice.beam import Beam
 from counterfactual_training.tables.advice.candidates import Pool
 from counterfactual_training.tables.advice.find import Finder
+from counterfactual_training.tables.advice.hurdles import Sources
 from counterfactual_training.tables.advice.points import Counterfactuals, Factuals
 from counterfactual_training.tables.advice.promise import WIDEST, promising
 
@@ -36,12 +37,14 @@ class Question:
         named: whether the user asks for this very generator.
         sparsify: of a named generator, take back what is not needed.
         max_changes: the largest number of columns to change.
+        sources: which of the rules are this question's.
     """
 
     generator: Generator
     named: bool = False
     sparsify: bool = True
     max_changes: int | None = None
+    sources: Sources = field(default_factory=Sources)
 
     @property
     def threshold(self) -> float:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from counterfactual_training.tables.advice.explanation import Explanation
 
 
+# A best effort that reaches a smaller share of the confidence asked for, or of one half, does not
+# come near, and its changes are not worth naming.
+_NEAR = 0.2
+
+
 class Outcome(Protocol):
     """What an explanation says about where a row was, and where its counterfactual is."""
 
@@ -109,6 +114,8 @@ class Decisions:
         head = missed(explanation, i, aim, hurdles)
         if not moved:
             return f"{head} As it stands, the confidence is {sure}."
+        if explanation.confidence[i] < _NEAR * (explanation.asked or 0.5):
+            return f"{head} Nothing comes near: the most that was found is {sure}."
         return f"{head} The closest, with {moved}, reaches {sure}."
 
 
@@ -121,6 +128,8 @@ def missed(explanation: Explanation, i: int, aim: str, hurdles: str) -> str:
         limit = ""
     else:
         limit = f" of at most {most} column{'s' * (most > 1)}"
+    if hurdles:
+        return f"no change{limit} was found that {aim}; in the way: {hurdles}."
     return f"no change{limit} was found that {aim}."
 
 

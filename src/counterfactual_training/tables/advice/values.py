@@ -23,6 +23,8 @@ _EXAMPLES = (
 _OPEN = (-math.inf, math.inf)
 # Decimals beyond those of a typical value, to tell a value outside an interval from its edge.
 _MORE_DECIMALS = 6
+# A best effort that leaves more than this share of the way does not come near.
+_FAR = 0.8
 
 
 @dataclass(frozen=True)
@@ -158,16 +160,23 @@ class Values:
         if not moved:
             return f"{head} As it stands, it is {value}."
         # Explains why a change that comes closer is not named.
-        if np.isnan(explanation.plausibility[i]):
-            closest = "The closest"
+        if explanation.plausibility[i] >= 0.5:
+            closest = "closest that looks like real cases"
         else:
-            closest = "The closest that looks like real cases"
+            closest = "closest"
+        far = _FAR * self._missing(explanation.decision[i])
+        if self._missing(explanation.prediction[i]) > far:
+            return f"{head} Nothing comes near: the {closest} makes it {value}."
         if explanation.plausibility[i] < 0.5:
             return (
                 f"{head} The closest, with {moved}, makes it {value}; but few real cases look "
                 "like this."
             )
-        return f"{head} {closest}, with {moved}, makes it {value}."
+        return f"{head} The {closest}, with {moved}, makes it {value}."
+
+    def _missing(self, value: float) -> float:
+        """How far a number lies outside the interval."""
+        return max(self.interval.low - value, value - self.interval.high, 0.0)
 
     def _say(self, value: float) -> str:
         """With as many decimals as show on which side of an edge it lies."""

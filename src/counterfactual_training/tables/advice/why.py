@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterfactual_training.constraints import Constraints
 from counterfactual_training.gates import Gated
 from counterfactual_training.generators import evaluating
 from counterfactual_training.generators.diagnosis import Obstacle, diagnose_points
 from counterfactual_training.rules import WAYS
-from counterfactual_training.tables.advice.points import in_blocks
+from counterfactual_training.tables.advice.hurdles import Hurdle, Sources, limit
+from counterfactual_training.tables.advice.points import Factuals, in_blocks
 from counterfactual_training.tables.columns.encode import Encoder
 
-# Features, by position, and what forbids the change that would help; the most helpful one first.
-# Text is a relation to other columns that leaves no room.
-Obstacles = list[tuple[int, Obstacle | str]]
+if TYPE_CHECKING:
+    from counterfactual_training.tables.advice.find import Finder
+
+# Of one row, the most harmful first.
+Obstacles = list[Hurdle]
+# Rows that ran out of ways, though some would still help, are told of so many columns in the way,
+# each of which would help at least this share of the most helpful one, and so much in log p.
+_MOST = 3
+_SHARE = 0.25
+_LEAST = 0.05
 # Encoded columns, up to which a model without gradients is asked what each of them would do.
 _WIDEST = 512
 # Steps, in standard deviations, that show which way a number would help.
@@ -26,23 +34,24 @@ _STEPS = (0.25, 1.0, 2.0)
 
 
 def find_obstacles(
-    model: nn.Module,
-    encoder: Encoder,
-    constraints: Constraints,
-    x: Tensor,
-    x_cf: Tensor,
-    y_target: Tensor,
-    gradient_free: bool = False,
+    finder: Finder, people: Factuals, x_cf: Tensor, y_target: Tensor, sources: Sources
 ) -> tuple[np.ndarray, list[Obstacles]]:
-    """Which of n missed rows are stuck ``(n,)``, and what is in the way of those that are.
+    """Which of n missed rows are stuck ``(n,)``, and what is in the way of each.
 
     Args:
-        model: the classifier whose probability missed the threshold, gated or not.
-        x, x_cf: ``(n, d)`` factuals and the best effort.
+        finder: whose model, gated or not, missed the threshold.
+        people: the n rows.
+        x_cf: ``(n, d)`` the best efforts.
         y_target: ``(n,)``.
-        gradient_free: the model has no gradient; of very wide rows it is then not asked what would
-            help.
+        sources: which rules are those of the question.
     """
+    x = people.x
+    encoder = finder.encoder
+    model = finder.searched
+    constraints = finder.constraints
+    # Background rows exist only for models without gradients. Of very wide rows these are not asked
+    # what would help.
+    gradient_free = finder.background is not None
     if not len(x) or (gradient_free and x.shape[-1] > _WIDEST):
         return np.zeros(len(x), dtype=bool), [[] for _ in range(len(x))]
     doubted = None
@@ -52,21 +61,65 @@ def find_obstacles(
     if gradient_free:
         slope = _sampled_slope
     with evaluating(model):
-        stuck, gain, kind = diagnose_points(
-            model, x, x_cf, y_target, constraints, doubted, slope
-        )
+        found = diagnose_points(model, x, x_cf, y_target, constraints, doubted, slope)
+    stuck = found.stuck
     if gradient_free:  # where no step helps, two of them together still may
-        stuck = stuck & (kind > 0).any(-1)
+        stuck = stuck & (found.obstacle > 0).any(-1)
     # The columns of a one-hot group share one answer: the first speaks for the feature.
     first = [encoder.slices_[column.feature.name].start for column in encoder.columns_]
-    gain = gain[:, first].cpu()
-    kind = kind[:, first].cpu()
+    gain = found.gain[:, first].cpu()
+    kind = found.hindered[:, first].cpu()
+    # Nothing else is told of who is not stuck.
+    worth = gain >= torch.clamp_min(_SHARE * gain.amax(-1, keepdim=True), _LEAST)
+    kind = torch.where(stuck.cpu().unsqueeze(-1) | worth, kind, int(Obstacle.NONE))
     _hold_codes(kind, encoder, x)
     # Codes from RELATION on are positions in this list.
     texts: Sequence[str] = ()
     if constraints.relations is not None:
         texts = constraints.relations.all_texts
-    return stuck.cpu().numpy(), _most_helpful_first(gain, kind, texts)
+    own = people.numbers[people.place]
+    scale = np.array([column.scale for column in encoder.columns_])
+    center = np.array([column.center for column in encoder.columns_])
+    at = x_cf[:, first].double().cpu().numpy() * scale + center
+    orders = gain.argsort(dim=-1, descending=True).tolist()
+    told = []
+    for i, (order, codes) in enumerate(zip(orders, kind.tolist(), strict=True)):
+        hurdles = [
+            _hurdle(finder, sources, j, codes[j], texts, float(own[i, j]), float(at[i, j]))
+            for j in order
+            if codes[j]
+        ]
+        told.append(hurdles if bool(stuck[i]) else hurdles[:_MOST])
+    return stuck.cpu().numpy(), told
+
+
+def _hurdle(
+    finder: Finder,
+    sources: Sources,
+    j: int,
+    code: int,
+    texts: Sequence[str],
+    own: float,
+    at: float,
+) -> Hurdle:
+    """A code of a column, in words; it stood at ``own`` and now is ``at``."""
+    name = finder.encoder.columns_[j].feature.name
+    if code >= Obstacle.RELATION:
+        text = texts[code - Obstacle.RELATION]
+        return Hurdle(j, text, f'is held by "{text}"')
+    kind = Obstacle(code)
+    if kind == Obstacle.FIXED:
+        reason = sources.fixed(name)
+    elif kind == Obstacle.CATEGORY:
+        reason = sources.category(name)
+    elif kind == Obstacle.LIMIT:
+        reason = limit(finder, j, own, at)
+    else:
+        reason = _WAYS[kind]
+    return Hurdle(j, kind, reason)
+
+
+_WAYS = {Obstacle.ONLY_RISES: WAYS["increase"], Obstacle.ONLY_FALLS: WAYS["decrease"]}
 
 
 def _numbers(encoder: Encoder, device: torch.device) -> Tensor:
@@ -87,15 +140,6 @@ def _hold_codes(kind: Tensor, encoder: Encoder, x: Tensor) -> None:
             start = encoder.slices_[column.feature.name].start
             stays = (x[:, start + 1 : start + column.width] > 0.5).any(-1).cpu()
             kind[stays & (kind[:, j] == int(Obstacle.LIMIT)), j] = int(Obstacle.FIXED)
-
-
-def _most_helpful_first(gain: Tensor, kind: Tensor, texts: Sequence[str]) -> list[Obstacles]:
-    """What is in the way of each row, from gains and codes ``(n, m)``; 0 stands for nothing."""
-    orders = gain.argsort(dim=-1, descending=True).tolist()
-    return [
-        [(j, _kind(codes[j], texts)) for j in order if codes[j]]
-        for order, codes in zip(orders, kind.tolist(), strict=True)
-    ]
 
 
 def _sampled_slope(model: nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
@@ -122,80 +166,6 @@ def _sampled_slope(model: nn.Module, x: Tensor, y_target: Tensor) -> Tensor:
     return slope.to(x)
 
 
-def _kind(code: int, texts: Sequence[str]) -> Obstacle | str:
-    if code < Obstacle.RELATION:
-        return Obstacle(code)
-    return texts[code - Obstacle.RELATION]
-
-
-def in_words(obstacles: Obstacles, names: Sequence[str], values: Sequence[str]) -> str:
-    """``age and sex may not change; debt is at its limit of 0 dollars``.
-
-    Args:
-        names, values: of all features; values are where the row stands, units included.
-    """
-    # Shorter than a list of all columns.
-    if len(obstacles) == len(names) and all(kind == Obstacle.FIXED for _, kind in obstacles):
-        return "none of the columns may change"
-    sentences = _columns_in_words(obstacles, names, values)
-    sentences += _relations_in_words(obstacles, names, values)
-    return "; ".join(sentences) or "the rules of the columns leave nothing that would help"
-
-
-def _columns_in_words(
-    obstacles: Obstacles, names: Sequence[str], values: Sequence[str]
-) -> list[str]:
-    """What the rules of single columns forbid, by kind, so that sentences do not repeat their
-    verbs.
-    """
-    sentences = []
-    for kind in Obstacle:
-        group = [j for j, why in obstacles if why == kind]
-        if kind == Obstacle.LIMIT:
-            sentences += [f"{names[j]} is at its limit of {values[j]}" for j in group]
-        elif group:
-            sentences.append(f"{listed([names[j] for j in group])} {_WORDS[kind]}")
-    return sentences
-
-
-def _relations_in_words(
-    obstacles: Obstacles, names: Sequence[str], values: Sequence[str]
-) -> list[str]:
-    """What relations hold, one after the other."""
-    sentences = []
-    for text in dict.fromkeys(why for _, why in obstacles if isinstance(why, str)):
-        held = [f"{names[j]} at {values[j]}" for j, why in obstacles if why == text]
-        sentences.append(f'"{text}" keeps {listed(held)}')
-    return sentences
-
-
-def in_short(kind: Obstacle | str) -> str:
+def in_short(hurdle: Hurdle) -> str:
     """What forbids a change of a column, without its value."""
-    if isinstance(kind, str):
-        return f'is held by "{kind}"'
-    if kind == Obstacle.LIMIT:
-        return "is at the end of its range"
-    return _WORDS[kind]
-
-
-_WORDS = {
-    Obstacle.FIXED: WAYS["none"],
-    Obstacle.ONLY_RISES: WAYS["increase"],
-    Obstacle.ONLY_FALLS: WAYS["decrease"],
-    Obstacle.CATEGORY: "may not become what would help",
-}
-
-
-def listed(parts: Sequence[str], most: int | None = None) -> str:
-    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first and how many more."""
-    if most is None or len(parts) <= most:
-        shown = list(parts)
-    else:
-        shown = [*parts[:most], _more(len(parts) - most)]
-    if len(shown) > 1:
-        return " and ".join([", ".join(shown[:-1]), shown[-1]])
-    return "".join(shown)
-
-
-def _more(number: int) -> str:
-    return f"{number} more change{'s' * (number > 1)}"
+    return hurdle.reason or "is at the end of its range"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -214,3 +215,18 @@ def plain_value(value: Any) -> Any:
     if is_missing(value):
         return None
     return str(value)
+
+
+def listed(parts: Sequence[str], most: int | None = None, rest: str = "more change") -> str:
+    """``a``, ``a and b``, ``a, b and c``; of more than ``most``, the first and how many more."""
+    if most is None or len(parts) <= most:
+        shown = list(parts)
+    else:
+        shown = [*parts[:most], _more(len(parts) - most, rest)]
+    if len(shown) > 1:
+        return " and ".join([", ".join(shown[:-1]), shown[-1]])
+    return "".join(shown)
+
+
+def _more(number: int, rest: str) -> str:
+    return f"{number} {rest}{'s' * (number > 1 and rest != 'more')}"

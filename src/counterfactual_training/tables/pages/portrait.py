@@ -256,7 +256,8 @@ def _advice(explanation: Explanation | None, judge: CounterfactualClassifier) ->
     reasons: Counter[tuple[str, str]] = Counter()
     columns = [feature.name for feature in judge.schema_]
     for row in np.flatnonzero(explanation.status == "infeasible").tolist():
-        reasons.update({(columns[j], in_short(kind)) for j, kind in explanation.obstacles[row]})
+        hurdles = explanation.obstacles[row]
+        reasons.update({(columns[hurdle.feature], in_short(hurdle)) for hurdle in hurdles})
     return Advice(
         people=len(explanation),
         status=dict(Counter(map(str, explanation.status.tolist()))),
