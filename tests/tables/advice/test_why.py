@@ -123,7 +123,7 @@ def terms():
         ),
         (
             {"lock": ["term", "income", "rate", "asked"], "max_changes": 2},
-            "2 more may not change, by lock; age may not change",
+            "confidence 0.5: none of the columns may change, 4 of them by lock. As",
         ),
     ],
 )
@@ -179,6 +179,13 @@ def test_of_many_columns_two_are_named():
     assert text == (
         'e, c and 2 more may not change, by vary; d is at its limit of 3; "a <= f" keeps f at 5'
     )
+
+
+def test_where_all_columns_are_held_it_is_told_by_what():
+    fixed = [Hurdle(j, Obstacle.FIXED, "may not change") for j in (0, 1)]
+    assert in_words(fixed, "ab", "01") == "none of the columns may change"
+    locked = [*fixed, Hurdle(2, Obstacle.FIXED, "may not change, by lock")]
+    assert in_words(locked, "abc", "012") == "none of the columns may change, 1 of them by lock"
 
 
 def test_changes_of_a_best_effort_that_does_not_come_near_are_not_named(by_hand, sentence):
