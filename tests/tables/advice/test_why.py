@@ -1,6 +1,7 @@
 """What is in the way of rows that miss their target, with a model made by hand."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -122,7 +123,7 @@ def terms():
         ),
         (
             {"lock": ["term", "income", "rate", "asked"], "max_changes": 2},
-            "2 more may not change, by lock; age may not change",
+            "confidence 0.5: none of the columns may change, 4 of them by lock. As",
         ),
     ],
 )
@@ -151,8 +152,15 @@ def test_who_ran_out_of_ways_is_told_which_columns_stand_in_the_way(make_finder)
         finder, row, np.array(["denied", "granted"]), "granted", question, groups
     )
     assert told.status.tolist() == ["exhausted"] and not told.answered.any()
-    assert told.obstacles == [[(2, Obstacle.FIXED, "may not change")]]
-    assert "with confidence 0.5; in the way: age may not change. Nothing" in told.changes()[0]
+    reason = "may not change, and nearly all rows have 20 to 69"
+    assert told.obstacles == [[(2, Obstacle.FIXED, reason)]]
+    assert f"with confidence 0.5; in the way: age {reason}. Nothing" in told.changes()[0]
+    # Within the usual range, or if another number would help no more, nothing is said of it.
+    usual = replace(finder, model=type(finder.model)([0.2, -0.2, 0.0], -8.0))
+    told = explain_rows(
+        usual, row, np.array(["denied", "granted"]), "granted", question, groups
+    )
+    assert told.status.tolist() == ["exhausted"] and "age" not in told.changes()[0]
 
 
 def test_few_changes_of_a_best_effort_are_named(make_finder, sentence):
@@ -171,6 +179,13 @@ def test_of_many_columns_two_are_named():
     assert text == (
         'e, c and 2 more may not change, by vary; d is at its limit of 3; "a <= f" keeps f at 5'
     )
+
+
+def test_where_all_columns_are_held_it_is_told_by_what():
+    fixed = [Hurdle(j, Obstacle.FIXED, "may not change") for j in (0, 1)]
+    assert in_words(fixed, "ab", "01") == "none of the columns may change"
+    locked = [*fixed, Hurdle(2, Obstacle.FIXED, "may not change, by lock")]
+    assert in_words(locked, "abc", "012") == "none of the columns may change, 1 of them by lock"
 
 
 def test_changes_of_a_best_effort_that_does_not_come_near_are_not_named(by_hand, sentence):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -147,10 +148,10 @@ def in_words(
         most: columns that are named for each reason; of one more than that, all are.
     """
     # Shorter than a list of all columns.
-    if len(hurdles) == len(names) and all(
-        why.kind == Obstacle.FIXED and "," not in why.reason for why in hurdles
-    ):
-        return "none of the columns may change"
+    if len(hurdles) == len(names) and all(why.kind == Obstacle.FIXED for why in hurdles):
+        by = Counter(why.reason.partition(", ")[2] for why in hurdles)
+        stated = [f"{number} of them {source}" for source, number in by.items() if source]
+        return ", ".join(["none of the columns may change", *stated])
     # What the question itself asks about comes first: rules that leave a column no value.
     special = [why for why in hurdles if why.kind == Obstacle.LIMIT and why.reason]
     plain = [why for why in hurdles if why not in special]

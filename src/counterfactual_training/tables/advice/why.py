@@ -15,6 +15,7 @@ from counterfactual_training.generators.diagnosis import Obstacle, diagnose_poin
 from counterfactual_training.rules import WAYS
 from counterfactual_training.tables.advice.hurdles import Hurdle, Sources, limit
 from counterfactual_training.tables.advice.points import Factuals, in_blocks
+from counterfactual_training.tables.advice.words import say_number
 from counterfactual_training.tables.columns.encode import Encoder
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ Obstacles = list[Hurdle]
 _MOST = 3
 _SHARE = 0.25
 _LEAST = 0.05
+# A number that may not change is in the way if log p would gain so much within its usual range.
+_HARMFUL = 0.5
 # Encoded columns, up to which a model without gradients is asked what each of them would do.
 _WIDEST = 512
 # Steps, in standard deviations, that show which way a number would help.
@@ -90,7 +93,51 @@ def find_obstacles(
             if codes[j]
         ]
         told.append(hurdles if bool(stuck[i]) else hurdles[:_MOST])
+    for i, hurdle in _outlying(finder, sources, own, x_cf, y_target):
+        if not bool(stuck[i]):
+            others = [other for other in told[i] if other.feature != hurdle.feature]
+            told[i] = [hurdle, *others][:_MOST]
     return stuck.cpu().numpy(), told
+
+
+def _outlying(
+    finder: Finder, sources: Sources, own: np.ndarray, x_cf: Tensor, y_target: Tensor
+) -> list[tuple[int, Hurdle]]:
+    """Rows and numbers that may not change and lie outside the usual range, if the model would be
+    convinced more easily at its end; the most harmful one last.
+
+    Far outside, a slope says little of what would help.
+    """
+    found = []
+    for j, column in enumerate(finder.encoder.columns_):
+        name = column.feature.name
+        if column.feature.is_category or column.bulk is None or not finder.judge.fixed(name):
+            continue
+        usual = own[:, j].clip(*column.bulk)
+        rows = np.flatnonzero((np.abs(own[:, j] - usual) > column.scale) & ~np.isnan(own[:, j]))
+        rows = rows[~column.feature.coded(own[rows, j]).any(1)]
+        if len(rows) == 0:
+            continue
+        here = torch.as_tensor(rows, device=x_cf.device)
+        points = x_cf[here].clone()
+        points[:, finder.encoder.slices_[name].start] = torch.as_tensor(
+            (usual[rows] - column.center) / column.scale
+        ).to(points)
+        goal = y_target[here].cpu().unsqueeze(-1)
+        now, then = (
+            finder.logits(at).log_softmax(-1).gather(-1, goal).squeeze(-1)
+            for at in (x_cf[here], points)
+        )
+        low, high = (say_number(end, 4, column.grouped) for end in column.bulk)
+        reason = f"{sources.fixed(name)}, and nearly all rows have {low} to {high}"
+        hurdle = Hurdle(j, Obstacle.FIXED, reason)
+        gains = (then - now).tolist()
+        found += [
+            (gain, i, hurdle)
+            for gain, i in zip(gains, rows.tolist(), strict=True)
+            if gain > _HARMFUL
+        ]
+    return [(i, hurdle) for _, i, hurdle in sorted(found, key=lambda entry: entry[0])]
 
 
 def _hurdle(
