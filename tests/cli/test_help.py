@@ -18,7 +18,7 @@ ACTIONS += [["grid", action] for action in ("run", "status", "report", "list")]
 MISTAKES = (
     ["train", "moons", "--epoch-count", "3"],
     ["train", "moons", "--gate", "ajar"],
-    ["tune", "moons", "--trials", "0"],
+    ["tune", "moons", "--method", "ct_published", "--trials", "0"],
     ["reproduce", "everything"],
     ["grid", "run"],
 )

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from counterfactual_training import (
     AccuracyBudget,
+    BestEpoch,
     Callback,
     Constraints,
     Fleet,
@@ -24,7 +25,7 @@ from counterfactual_training import (
     search,
     train,
 )
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, InputWarning
 from counterfactual_training.training.run import History
 
 # So strong that it costs accuracy.
@@ -306,7 +307,32 @@ def test_validation_rows_count_where_they_lose_more():
     ).max(axis=1)
     kept = lost[columns["epoch"] > 4]
     within = kept[kept <= 0.001]
-    expected = kept.idxmin() if within.empty else within.index[-1]
+    expected = columns["validation_accuracy"].iloc[within.index[-1:]]
+    if within.empty:
+        # The reference where it was best.
+        expected = reference["validation_accuracy"].iloc[
+            [reference["validation_loss"].idxmin()]
+        ]
     with torch.no_grad():
         accuracy = (result.model(held[0]).argmax(1) == held[1]).double().mean()
-    assert float(accuracy) == pytest.approx(columns["validation_accuracy"][expected])
+    assert float(accuracy) == pytest.approx(expected.item())
+
+
+def test_where_no_epoch_keeps_the_budget_the_conventional_network_is_kept():
+    x, y = rows(overlap=2.0)
+    held = rows(overlap=1.5)
+
+    class Harm(Callback):
+        """Lets the member, not its reference, forget what it learned."""
+
+        def on_batch_end(self, run):
+            run.models[0][-1].weight.data.zero_()
+
+    twin = fresh()
+    best = BestEpoch("validation_loss", "min")
+    train(twin, x, y, METHOD.conventional(), validation=held, callbacks=[best])
+    with pytest.warns(InputWarning, match="No epoch kept the budget of 0.10% of accuracy"):
+        model = train(
+            fresh(), x, y, METHOD, validation=held, callbacks=[Harm(), AccuracyBudget(0.001)]
+        ).model
+    assert_close(model(held[0]), twin(held[0]))

@@ -447,18 +447,28 @@ def test_what_does_not_fit_is_refused():
             ]
         )
     with pytest.raises(ModelError, match="share parameters"):
-        Fleet([Member(model), Member(model)]).train(x, y)
+        Fleet([Member(model, "ct_published"), Member(model, "ct_published")]).train(x, y)
     with pytest.raises(ModelError, match="same architecture"):
-        Fleet([Member(model), Member(mlp(2, 3, (8,)).double())]).train(x, y)
+        Fleet(
+            [Member(model, "ct_published"), Member(mlp(2, 3, (8,)).double(), "ct_published")]
+        ).train(x, y)
     with pytest.raises(InputError, match=r"y \(n,\) or \(2, n\)"):
-        Fleet([Member(model), Member(model_of(1))]).train(x.expand(3, -1, -1), y.expand(3, -1))
+        Fleet([Member(model, "ct_published"), Member(model_of(1), "ct_published")]).train(
+            x.expand(3, -1, -1), y.expand(3, -1)
+        )
     with pytest.raises(InputError, match="every class index"):
-        Fleet([Member(model), Member(model_of(1))]).train(x, y.clamp_max(1) * 2)
+        Fleet([Member(model, "ct_published"), Member(model_of(1), "ct_published")]).train(
+            x, y.clamp_max(1) * 2
+        )
     with pytest.raises(InputError, match="Validation rows"):
         validation = (x.expand(3, -1, -1), y.expand(3, -1))
-        Fleet([Member(model), Member(model_of(1))]).train(x, y, validation=validation)
+        Fleet([Member(model, "ct_published"), Member(model_of(1), "ct_published")]).train(
+            x, y, validation=validation
+        )
     with pytest.raises(ModelError, match="columns"):
-        Fleet([Member(model_of(0, 2)), Member(model_of(1, 2))]).train(x, y)
+        Fleet(
+            [Member(model_of(0, 2), "ct_published"), Member(model_of(1, 2), "ct_published")]
+        ).train(x, y)
 
 
 def test_a_cnn_of_the_package_can_be_stacked():

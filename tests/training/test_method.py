@@ -117,8 +117,15 @@ def test_train_takes_text_dict_and_method(rows):
     assert ct.Fleet(members[:1]).train(x.double(), y)[0].history.last("epoch") == 1
 
 
-def test_the_default_is_counterfactual_training_as_run(rows):
-    assert ct.Member(network()).method.to_dict() == {"name": "ct_published"}
+def test_whoever_trains_names_the_method(rows):
+    with pytest.raises(InputError, match=r'"bag", which classifiers have by default, or .*ct_'):
+        ct.train(network(), *rows)
+    with pytest.raises(TypeError, match="method"):
+        ct.Member(network())
+
+
+def test_the_published_method_is_counterfactual_training_as_run(rows):
+    assert ct.Member(network(), "ct_published").method.to_dict() == {"name": "ct_published"}
     assert vars(ct.methods.ct_published().training) == vars(ct.TrainConfig())
 
 

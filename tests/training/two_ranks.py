@@ -191,7 +191,7 @@ class Stuck(ct.Callback):
 
 def train_on_own_rows() -> ct.TrainResult:
     x, y = rows(40 + 3 * dist.get_rank())
-    return ct.train(DistributedDataParallel(network()), x, y)
+    return ct.train(DistributedDataParallel(network()), x, y, "ct_published")
 
 
 def train_with_own_seed() -> ct.TrainResult:
@@ -204,7 +204,7 @@ def train_on_other_values() -> ct.TrainResult:
     x, y = rows()
     x[5, 1] += dist.get_rank()
     return ct.train(
-        DistributedDataParallel(network()), x, y, constraints=ct.Constraints.build(2)
+        DistributedDataParallel(network()), x, y, "ct_published", ct.Constraints.build(2)
     )
 
 
@@ -218,7 +218,7 @@ def train_with_own_generator() -> ct.TrainResult:
 
 def train_with_own_constraints() -> ct.TrainResult:
     constraints = ct.Constraints.build(2, {dist.get_rank(): "increase"})
-    return ct.train(DistributedDataParallel(network()), *rows(), constraints=constraints)
+    return ct.train(DistributedDataParallel(network()), *rows(), "ct_published", constraints)
 
 
 class OnOwnDevice(nn.Module):
@@ -249,7 +249,9 @@ def train_on_own_device() -> ct.TrainResult:
 
 
 def train_fleet() -> ct.TrainResult:
-    return ct.Fleet([ct.Member(DistributedDataParallel(network()))] * 2).train(*rows())[0]
+    return ct.Fleet([ct.Member(DistributedDataParallel(network()), "ct_published")] * 2).train(
+        *rows()
+    )[0]
 
 
 def train_with_a_budget() -> ct.TrainResult:

@@ -49,13 +49,14 @@ _RULES = (
 )
 EPILOG = """\
 examples:
-  ct tune moons --improve ip --at-most-lost 1 --out tuned --confirm
-  ct tune gmsc --objectives ip,cost,accuracy,robustness --trials 128
-  ct tune gmsc --improve ip --at-most-lost 0 --reference published
-  ct tune people.csv --target granted --positive yes --immutable age,sex --trials 32 --confirm
+  ct tune moons --method ct_published --improve ip --at-most-lost 1 --out tuned --confirm
+  ct tune gmsc --method ct_published --objectives ip,cost,accuracy,robustness --trials 128
+  ct tune gmsc --method ct_published --improve ip --at-most-lost 0 --reference published
+  ct tune people.csv --method ct_published --target granted --positive yes --immutable age,sex \
+--trials 32
   ct tune moons --method pgd --improve robustness
   ct tune moons --method noise --register noise.py --space noise.toml
-  ct tune moons --space ranges.toml --storage postgresql://user@host/base --study moons
+  ct tune moons --method ct_published --space ranges.toml --storage postgresql://user@host/base
 
 An interrupted study is resumed by the same command; several commands with one storage share the
 work. A file of ranges has a table per setting, such as [objective.lambda_reg] or, short,
@@ -68,7 +69,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method",
-        default="ct_published",
+        required=True,
         help="to tune, such as ct_published, pgd or 'ct_published(generator=generic)'",
     )
     add_register(parser)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import Any
 
 from torch import Tensor
 
-from counterfactual_training.errors import InputError
+from counterfactual_training.errors import InputError, InputWarning, from_outside
 from counterfactual_training.training.adam import AdamOptimizer
 from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback, column
@@ -27,8 +28,8 @@ class AccuracyBudget(Callback):
     1)``, where d is what the member loses on the training batches, against the same epoch of the
     reference; or on validation rows, if there are any and it is more, against the reference's best
     epoch. A member ends with its last epoch of the second half that was within b; without one, and
-    with validation rows, with the one that lost least. The history has s as ``strength``, and
-    ``reference_accuracy``.
+    with validation rows, with the weights that its reference had where its validation loss was
+    lowest, which a warning tells. The history has s as ``strength``, and ``reference_accuracy``.
 
     Other callbacks, such as schedules or clipping, do not act on the reference.
 
@@ -56,16 +57,18 @@ class AccuracyBudget(Callback):
         self.budget = budget
         self.start = start
         self.reference: Run = None  # type: ignore[assignment]  # made when training begins
-        # By member: weights of the last epoch within the budget, or that lost least; and what it
-        # lost.
+        # By member: weights of the last epoch within the budget; those of the best epoch of the
+        # reference, and its validation loss.
         self.kept: dict[int, dict[str, Tensor]] = {}
-        self.least: dict[int, float] = {}
+        self.usual: dict[int, dict[str, Tensor]] = {}
+        self.loss: dict[int, float] = {}
 
     def on_train_begin(self, run: Run) -> None:
         """Make the reference."""
         self.reference = conventional_run(run)
         self.kept = {}
-        self.least = {}
+        self.usual = {}
+        self.loss = {}
         if run.epoch == 0:  # a resumed run has its strengths already
             for i in self._bound(run):
                 run.strength[i] = self.start
@@ -89,31 +92,38 @@ class AccuracyBudget(Callback):
                 "strength": run.strength[i],
                 "reference_accuracy": aim,
             }
-            self._remember(run, i, lost, budget)
+            self._remember_usual(run, i, counterpart)
+            # At first, a reference that has hardly learned is no aim.
+            if run.epoch > run.epochs // 2 and lost <= budget:
+                self.kept[i] = run.snapshot(i).state_dict()
             if run.epoch > run.methods[i].training.burn_in_epochs and not math.isnan(lost):
                 excess = min(max((lost - budget) / budget, -1.0), 2.0)
                 run.strength[i] = min(
                     max(run.strength[i] * math.exp(-_PACE * excess), _WEAKEST), _STRONGEST
                 )
 
-    def _remember(self, run: Run, i: int, lost: float, budget: float) -> None:
-        """Keep the weights of this epoch if they are those to end with so far."""
-        # At first, a reference that has hardly learned is no aim.
-        if run.epoch <= run.epochs // 2:
+    def _remember_usual(self, run: Run, i: int, counterpart: int) -> None:
+        """Keep the weights of the reference if it has not been better yet."""
+        if run.validation is None:
             return
-        within = lost <= budget
-        best = run.validation is not None and lost < self.least.get(i, math.inf)
-        if within or best:
-            self.kept[i] = run.snapshot(i).state_dict()
-        if within:
-            self.least[i] = -math.inf
-        elif best:
-            self.least[i] = lost
+        loss = column(self.reference, counterpart, "validation_loss")
+        if loss < self.loss.get(i, math.inf):
+            self.loss[i] = loss
+            self.usual[i] = self.reference.snapshot(counterpart).state_dict()
 
     def on_stop(self, run: Run, i: int) -> None:
-        """Give member i the weights of its last epoch within the budget."""
+        """Give member i the weights of its last epoch within the budget, or of its reference."""
         if i in self.kept:
             run.replace(i, self.kept[i])
+        elif i in self.usual:
+            run.replace(i, self.usual[i])
+            warnings.warn(
+                InputWarning(
+                    f"No epoch kept the budget of {self._of(run, i):.2%} of accuracy on the rows "
+                    "held out, so the conventional network that was trained alongside is kept."
+                ),
+                stacklevel=from_outside(),
+            )
 
     def on_train_end(self, run: Run) -> None:
         """Give all members that still train the weights of their last epochs within the budget."""
@@ -125,10 +135,10 @@ class AccuracyBudget(Callback):
         self.reference.keep([self.reference.slots[row] for row in rows.tolist()])
 
     def state_dict(self) -> dict[str, Any]:
-        """The reference, and the weights of the last epochs within the budget."""
+        """The reference, and the weights to end with."""
         reference = self.reference
         if reference is None:
-            return {"kept": self.kept, "least": self.least, "reference": None}
+            return {**self._weights(), "reference": None}
         histories = [reference.histories[i] for i in reference.slots]
         state = {
             "epoch": reference.epoch,
@@ -138,14 +148,18 @@ class AccuracyBudget(Callback):
             "model": reference.model.state_dict(),
             "optimizer": reference.optimizer.state_dict(),
         }
-        return {"kept": self.kept, "least": self.least, "reference": state}
+        return {**self._weights(), "reference": state}
+
+    def _weights(self) -> dict[str, Any]:
+        return {"kept": self.kept, "usual": self.usual, "loss": self.loss}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the reference and these weights."""
         reference = self.reference
         saved = state["reference"]
         self.kept = state["kept"]
-        self.least = state["least"]
+        self.usual = state["usual"]
+        self.loss = state["loss"]
         reference.epoch = saved["epoch"]
         reference.model.load_state_dict(saved["model"])
         reference.optimizer.load_state_dict(saved["optimizer"])

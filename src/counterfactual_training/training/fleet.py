@@ -11,7 +11,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from counterfactual_training.training.algorithm import fit
 from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.method import FromRows, Method
-from counterfactual_training.training.methods import ct_published
 from counterfactual_training.training.objective import Objective
 from counterfactual_training.training.registry import make_method
 from counterfactual_training.training.rows import (
@@ -70,7 +69,7 @@ class Member:
     """
 
     model: nn.Module
-    method: Method = field(default_factory=ct_published)
+    method: Method
     rows: Tensor | None = None
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from counterfactual_training.training.callbacks import Callback
 from counterfactual_training.training.checkpoint import Checkpoint
 from counterfactual_training.training.copies import with_members
 from counterfactual_training.training.fleet import Fleet, members_of, sound_members
-from counterfactual_training.training.method import Method
+from counterfactual_training.training.method import METHODS, Method
 from counterfactual_training.training.registry import make_method
 from counterfactual_training.training.rows import TrainingRows
 from counterfactual_training.training.run import Run, TrainResult
@@ -35,7 +35,7 @@ def train(  # noqa: PLR0913  # public
     model: nn.Module,
     x: arguments.Source,
     y: Tensor | None = None,
-    method: Method | Mapping[str, Any] | str = "ct_published",
+    method: Method | Mapping[str, Any] | str | None = None,
     constraints: Constraints | None = None,
     *,
     validation: arguments.Validation | None = None,
@@ -59,10 +59,10 @@ def train(  # noqa: PLR0913  # public
             or ``(x, y, weight)``, or its ``DataLoader``, which then makes the batches.
         y: ``(n,)`` class indices; numbers for a method of :mod:`regression`, whose model has one
             output.
-        method: how, by its name in :mod:`methods`, with settings (``"pgd(epsilon=0.2)"``) or as a
-            :class:`Method`. Methods of several networks train the members of an :class:`Ensemble`;
-            one model becomes several by copies of it, if each draws rows of its own, as in
-            ``"bag"`` and ``"ct"``.
+        method: how, to be stated: by its name in :mod:`methods`, with settings
+            (``"pgd(epsilon=0.2)"``) or as a :class:`Method`. Methods of several networks train the
+            members of an :class:`Ensemble`; one model becomes several by copies of it, if each
+            draws rows of its own, as in ``"bag"`` and ``"ct"``.
         constraints: of search and loss; by default those of the method, or a box inferred from x
             (Eq. 12).
         validation: rows and classes whose loss and accuracy are logged every epoch, for callbacks
@@ -90,6 +90,11 @@ def train(  # noqa: PLR0913  # public
         >>> model(x).shape, list(result.history.to_frame()["epoch"])
         (torch.Size([200, 2]), [1, 2, 3])
     """
+    if method is None:
+        raise InputError(
+            'ct.train needs a method: "bag", which classifiers have by default, or another of '
+            f"{', '.join(METHODS)}."
+        )
     if device is not None:
         model, x, y = _moved(device, model, x, y)
     chosen = make_method(method)

@@ -214,6 +214,8 @@ def test_tune(tmp_path):
         numbers = ["--trials", "4", "--batch", "2", "--epochs", "3", "--at-most-lost", "90"]
         return [
             "tune",
+            "--method",
+            "ct_published",
             "loan",
             *numbers,
             "--space",

@@ -30,6 +30,8 @@ def test_a_study_from_start_to_confirmation(tmp_path, ranges, capsys):
     out = tmp_path / "tuned"
     command = [
         "tune",
+        "--method",
+        "ct_published",
         "loan",
         "--trials",
         "2",
@@ -82,6 +84,8 @@ def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
     )
     command = [
         "tune",
+        "--method",
+        "ct_published",
         "loan",
         "--trials",
         "2",
@@ -132,7 +136,21 @@ def test_a_gate_is_tuned_and_named_in_the_grid_file(tmp_path, capsys, confirm):
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(tmp_path, capsys, options, message):
-    assert main(["tune", *options, "--epochs", "1", "--out", str(tmp_path)]) == 2
+    assert (
+        main(
+            [
+                "tune",
+                "--method",
+                "ct_published",
+                *options,
+                "--epochs",
+                "1",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert message in said and "secret" not in said and "Traceback" not in said
 
@@ -155,6 +173,8 @@ def test_a_csv_file_is_tuned_like_a_named_data_set(tmp_path, capsys):
     csv, out = str(tmp_path / "people.csv"), tmp_path / "tuned"
     command = [
         "tune",
+        "--method",
+        "ct_published",
         csv,
         "--target",
         "paid",
@@ -222,6 +242,8 @@ def test_without_its_extra_it_names_the_extra(tmp_path, capsys, monkeypatch):
         main(
             [
                 "tune",
+                "--method",
+                "ct_published",
                 "loan",
                 "--storage",
                 "postgresql://a@127.0.0.1:1/b",
@@ -240,14 +262,28 @@ def test_without_its_extra_it_names_the_extra(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("option", ["--epochs", "--trials", "--seeds"])
 def test_nothing_is_trained_for_no_time(capsys, option):
     with pytest.raises(SystemExit) as stop:
-        main(["tune", "loan", option, "0"])
+        main(["tune", "--method", "ct_published", "loan", option, "0"])
     assert stop.value.code == 2
     assert f"argument {option}: must be at least 1, got 0" in capsys.readouterr().err
 
 
 def test_conventional_training_has_nothing_to_tune(tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(["tune", "loan", "--method", "conventional", "--out", str(out)]) == 2
+    assert (
+        main(
+            [
+                "tune",
+                "--method",
+                "ct_published",
+                "loan",
+                "--method",
+                "conventional",
+                "--out",
+                str(out),
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert "nothing to tune: --method ct_published trains with counterfactuals" in said
     assert not out.exists()

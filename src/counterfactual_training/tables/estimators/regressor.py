@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from counterfactual_training import defaults
 from counterfactual_training.errors import InputError, check_count, check_name, from_outside
 from counterfactual_training.gates import KINDS, Gate, few_rows, gate_of
 from counterfactual_training.models.inside import Inside
@@ -79,7 +80,8 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
 
     Args:
         method: in the words of the classifier. ``"conventional"`` minimises the squared error;
-            ``"bag"`` are five such networks on bootstrap samples, whose mean predicts; ``"ct"`` is
+            ``"bag"``, as by default, are five such networks on bootstrap samples, whose mean
+            predicts; ``"ct"`` is
             a bag that also learns from its own nascent counterfactuals; ``"ct_published"`` is the
             published method, with intervals between quantiles of y in place of classes
             (:mod:`regression`). With settings, ``"ct_published(lambda_div=0.01, burn_in=0.5)"``;
@@ -126,7 +128,7 @@ class CounterfactualRegressor(NestedMethod, RegressorMixin, BaseEstimator):
 
     def __init__(  # noqa: PLR0913  # public
         self,
-        method: str | Mapping[str, Any] | Method = "conventional",
+        method: str | Mapping[str, Any] | Method = defaults.METHOD,
         *,
         model: str | Callable[[int, int], nn.Module] = "mlp",
         hidden: Sequence[int] = HIDDEN,
