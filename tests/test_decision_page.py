@@ -1,10 +1,16 @@
 """The page about the default says on how many tables each of its lines rests."""
 
+import importlib
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from lab import decision
+
+@pytest.fixture
+def decision():
+    """Imported here, because it registers methods, which no other test should find."""
+    return importlib.import_module("lab.decision")
 
 
 def costs(*values):
@@ -15,7 +21,7 @@ def costs(*values):
     return pd.Series(values, index, name="cost at equal jury")
 
 
-def test_a_line_tells_its_tables_and_the_median_of_costs():
+def test_a_line_tells_its_tables_and_the_median_of_costs(decision):
     values = costs(1.0, 1.0, 1.1, np.nan, 4.0, 4.0, np.nan, np.nan)
     every = {"bag": values.to_frame(), "ct": values.fillna(1.0).to_frame()}
     assert decision.numbers(values).endswith(", median 1.1")
@@ -24,7 +30,7 @@ def test_a_line_tells_its_tables_and_the_median_of_costs():
     assert "median" not in decision.numbers(values.rename("accuracy"))
 
 
-def test_seconds_of_a_fit_are_measured_once_and_judged(monkeypatch, tmp_path):
+def test_seconds_of_a_fit_are_measured_once_and_judged(decision, monkeypatch, tmp_path):
     fitted = []
 
     def fit(x, labels, method, seed, gate):

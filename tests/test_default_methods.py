@@ -10,17 +10,22 @@ import counterfactual_training as ct
 from counterfactual_training.cli import make_parser
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "methods.md"
-ROW = re.compile(r"\| (`ct[ .].+) \| `(\w+)` \|")
+ROW = re.compile(r"\| (`ct[ .].+) \| (`bag`|nothing: name one) \|")
 
 
 def default_of(door: str) -> str:
-    """The method that a name of this package, or a command, takes by default."""
+    """The method that a name of this package, or a command, takes by default, as the page says."""
     if door.startswith("ct."):
         default = inspect.signature(getattr(ct, door[3:])).parameters["method"].default
+        stated = default not in (inspect.Parameter.empty, None)
     else:
         words = [*door.split()[1:], "moons"]
-        default = make_parser(words).parse_args(words).method
-    return str(default)
+        try:
+            default = make_parser(words).parse_args(words).method
+            stated = True
+        except SystemExit:
+            stated = False
+    return f"`{default}`" if stated else "nothing: name one"
 
 
 ROWS = [
@@ -36,8 +41,4 @@ def test_every_door_is_in_the_table():
 
 @pytest.mark.parametrize(("door", "method"), ROWS)
 def test_the_default_is_as_told(door, method):
-    if door == "ct.Member":
-        default = str(ct.Member(ct.linear(2, 2)).method)
-    else:
-        default = default_of(door)
-    assert default == method
+    assert default_of(door) == method

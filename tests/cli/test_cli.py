@@ -361,7 +361,10 @@ def test_data_fetch_tells_where_files_are(capsys, monkeypatch):
         ),
         (["train", "moons", "--seed", "-1"], "argument --seed: must not be negative, got -1"),
         (["train", "moons", "--test-share", "0.3"], "--test-share is for CSV files"),
-        (["tune", "moons", "--test-share", "0.3"], "--test-share is for CSV files"),
+        (
+            ["tune", "moons", "--method", "ct_published", "--test-share", "0.3"],
+            "--test-share is for CSV files",
+        ),
         (["train", "moons", "--target", "x1"], "CSV"),
         (["train", "moons", "--drop", "x1"], "CSV"),
         (["train", "moons", "--variant", "strange"], "as_run"),

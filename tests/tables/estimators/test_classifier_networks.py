@@ -293,7 +293,7 @@ def test_a_network_of_ones_own_may_be_an_ensemble(loans, make_quick):
 
     bag = make_quick("bag(members=2)", model=make, gate="none", epochs=1).fit(*loans)
     assert [len(member.members) for member in bag.model_.members] == [3, 3]
-    assert "mean of 2: Ensemble" in bag.trained_
+    assert "2 times Ensemble" in bag.trained_
 
 
 @pytest.mark.parametrize("method", ["bag", "ct"])
