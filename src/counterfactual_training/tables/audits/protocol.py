@@ -25,6 +25,12 @@ class AuditProtocol:
         resamples: draws of the bootstrap.
         level: of its intervals.
         seed: of everything that is drawn: people, resamples, noise and trainings.
+
+    Examples:
+        >>> import counterfactual_training as ct
+        >>> quick = ct.AuditProtocol(people=50, resamples=500)
+        >>> quick.people, quick.retrain
+        (50, 0)
     """
 
     people: int = AUDIT_PEOPLE
