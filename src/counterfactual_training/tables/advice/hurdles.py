@@ -149,9 +149,7 @@ def in_words(
     """
     # Shorter than a list of all columns.
     if len(hurdles) == len(names) and all(why.kind == Obstacle.FIXED for why in hurdles):
-        by = Counter(why.reason.partition(", ")[2] for why in hurdles)
-        stated = [f"{number} of them {source}" for source, number in by.items() if source]
-        return ", ".join(["none of the columns may change", *stated])
+        return _all_fixed(hurdles)
     # What the question itself asks about comes first: rules that leave a column no value.
     special = [why for why in hurdles if why.kind == Obstacle.LIMIT and why.reason]
     plain = [why for why in hurdles if why not in special]
@@ -159,23 +157,49 @@ def in_words(
     for kind in Obstacle:
         group = [why for why in plain if why.kind == kind]
         if kind == Obstacle.LIMIT:
-            ends = [
-                f"{names[why.feature]} is at its limit of {values[why.feature]}"
-                for why in group
-            ]
-            parts += ends[: most + 1]
-            continue
-        for reason in dict.fromkeys(why.reason for why in group):
-            held = [names[why.feature] for why in group if why.reason == reason]
-            parts.append(f"{_some(held, most)} {reason}")
-    for text in dict.fromkeys(why.kind for why in plain if isinstance(why.kind, str)):
+            parts += _at_limits(group, names, values)[: most + 1]
+        else:
+            parts += _by_reason(group, names, most)
+    parts += _related([why for why in plain if isinstance(why.kind, str)], names, values, most)
+    return "; ".join(parts) or "the rules of the columns leave nothing that would help"
+
+
+def _all_fixed(hurdles: Sequence[Hurdle]) -> str:
+    """That no column may change, and how many of them by which rule of the question."""
+    by = Counter(why.reason.partition(", ")[2] for why in hurdles)
+    stated = [f"{number} of them {source}" for source, number in by.items() if source]
+    return ", ".join(["none of the columns may change", *stated])
+
+
+def _at_limits(
+    group: Sequence[Hurdle], names: Sequence[str], values: Sequence[str]
+) -> list[str]:
+    """That columns stand at the end of their range."""
+    return [f"{names[why.feature]} is at its limit of {values[why.feature]}" for why in group]
+
+
+def _by_reason(group: Sequence[Hurdle], names: Sequence[str], most: int) -> list[str]:
+    """Each reason once, with the columns that it holds."""
+    parts = []
+    for reason in dict.fromkeys(why.reason for why in group):
+        held = [names[why.feature] for why in group if why.reason == reason]
+        parts.append(f"{_some(held, most)} {reason}")
+    return parts
+
+
+def _related(
+    group: Sequence[Hurdle], names: Sequence[str], values: Sequence[str], most: int
+) -> list[str]:
+    """Each relation once, with the columns that it keeps where they are."""
+    parts = []
+    for text in dict.fromkeys(why.kind for why in group):
         held = [
             f"{names[why.feature]} at {values[why.feature]}"
-            for why in plain
+            for why in group
             if why.kind == text
         ]
         parts.append(f'"{text}" keeps {_some(held, most)}')
-    return "; ".join(parts) or "the rules of the columns leave nothing that would help"
+    return parts
 
 
 def _some(names: list[str], most: int) -> str:
