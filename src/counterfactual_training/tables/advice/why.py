@@ -76,28 +76,50 @@ def find_obstacles(
     worth = gain >= torch.clamp_min(_SHARE * gain.amax(-1, keepdim=True), _LEAST)
     kind = torch.where(stuck.cpu().unsqueeze(-1) | worth, kind, int(Obstacle.NONE))
     _hold_codes(kind, encoder, x)
-    # Codes from RELATION on are positions in this list.
-    texts: Sequence[str] = ()
-    if constraints.relations is not None:
-        texts = constraints.relations.all_texts
     own = people.numbers[people.place]
     scale = np.array([column.scale for column in encoder.columns_])
     center = np.array([column.center for column in encoder.columns_])
     at = x_cf[:, first].double().cpu().numpy() * scale + center
-    orders = gain.argsort(dim=-1, descending=True).tolist()
-    told = []
-    for i, (order, codes) in enumerate(zip(orders, kind.tolist(), strict=True)):
-        hurdles = [
-            _hurdle(finder, sources, j, codes[j], texts, float(own[i, j]), float(at[i, j]))
-            for j in order
-            if codes[j]
-        ]
-        told.append(hurdles if bool(stuck[i]) else hurdles[:_MOST])
+    told = _hurdles(finder, sources, gain, kind, own, at)
+    told = [
+        hurdles if is_stuck else hurdles[:_MOST]
+        for hurdles, is_stuck in zip(told, stuck.tolist(), strict=True)
+    ]
     for i, hurdle in _outlying(finder, sources, own, x_cf, y_target):
         if not bool(stuck[i]):
             others = [other for other in told[i] if other.feature != hurdle.feature]
             told[i] = [hurdle, *others][:_MOST]
     return stuck.cpu().numpy(), told
+
+
+def _hurdles(
+    finder: Finder,
+    sources: Sources,
+    gain: Tensor,
+    kind: Tensor,
+    own: np.ndarray,
+    at: np.ndarray,
+) -> list[Obstacles]:
+    """What holds the columns of each row, the most harmful first.
+
+    Args:
+        gain: ``(n, m)`` what changing a feature would bring.
+        kind: ``(n, m)`` what forbids it; 0 for nothing.
+        own, at: ``(n, m)`` numbers of the row and of its best effort.
+    """
+    # Codes from RELATION on are positions in this list.
+    texts: Sequence[str] = ()
+    if finder.constraints.relations is not None:
+        texts = finder.constraints.relations.all_texts
+    orders = gain.argsort(dim=-1, descending=True).tolist()
+    return [
+        [
+            _hurdle(finder, sources, j, codes[j], texts, float(own[i, j]), float(at[i, j]))
+            for j in order
+            if codes[j]
+        ]
+        for i, (order, codes) in enumerate(zip(orders, kind.tolist(), strict=True))
+    ]
 
 
 def _outlying(
