@@ -19,7 +19,10 @@ from counterfactual_training.training.registry import METHODS, register_method
 
 pytest.importorskip("matplotlib", reason="figures need the extra 'lab'")
 
-TABLES = ("truth", "truth_by_seed", "truth_performance", "truth_gains", *PICTURED)
+TABLES = (
+    *("truth", "truth_by_seed", "truth_performance", "truth_gains", "truth_acceptance"),
+    *PICTURED,
+)
 
 
 @pytest.fixture(autouse=True)

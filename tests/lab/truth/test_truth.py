@@ -106,7 +106,7 @@ def test_every_cell_is_compared_with_its_reference_beside_the_floors(done):
     assert set(table["setting"]) == {"free", "protected"} and list(
         dict.fromkeys(table["data"])
     ) == ["LS", "Moon"]
-    assert len(table) == 2 * 2 * 3 * len(SOME) * 8 and (table["seeds"] == 2).all()
+    assert len(table) == 2 * 2 * 3 * len(SOME) * 9 and (table["seeds"] == 2).all()
     nearest = table[(table["metric"] == "nn5") & (table["tau"] == ".5")]
     assert nearest["real"].notna().all() and (nearest["real"] < nearest["unmoved"]).all()
     assert table.loc[table["method"] == "conventional", "p_value"].isna().all()

@@ -81,8 +81,11 @@ def find_obstacles(
     center = np.array([column.center for column in encoder.columns_])
     at = x_cf[:, first].double().cpu().numpy() * scale + center
     told = _hurdles(finder, sources, gain, kind, own, at)
+    # Columns of a relation may move together, so that it only holds who is stuck.
     told = [
-        hurdles if is_stuck else hurdles[:_MOST]
+        hurdles
+        if is_stuck
+        else [why for why in hurdles if not isinstance(why.kind, str)][:_MOST]
         for hurdles, is_stuck in zip(told, stuck.tolist(), strict=True)
     ]
     for i, hurdle in _outlying(finder, sources, own, x_cf, y_target):
