@@ -41,7 +41,7 @@ def test_what_is_in_the_way(by_hand, sentence):
     explanation = sentence(finder, frame.iloc[[10]])
     assert explanation.status.tolist() == ["infeasible"]
     assert explanation.obstacles == [
-        [(0, Obstacle.FIXED, "may not change"), (1, Obstacle.LIMIT, "")]
+        [Hurdle(0, Obstacle.FIXED, "may not change"), Hurdle(1, Obstacle.LIMIT, "")]
     ]
     (text,) = explanation.changes()
     assert "age may not change; debt is at its limit of 0 thousand dollars." in text
@@ -153,7 +153,7 @@ def test_who_ran_out_of_ways_is_told_which_columns_stand_in_the_way(make_finder)
     )
     assert told.status.tolist() == ["exhausted"] and not told.answered.any()
     reason = "may not change, and nearly all rows have 20 to 69"
-    assert told.obstacles == [[(2, Obstacle.FIXED, reason)]]
+    assert told.obstacles == [[Hurdle(2, Obstacle.FIXED, reason)]]
     assert f"with confidence 0.5; in the way: age {reason}. Nothing" in told.changes()[0]
     # Within the usual range, or if another number would help no more, nothing is said of it.
     usual = replace(finder, model=type(finder.model)([0.2, -0.2, 0.0], -8.0))
@@ -184,8 +184,11 @@ def test_of_many_columns_two_are_named():
 def test_where_all_columns_are_held_it_is_told_by_what():
     fixed = [Hurdle(j, Obstacle.FIXED, "may not change") for j in (0, 1)]
     assert in_words(fixed, "ab", "01") == "none of the columns may change"
-    locked = [*fixed, Hurdle(2, Obstacle.FIXED, "may not change, by lock")]
+    locked = [*fixed, Hurdle(2, Obstacle.FIXED, "may not change, by lock", "lock")]
     assert in_words(locked, "abc", "012") == "none of the columns may change, 1 of them by lock"
+    # What else is said of a column is no rule.
+    outlying = [*fixed, Hurdle(2, Obstacle.FIXED, "may not change, and nearly all have 0 to 3")]
+    assert in_words(outlying, "abc", "123") == "none of the columns may change"
 
 
 def test_changes_of_a_best_effort_that_does_not_come_near_are_not_named(by_hand, sentence):

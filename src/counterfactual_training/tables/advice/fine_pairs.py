@@ -11,8 +11,7 @@ from counterfactual_training.tables.advice.candidates import COLUMN, Candidates,
 if TYPE_CHECKING:
     from counterfactual_training.tables.advice.beam import Beam
 
-# Two moves promise enough if what they gain alone adds up to this share of what is missing. With
-# .4, a fifth more pairs are asked about, and no answer of 300 was cheaper.
+# Two moves promise enough if what they gain alone adds up to this share of what is missing.
 _SHARE = 0.7
 
 

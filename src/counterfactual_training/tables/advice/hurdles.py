@@ -32,11 +32,13 @@ class Hurdle(NamedTuple):
         kind: text is a relation to other columns that leaves no room.
         reason: to follow the name of the column: "may not change, by lock". Of a ``LIMIT`` it is
             empty if the column stands at the end of its range.
+        rule: of the question, if it is what holds the column: ``lock`` or ``vary``.
     """
 
     feature: int
     kind: Obstacle | str
     reason: str
+    rule: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,21 @@ class Sources:
             frozenset(map(str, rules.domain or ())),
         )
 
+    def rule(self, name: str) -> str:
+        """The rule of the question that holds a column; nothing if fit was told that it may not
+        change.
+        """
+        if name in self.lock & self.free:
+            return "lock"
+        if name in self.free and self.vary is not None and name not in self.vary:
+            return "vary"
+        return ""
+
     def fixed(self, name: str) -> str:
         """Why a column may not change."""
-        if name in self.lock & self.free:
-            return f"{WAYS['none']}, by lock"
-        if name in self.free and self.vary is not None and name not in self.vary:
-            return f"{WAYS['none']}, by vary"
+        rule = self.rule(name)
+        if rule:
+            return f"{WAYS['none']}, by {rule}"
         return WAYS["none"]
 
     def category(self, name: str) -> str:
@@ -166,8 +177,8 @@ def in_words(
 
 def _all_fixed(hurdles: Sequence[Hurdle]) -> str:
     """That no column may change, and how many of them by which rule of the question."""
-    by = Counter(why.reason.partition(", ")[2] for why in hurdles)
-    stated = [f"{number} of them {source}" for source, number in by.items() if source]
+    by = Counter(why.rule for why in hurdles)
+    stated = [f"{number} of them by {rule}" for rule, number in by.items() if rule]
     return ", ".join(["none of the columns may change", *stated])
 
 

@@ -155,7 +155,7 @@ def _outlying(
         )
         low, high = (say_number(end, 4, column.grouped) for end in column.bulk)
         reason = f"{sources.fixed(name)}, and nearly all rows have {low} to {high}"
-        hurdle = Hurdle(j, Obstacle.FIXED, reason)
+        hurdle = Hurdle(j, Obstacle.FIXED, reason, sources.rule(name))
         gains = (then - now).tolist()
         found += [
             (gain, i, hurdle)
@@ -181,8 +181,8 @@ def _hurdle(
         return Hurdle(j, text, f'is held by "{text}"')
     kind = Obstacle(code)
     if kind == Obstacle.FIXED:
-        reason = sources.fixed(name)
-    elif kind == Obstacle.CATEGORY:
+        return Hurdle(j, kind, sources.fixed(name), sources.rule(name))
+    if kind == Obstacle.CATEGORY:
         reason = sources.category(name)
     elif kind == Obstacle.LIMIT:
         reason = limit(finder, j, own, at)
